@@ -1,0 +1,50 @@
+# The commands of the project. Everything runs from .venv, which `make setup` builds from requirements.lock.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# torch is not in the lock: which build it is (CPU or CUDA) is the machine's to choose, its version is not.
+TORCH := torch==2.13.0
+UV := uv==0.13.8
+
+export DO_NOT_TRACK := true
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: setup demo test test-slow check lock clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@echo "Setting up $(VENV): locked dependencies, then $(TORCH) (a few minutes the first time) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(UV)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup
+	plm run
+	@plm status
+
+test: setup check
+	pytest
+
+test-slow: setup
+	pytest -m slow
+
+check: setup
+	ruff check .
+	ruff format --check .
+	lint-imports
+	mypy
+
+# sympy stands for what torch needs beyond the rest; torch itself is overridden away, with its CUDA packages.
+lock:
+	printf 'sympy\nsetuptools>=77\n' > $(VENV)/torch-needs.in
+	printf "torch ; python_version < '0'\n" > $(VENV)/no-torch.txt
+	$(BIN)/uv pip compile pyproject.toml $(VENV)/torch-needs.in --extra dev --override $(VENV)/no-torch.txt \
+		--universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) artifacts .dvc/cache .dvc/tmp

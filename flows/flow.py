@@ -1,0 +1,292 @@
+"""The Prefect flow ``plm``: one task a stage of ``dvc.yaml``, then registration. Heavy to import.
+
+Prefect decides when, in what order, how often and on which share of the machine; whether a stage has to run
+is DVC's answer, asked when its upstreams have ended. Called by ``flows/pipeline.py`` and by deployments.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import prefect
+import psutil
+from prefect import State
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Completed, Crashed, Failed
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from flows import graph, pipeline
+from flows.machine import Machine
+from flows.pipeline import Outcome, Result
+from flows.process import CancelledError, StageError, StageProcesses
+
+RETRY_DELAYS_S = [2.0, 10.0, 30.0]
+"""How long to wait before the first, second and every later retry."""
+
+NAME = "plm"
+"""The flow's name in Prefect."""
+
+
+class FailedError(Exception):
+    """A stage or the registration failed. It passes through the tracking run, which so ends as failed."""
+
+
+class Execution:
+    """One run of the graph, inside a flow run."""
+
+    def __init__(self, root: Path, stages: list[graph.Stage], held: int, force: bool) -> None:
+        self.processes = StageProcesses(root)
+        self.outcomes: dict[str, Outcome] = {}
+        self._root = root
+        self._stages = stages
+        self._held = held
+        self._force = force
+        self._machine = Machine.detect(self.processes.interrupted)
+        self._errors: dict[str, StageError] = {}
+        self._seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def stages(self, parent_run_id: str | None) -> None:
+        """Run every stage that has to; wait for all.
+
+        Raises:
+            FailedError: at least one stage failed; its message is the first one's.
+        """
+        futures: dict[str, PrefectFuture[Any]] = {}
+        for stage in self._stages:
+            upstream = [futures[name] for name in stage.upstream]
+            futures[stage.name] = self._task(stage, parent_run_id).submit(
+                return_state=False, wait_for=upstream
+            )
+        for stage in self._stages:
+            futures[stage.name].wait()
+            self.outcomes.setdefault(stage.name, self._not_run(stage))
+        if self._errors:
+            raise FailedError(str(next(iter(self._errors.values()))))
+
+    def _task(self, stage: graph.Stage, parent_run_id: str | None) -> "prefect.Task[[], State[Any]]":
+        def reproduce() -> State[Any]:
+            return self._reproduce(stage, parent_run_id)
+
+        # A plain function, not a method: Prefect looks for exactly that.
+        def worth_another_try(*_: object) -> bool:
+            return self._errors[stage.name].transient and not self.processes.interrupted.is_set()
+
+        return prefect.Task(
+            reproduce,
+            name=stage.name,
+            task_run_name=stage.name.replace("{", "{{").replace("}", "}}"),
+            tags=["gpu"] if stage.gpu else [],
+            retries=stage.retries,
+            retry_delay_seconds=RETRY_DELAYS_S[: max(stage.retries, 1)],
+            retry_condition_fn=worth_another_try,
+            cache_policy=NO_CACHE,
+            persist_result=False,
+        )
+
+    def _reproduce(self, stage: graph.Stage, parent_run_id: str | None) -> State[Any]:
+        log = get_run_logger()
+        started = time.monotonic()
+        try:
+            reasons = ["forced"] if self._force else graph.stale(self._root, stage.name)
+            if not reasons:
+                self.outcomes[stage.name] = Outcome(stage.name, "up to date")
+                log.info("up to date")
+                return Completed(name="UpToDate", message="up to date")
+            with self._machine.acquire(stage) as grant:
+                log.info("runs: %s", "; ".join(reasons))
+                started = time.monotonic()
+                env = {"PLM_STAGE": stage.name, **grant.env}
+                if parent_run_id:
+                    env["PLM_PARENT_RUN_ID"] = parent_run_id
+                self._run_process(stage, env, (self._held, *grant.fds), log.info)
+        except (StageError, graph.GraphError, CancelledError) as error:
+            raise self._failed(stage, started, error) from None
+        self._errors.pop(stage.name, None)
+        seconds = self._add_time(stage, started)
+        self.outcomes[stage.name] = Outcome(stage.name, "ran", seconds)
+        log.info("done in %.1f s", seconds)
+        return Completed(message=f"ran for {seconds:.1f} s")
+
+    def _run_process(
+        self, stage: graph.Stage, env: Mapping[str, str], fds: tuple[int, ...], on_line: Callable[[str], None]
+    ) -> None:
+        before = graph.inputs(self._root, stage.name)
+        self.processes.run(stage.name, on_line, env=env, force=self._force, pass_fds=fds)
+        if changed := graph.retract_if_changed(self._root, stage.name, before):
+            what = f"{', '.join(changed)} changed while the stage ran, so its result is taken back; run again"
+            raise StageError(stage.name, None, [what], transient=False)
+
+    def _failed(self, stage: graph.Stage, started: float, error: Exception) -> StageError:
+        if not isinstance(error, StageError):
+            what = str(error) or "cancelled before it started"
+            error = StageError(stage.name, None, [what], transient=isinstance(error, graph.BusyError))
+        self._errors[stage.name] = error
+        self.outcomes[stage.name] = Outcome(
+            stage.name, "failed", self._add_time(stage, started), error.reason
+        )
+        get_run_logger().error("failed: %s", error)
+        return error
+
+    def _add_time(self, stage: graph.Stage, started: float) -> float:
+        with self._lock:
+            self._seconds[stage.name] = self._seconds.get(stage.name, 0.0) + time.monotonic() - started
+            return self._seconds[stage.name]
+
+    def _not_run(self, stage: graph.Stage) -> Outcome:
+        if stage.name in self.outcomes:
+            return self.outcomes[stage.name]
+        bad = [name for name in stage.upstream if self.outcomes[name].outcome in ("failed", "not run")]
+        reason = f"upstream failed: {', '.join(bad)}" if bad else "cancelled"
+        get_run_logger().warning("%s is not run: %s", stage.name, reason)
+        return Outcome(stage.name, "not run", reason=reason)
+
+
+def bound(
+    track: pipeline.Track | None = None,
+    register: pipeline.Register | None = None,
+    report: Callable[[Result], None] | None = None,
+) -> "prefect.Flow[..., State[Any]]":
+    """The flow with what it calls besides Prefect and DVC; the defaults are what deployments run.
+
+    Args:
+        track: Opens the tracking run; ``flows.tracking.pipeline_run`` by default.
+        register: Registers what was made; ``flows.promotion.register`` by default.
+        report: Hears the result, which a flow that fails cannot return.
+    """
+
+    runner: TaskRunner[Any] = ThreadPoolTaskRunner()
+
+    @prefect.flow(name=NAME, task_runner=runner, persist_result=False)
+    def plm(root: str = ".", force: bool = False) -> State[Any]:
+        """Bring every stage of a checkout up to date, then register what they made.
+
+        Args:
+            root: The checkout, on the machine that runs the flow.
+            force: Run every stage, up to date or not.
+        """
+        result = execute(Path(root).resolve(), force, track, register)
+        if report:
+            report(result)
+        if result.ok:
+            return Completed(message=f"ran: {', '.join(result.ran) or 'nothing, all is up to date'}")
+        return Failed(message=result.error)
+
+    return plm
+
+
+plm = bound()
+
+
+def execute(
+    root: Path, force: bool, track: pipeline.Track | None, register: pipeline.Register | None
+) -> Result:
+    """The flow's body: everything from the lock on the checkout to the registration. See ``pipeline.run``."""
+    if track is None:
+        from flows.tracking import pipeline_run
+
+        track = pipeline_run
+    logging.getLogger("prefect.task_runs").addFilter(_not_seen)
+    _close_dead_runs()
+    with pipeline.only_one(root) as held:
+        stages = graph.load(root)
+        execution = Execution(root, stages, held, force)
+        if not force and not any(graph.whole_status(root).values()):
+            track = _untracked
+        error = ""
+        try:
+            with track(root) as parent_run_id:
+                _work(execution, parent_run_id)
+                if pipeline.registration_due(root, stages):
+                    _registered(root, stages, parent_run_id, register)
+        except FailedError as failure:
+            error = str(failure)
+        return Result(tuple(execution.outcomes[stage.name] for stage in stages), error)
+
+
+def _untracked(_: Path) -> AbstractContextManager[None]:
+    """No tracking run when no stage has to run."""
+    return contextlib.nullcontext()
+
+
+def _work(execution: Execution, parent_run_id: str | None) -> None:
+    """The stages, ended gently when the flow is cancelled, terminated or interrupted.
+
+    Prefect raises those in this thread only: the tasks' threads would never hear of it, and be killed.
+    """
+    try:
+        execution.stages(parent_run_id)
+    except BaseException:
+        execution.processes.interrupt_all()
+        raise
+
+
+def _registered(
+    root: Path, stages: list[graph.Stage], parent_run_id: str | None, register: pipeline.Register | None
+) -> None:
+    if register is None:
+        from flows import promotion
+
+        register = promotion.register
+
+    def registration() -> None:
+        register(root, stages, parent_run_id)
+
+    task = prefect.Task(
+        registration, name="register", task_run_name="register", cache_policy=NO_CACHE, persist_result=False
+    )
+    state = task(return_state=True)
+    if not state.is_completed():
+        raise FailedError(f"register: {state.message}")
+    pipeline.mark_registered(root)
+
+
+def _not_seen(record: logging.LogRecord) -> bool:
+    """Drop Prefect's traceback of a failing stage: the stage has said why, and the flow has logged it."""
+    return not (record.exc_info and isinstance(record.exc_info[1], StageError))
+
+
+def _close_dead_runs() -> None:
+    """Say who runs this flow run, and mark as crashed the ones that died on this machine without a word."""
+    host = socket.gethostname()
+    who: dict[str, bool | int | float | str] = {
+        "plm.host": host,
+        "plm.pid": os.getpid(),
+        "plm.started": _started(),
+    }
+    unfinished = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}
+    with get_client(sync_client=True) as client:
+        client.update_flow_run_labels(UUID(str(flow_run.get_id())), who)
+        running = client.read_flow_runs(
+            flow_filter=FlowFilter.model_validate({"name": {"any_": [NAME]}}),
+            flow_run_filter=FlowRunFilter.model_validate(unfinished),
+        )
+        for run in running:
+            if run.labels.get("plm.host") == host and not _alive(run.labels):
+                message = f"its process ({run.labels['plm.pid']} on {host}) died"
+                client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+
+
+def _started(pid: int | None = None) -> str:
+    # As text: a label that is a float loses digits on its way.
+    return str(psutil.Process(pid).create_time())
+
+
+def _alive(labels: Mapping[str, Any]) -> bool:
+    try:
+        return _started(int(labels["plm.pid"])) == labels["plm.started"]
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,165 @@
+"""``plm run``: the whole graph of stages once, under Prefect. Answers at once when there is nothing to do.
+
+Prefect takes 2 s to import and its server 6 s to start, so this module imports it only when work waits. The
+flow itself is in ``flows/flow.py``.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flows import graph, server
+
+Track = Callable[[Path], AbstractContextManager[str | None]]
+"""Opens the pipeline's own tracking run and yields its id; see ``flows.tracking.pipeline_run``."""
+
+Register = Callable[[Path, Sequence[graph.Stage], str | None], object]
+"""Registers what the stages made; see ``flows.promotion.register``."""
+
+
+class PipelineError(Exception):
+    """The pipeline cannot start; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one stage."""
+
+    name: str
+    outcome: Literal["ran", "up to date", "failed", "not run"]
+    seconds: float = 0.0
+    """How long its process took, retries included."""
+    reason: str = ""
+    """Why it failed or did not run."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the pipeline."""
+
+    stages: tuple[Outcome, ...]
+    error: str = ""
+    """The first failing stage's own line, or that of the registration; empty when all is well."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every stage is up to date and what they made is registered."""
+        return not self.error
+
+    @property
+    def ran(self) -> tuple[str, ...]:
+        """The names of the stages that did something."""
+        return tuple(stage.name for stage in self.stages if stage.outcome == "ran")
+
+
+def run(
+    root: Path, *, force: bool = False, track: Track | None = None, register: Register | None = None
+) -> Result:
+    """Bring every stage up to date, independent ones side by side, then register what they made.
+
+    With a Prefect server configured, each call is a flow run there. Without one, "all is up to date" is said
+    at once; else the run has a server of its own, on the user's usual local database.
+
+    Args:
+        root: The checkout.
+        force: Run every stage, up to date or not.
+        track: Stands in for ``flows.tracking.pipeline_run``.
+        register: Stands in for ``flows.promotion.register``.
+
+    Raises:
+        PipelineError: another pipeline runs in this checkout, or the configured server does not answer.
+        graph.GraphError: ``dvc.yaml`` is broken.
+    """
+    root = root.resolve()
+    prepare_environment()
+    configured = server.configured_url()
+    if configured:
+        _require(configured)
+        return _run_flow(root, force, track, register)
+    with only_one(root):
+        stages = graph.load(root)
+        reasons = graph.whole_status(root)
+    if not force and not any(reasons.values()) and not registration_due(root, stages):
+        return Result(tuple(Outcome(stage.name, "up to date") for stage in stages))
+    with server.LocalServer(root / ".dvc/tmp/plm-server.log") as local, local.environment():
+        return _run_flow(root, force, track, register)
+
+
+def prepare_environment() -> None:
+    """Settings of the tools that must be there before they are imported; what the user has set stays."""
+    for name, value in {
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": "%(asctime)s | %(task_run_name)s | %(message)s",
+        "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s | %(message)s",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def only_one(root: Path) -> Iterator[int]:
+    """Hold the checkout for one pipeline; yields the lock's descriptor, for stages to hold on to.
+
+    Raises:
+        PipelineError: another one holds it.
+    """
+    path = root / ".dvc/tmp/plm.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            pid = lock.read().strip() or "unknown"
+            raise PipelineError(
+                f"another pipeline (process {pid}) runs in {root}; wait for it, or use another checkout"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield lock.fileno()
+
+
+def registration_due(root: Path, stages: Sequence[graph.Stage]) -> bool:
+    """Whether what the stages made has not been registered yet, such as after an outage."""
+    return any(stage.register for stage in stages) and _registered(root) != _lock_digest(root)
+
+
+def mark_registered(root: Path) -> None:
+    """Remember that what ``dvc.lock`` says now is registered."""
+    (root / ".dvc/tmp/plm-registered").write_text(_lock_digest(root))
+
+
+def _registered(root: Path) -> str:
+    path = root / ".dvc/tmp/plm-registered"
+    return path.read_text() if path.exists() else ""
+
+
+def _lock_digest(root: Path) -> str:
+    path = root / "dvc.lock"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "none"
+
+
+def _require(url: str) -> None:
+    if not server.answers(url):
+        raise PipelineError(
+            f"PREFECT_API_URL: no Prefect server answers at {url}; start one with `prefect server start`,"
+            " or unset it to run without"
+        )
+
+
+def _run_flow(root: Path, force: bool, track: Track | None, register: Register | None) -> Result:
+    from flows import flow
+
+    results: list[Result] = []
+    flow.bound(track, register, results.append)(str(root), force=force, return_state=True)
+    if not results:
+        raise PipelineError("the flow ended before its stages did; see its log above")
+    return results[0]

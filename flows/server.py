@@ -1,0 +1,121 @@
+"""Which Prefect server a run reports to: the configured one, or one of its own for as long as it lasts.
+
+Prefect would start a temporary server by itself, too late (6 s during which nothing else happens), in the
+terminal's process group (Ctrl-C kills it before the last states are written) and for ever when the flow is
+killed.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+from flows import supervisor
+
+START_S = 120.0
+"""How long the server may take to answer; 6 s on an idle machine, twice that when it makes its database."""
+
+STOP_S = 10.0
+"""How long it may take to write down what it has been told."""
+
+
+class ServerError(Exception):
+    """The run's own server did not start; the message names its log."""
+
+
+def configured_url() -> str | None:
+    """The server that the user has chosen, in ``PREFECT_API_URL`` or Prefect's active profile, if any."""
+    if url := os.environ.get("PREFECT_API_URL"):
+        return url
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    path = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    if not path.exists():
+        return None
+    profiles = tomllib.loads(path.read_text())
+    active = os.environ.get("PREFECT_PROFILE", profiles.get("active"))
+    return profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL") or None
+
+
+def answers(url: str, timeout_s: float = 5.0) -> bool:
+    """Whether a Prefect server answers there, or one that wants credentials."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout_s) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)
+    except OSError:
+        return False
+
+
+class LocalServer:
+    """A Prefect server on loopback for the time of a ``with`` block, or until this process dies."""
+
+    def __init__(self, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"http://127.0.0.1:{self._port}/api"
+
+    def __enter__(self) -> Self:
+        """Start it and do not wait: what else is to be prepared can be while it boots."""
+        spec = find_spec("prefect")
+        assert spec is not None
+        assert spec.origin is not None
+        uvicorn = [sys.executable, "-m", "uvicorn", "--app-dir", str(Path(spec.origin).parents[1])]
+        uvicorn += ["--factory", "prefect.server.api.server:create_app", "--lifespan", "on"]
+        uvicorn += ["--host", "127.0.0.1", "--port", str(self._port), "--log-level", "error"]
+        # The variables of Prefect's own temporary server: no scheduler, no user interface.
+        marks = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1", "PREFECT_UI_ENABLED": "0"}
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", supervisor.__file__, str(STOP_S), *uvicorn],
+                env={**os.environ, **marks},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it and wait until it has."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    @contextlib.contextmanager
+    def environment(self) -> Iterator[None]:
+        """Make it the server of this process. Imports Prefect, in the time that the server needs anyway.
+
+        Raises:
+            ServerError: it does not answer.
+        """
+        os.environ["PREFECT_API_URL"] = self.url
+        try:
+            import prefect.main  # noqa: F401
+
+            self._wait()
+            yield
+        finally:
+            del os.environ["PREFECT_API_URL"]
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while not answers(self.url):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise ServerError(f"Prefect's server did not start; see {self._log}")
+            time.sleep(0.05)

@@ -1,0 +1,102 @@
+"""The sections of ``params.yaml`` that belong to the flow: ``tracking`` and ``promotion``, read strictly.
+
+Used by the modules of ``flows`` that talk to MLflow. What the gate alone needs of ``promotion`` it checks itself.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+
+class SettingsError(Exception):
+    """``params.yaml`` cannot be used; the message names the dotted parameter and what was expected."""
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """The section ``tracking``."""
+
+    uri: str
+    """MLflow's store, absolute: a server's address, or ``sqlite:////path``. ``MLFLOW_TRACKING_URI`` overrides it."""
+    experiment: str
+    """The experiment of all runs; the decisions on champions are kept in ``<experiment>-decisions``."""
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """The section ``promotion``."""
+
+    registered_model: str
+    """The name in the registry under which every model of this pipeline is a version."""
+    directions: dict[str, Literal["lower", "higher"]]
+    """Of each compared metric, which way is better."""
+
+
+def read(root: Path) -> tuple[Tracking, Promotion]:
+    """Read both sections of the ``params.yaml`` in the repository ``root``.
+
+    Raises:
+        SettingsError: the file, a section or a parameter is missing, unknown or wrong.
+    """
+    path = root / "params.yaml"
+    try:
+        sections = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
+    tracking = _section(sections, "tracking", {"uri", "experiment"})
+    promotion = _section(sections, "promotion", {"registered_model", "primary", "min_gain", "metrics"})
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or _text(tracking, "tracking.uri")
+    return (
+        Tracking(_absolute(uri, root), _text(tracking, "tracking.experiment")),
+        Promotion(_text(promotion, "promotion.registered_model"), _directions(promotion["metrics"])),
+    )
+
+
+def artifact_location(tracking: Tracking) -> str | None:
+    """Where artifacts of a SQLite store lie: beside the file. A server knows its own place (None)."""
+    if not tracking.uri.startswith("sqlite:///"):
+        return None
+    return (Path(tracking.uri.removeprefix("sqlite:///")).parent / "artifacts").as_uri()
+
+
+def _absolute(uri: str, root: Path) -> str:
+    """A relative SQLite file is relative to the repository."""
+    if not uri.startswith("sqlite:///"):
+        return uri
+    return f"sqlite:///{root.absolute() / uri.removeprefix('sqlite:///')}"
+
+
+def _section(sections: Any, name: str, keys: set[str]) -> Mapping[str, Any]:
+    section = sections.get(name) if isinstance(sections, Mapping) else None
+    if not isinstance(section, Mapping):
+        raise SettingsError(f"{name}: found {section!r}; expected a section with the keys {', '.join(sorted(keys))}")
+    for key in section:
+        if key not in keys:
+            raise SettingsError(f"{name}.{key}: unknown parameter; expected one of {', '.join(sorted(keys))}")
+    for key in sorted(keys):
+        if key not in section:
+            raise SettingsError(f"{name}.{key}: missing; expected it beside {', '.join(map(str, section))}")
+    return section
+
+
+def _text(section: Mapping[str, Any], where: str) -> str:
+    value = section[where.rpartition(".")[2]]
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{where}: found {value!r}; expected text")
+    return value
+
+
+def _directions(metrics: Any) -> dict[str, Literal["lower", "higher"]]:
+    if not isinstance(metrics, Mapping) or not metrics:
+        raise SettingsError(f"promotion.metrics: found {metrics!r}; expected a section with one key a metric")
+    found: dict[str, Literal["lower", "higher"]] = {}
+    for name, rule in metrics.items():
+        direction = rule.get("direction") if isinstance(rule, Mapping) else None
+        if direction != "lower" and direction != "higher":
+            raise SettingsError(f"promotion.metrics.{name}.direction: found {direction!r}; expected lower or higher")
+        found[str(name)] = direction
+    return found

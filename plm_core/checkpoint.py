@@ -1,0 +1,112 @@
+"""The checkpoint: a trained model as a product, loadable without the pipeline. Written by pretrain and finetune.
+
+A folder with ``model.safetensors``, ``config.json``, ``tokenizer.model`` and ``SHA256SUMS``; no pickle. To use one:
+
+    from plm_core import checkpoint
+    loaded = checkpoint.load(Path("artifacts/models/gpt"))
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from plm_core.config import BadInput, from_dict
+from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
+from plm_core.models import MODELS
+from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+
+FORMAT = 1
+WEIGHTS_FILE = "model.safetensors"
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """``config.json``."""
+
+    format: int
+    """The version of this layout."""
+    architecture: str
+    """The name in ``MODELS``."""
+    objective: str
+    """The name in ``OBJECTIVES`` that it was trained by."""
+    model: dict[str, Any]
+    """The architecture's configuration."""
+    tokenizer_sha256: str
+    """The digest of ``tokenizer.model``."""
+    step: int
+    """The step whose weights these are: the best by validation."""
+    valid_nats: float
+    """Validation loss at that step, in nats a prediction."""
+    head: dict[str, Any] | None = None
+    """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint in memory."""
+
+    model: Any
+    """The model, in evaluation mode on the asked device."""
+    tokenizer: Tokenizer
+    """The tokenizer it was trained with."""
+    config: CheckpointConfig
+    """What the checkpoint says of itself."""
+    digest: str
+    """The sha256 of its ``SHA256SUMS``: the identity of all its bytes."""
+    extra: dict[str, torch.Tensor]
+    """Weights beyond the architecture's own (a fine-tuned head), by name."""
+
+
+def build(architecture: str, model: dict[str, Any], where: str) -> nn.Module:
+    """A freshly initialised model; ``where`` opens the message of a BadInput about its configuration."""
+    if architecture not in MODELS:
+        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
+    entry = MODELS[architecture]
+    return entry.model(from_dict(entry.config, model, f"{where}.model"))
+
+
+def save(
+    folder: Path,
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    config: CheckpointConfig,
+    extra: dict[str, torch.Tensor] | None = None,
+) -> str:
+    """Write a checkpoint folder whole or not at all, and return its digest."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    with atomic_folder(folder) as temporary:
+        save_file(tensors | (extra or {}), temporary / WEIGHTS_FILE)
+        (temporary / CONFIG_FILE).write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
+        shutil.copyfile(tokenizer.path, temporary / MODEL_FILE)
+    return sha256_file(folder / CHECKSUMS)
+
+
+def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
+    """Read, verify and build a checkpoint.
+
+    Raises:
+        BadInput: a file is missing or damaged, of another format, or its weights do not fit its configuration.
+    """
+    verify_checksums(folder)
+    config = from_dict(CheckpointConfig, json.loads((folder / CONFIG_FILE).read_text()), str(folder / CONFIG_FILE))
+    if config.format != FORMAT:
+        raise BadInput(f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}")
+    tokenizer = Tokenizer(folder / MODEL_FILE)
+    if tokenizer.sha256 != config.tokenizer_sha256:
+        raise BadInput(f"{folder / MODEL_FILE}: is not the tokenizer that {CONFIG_FILE} names")
+    model = build(config.architecture, config.model, str(folder / CONFIG_FILE))
+    try:
+        tensors = load_file(folder / WEIGHTS_FILE)
+        own = {name: tensors.pop(name) for name in model.state_dict()}
+        model.load_state_dict(own)
+    except (SafetensorError, KeyError, RuntimeError) as error:
+        raise BadInput(f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE} ({error})") from error
+    return Loaded(model.to(device).eval(), tokenizer, config, sha256_file(folder / CHECKSUMS), tensors)

@@ -1,0 +1,1 @@
+"""From sources to a cleaned, deduplicated, split corpus of documents."""

@@ -1,0 +1,28 @@
+"""The one normal form of text: what the corpus holds, what the tokenizer encodes, what bits per byte divides by."""
+
+import unicodedata
+
+WORD_BOUNDARY = "\u2581"
+"""sentencepiece's own mark for a space (LOWER ONE EIGHTH BLOCK): a text cannot hold it and round-trip."""
+
+
+def normalize(text: str) -> str:
+    """Unicode NFC, line ends as ``\\n``, no NUL, and sentencepiece's space mark as an underscore. Idempotent."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").replace(WORD_BOUNDARY, "_")
+    return unicodedata.normalize("NFC", text)
+
+
+def paragraphs(text: str) -> list[str]:
+    """Split a text at its empty lines; the paragraphs are stripped, and none is empty."""
+    parts: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        if line.strip():
+            parts[-1].append(line.strip())
+        elif parts[-1]:
+            parts.append([])
+    return ["\n".join(lines) for lines in parts if lines]
+
+
+def duplicate_key(text: str) -> str:
+    """What two paragraphs share when they count as the same: letters in one case, runs of white space as one."""
+    return " ".join(text.casefold().split())

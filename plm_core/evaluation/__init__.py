@@ -1,0 +1,1 @@
+"""Scores: intrinsic likelihoods, classification metrics, the comparison of two models."""

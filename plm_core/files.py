@@ -1,0 +1,110 @@
+"""Files that are whole or absent: atomic writes, digests, checksum lists. Used by every room that keeps a file."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from plm_core.config import BadInput
+
+CHECKSUMS = "SHA256SUMS"
+"""The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
+
+
+def sha256_text(text: str) -> str:
+    """The sha256 (hex) of the text's UTF-8 bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """The sha256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_path(path: Path) -> str:
+    """The sha256 (hex) of a file, or of a folder: of its sorted list of relative names and their digests."""
+    if path.is_file():
+        return sha256_file(path)
+    files = sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return sha256_text("".join(f"{sha256_file(p)}  {p.relative_to(path).as_posix()}\n" for p in files))
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
+    """Yield a new empty folder that becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    The files and the rename are flushed to the disk, so that after a crash ``path`` is the old folder, the new one or
+    absent, never half of one. With ``checksums`` a ``SHA256SUMS`` of its files is added.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        if checksums:
+            write_checksums(temporary)
+        for file in temporary.rglob("*"):
+            _flush(file)
+        _flush(temporary)
+        old = path.with_name(f".{path.name}.{os.getpid()}.old")
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+        _flush(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def atomic_text(path: Path, text: str) -> None:
+    """Write a text file so that readers see the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        _flush(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_checksums(folder: Path) -> None:
+    """Write the ``SHA256SUMS`` of all files in ``folder``."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != CHECKSUMS)
+    lines = [f"{sha256_file(p)}  {p.relative_to(folder).as_posix()}\n" for p in files]
+    (folder / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def verify_checksums(folder: Path) -> None:
+    """Compare every file named in ``SHA256SUMS`` with its digest.
+
+    Raises:
+        BadInput: the folder or its list is missing, a named file is missing, or its bytes have changed.
+    """
+    listing = folder / CHECKSUMS
+    if not listing.is_file():
+        raise BadInput(f"{listing}: missing; expected a folder written by this pipeline")
+    lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        expected, _, name = line.partition("  ")
+        if len(expected) != 64 or not name:
+            raise BadInput(f"{listing}:{number}: damaged line; expected '<sha256>  <file name>'")
+        if not (folder / name).is_file():
+            raise BadInput(f"{folder / name}: missing; expected the file listed in {listing}:{number}")
+        if (found := sha256_file(folder / name)) != expected:
+            raise BadInput(
+                f"{folder / name}: checksum {found[:12]} differs from the recorded {expected[:12]}: the file is "
+                "damaged; restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
+            )
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""From documents to batches: special tokens, tokenizer, token store, views."""

@@ -1,0 +1,1 @@
+"""Training as a fold over steps: optimizer and schedule, resume state, the loop, the device."""

@@ -1,0 +1,51 @@
+"""The machine a process computes on: facts that are detected or come from the environment, never parameters."""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from plm_core.config import BadInput
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where tensors live and in which precision the forward pass runs there."""
+
+    device: torch.device
+    """``cuda`` when there is one, else ``cpu``."""
+    threads: int
+    """CPU threads of this process."""
+    bfloat16: bool
+    """Whether the hardware multiplies bfloat16."""
+
+    def autocast(self, precision: Precision) -> AbstractContextManager[object]:
+        """Mixed precision for a forward pass: bfloat16 where asked for and where the machine has it."""
+        if precision == "bfloat16" and self.bfloat16:
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+
+def prepare(threads: int | None = None) -> Device:
+    """Detect the device, make torch deterministic, and set the number of threads.
+
+    ``PLM_THREADS`` overrides ``threads``; with neither, every core is used. Results on a CPU are the same bytes for the
+    same number of threads.
+    """
+    wanted = os.environ.get("PLM_THREADS")
+    if wanted is not None:
+        if not wanted.isdecimal() or int(wanted) < 1:
+            raise BadInput(f"PLM_THREADS: found {wanted!r}; expected a whole number above 0")
+        threads = int(wanted)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or cores)
+    torch.use_deterministic_algorithms(True)
+    if torch.cuda.is_available():
+        # What deterministic matrix products need; read by cuBLAS when it starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        return Device(torch.device("cuda"), torch.get_num_threads(), torch.cuda.is_bf16_supported())
+    return Device(torch.device("cpu"), torch.get_num_threads(), torch.cpu._is_avx512_bf16_supported())

@@ -1,0 +1,24 @@
+"""Stage pack: the training and validation splits as token stores (the test split is read as text)."""
+
+from plm_core.corpus.document import read_documents
+from plm_core.text.store import write_store
+from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from tasks.seam import paths
+from tasks.seam.stage import main, stage
+
+
+def pack() -> None:
+    """Write one token store a split."""
+    inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", paths.TOKENIZER]
+    with stage("pack", [], inputs, paths.METRICS / "pack.json") as run:
+        tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
+        for name in ("train", "valid"):
+            documents = ((d.id, d.text) for d in read_documents(paths.CORPUS / f"{name}.parquet"))
+            index = write_store(paths.TOKENS / name, documents, tokenizer)
+            run.metrics[f"{name}_tokens"] = index.tokens
+            print(f"{name}: {index.documents} documents, {index.tokens:,} tokens as {index.dtype}")
+        run.outputs.append(paths.TOKENS)
+
+
+if __name__ == "__main__":
+    main(pack)

@@ -1,0 +1,84 @@
+"""A checkpoint as a model in MLflow: ``python -m tasks.package``, which registration runs as a process.
+
+It logs, in one new run named ``register``, the model (``tasks/serve.py`` with the checkpoint and ``plm_core``), the
+evidence and the metrics, and writes where they are to ``--out``. The store and the experiment come from
+``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``. MLflow tries the example while it logs, so torch and the
+model are loaded here and not in the flow; what that says is only a warning to MLflow, and is tested afterwards.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+
+import plm_core
+
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "sentencepiece", "torch")
+"""What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
+
+SIGNATURE = ModelSignature(
+    inputs=Schema([ColSpec("string", "text")]),
+    outputs=Schema([ColSpec("string", "text"), ColSpec("string", "continuation"), ColSpec("double", "bits_per_byte")]),
+    params=ParamSchema(
+        [
+            ParamSpec("max_new_tokens", DataType.long, 32),
+            ParamSpec("temperature", DataType.double, 0.8),
+            ParamSpec("seed", DataType.long, 0),
+        ]
+    ),
+)
+
+
+def log(checkpoint: Path, evidence: Path, tags: dict[str, str]) -> dict[str, str]:
+    """Log all that belongs to one version; returns its run's id and its model's URI."""
+    with mlflow.start_run(run_name="register", tags=tags, log_system_metrics=False) as run:
+        mlflow.log_artifacts(str(evidence), "evidence")
+        info = mlflow.pyfunc.log_model(
+            name=evidence.name,
+            python_model=str(Path(__file__).with_name("serve.py")),
+            artifacts={"checkpoint": str(checkpoint)},
+            code_paths=[str(Path(plm_core.__file__).parent)],
+            # The public version: a local part such as +cpu names a build that no index has.
+            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
+            signature=SIGNATURE,
+            input_example=pd.DataFrame([{"text": "The state of the union is"}]),
+        )
+        mlflow.log_metrics(read_metrics(evidence), model_id=info.model_id)
+    return {"run_id": run.info.run_id, "model_uri": info.model_uri}
+
+
+def read_metrics(evidence: Path) -> dict[str, float]:
+    """The numbers in a model's metrics files: ``evaluate-<model>.json``, ``finetune-<model>-<task>.json``.
+
+    Those of a task are named ``<task>/<name>``, as in ``promotion.metrics``.
+    """
+    model, folder = evidence.name, evidence.parent.parent / "metrics"
+    tasks = [path.stem for path in sorted(evidence.glob("*.csv")) if path.stem != "likelihood"]
+    files = {f"evaluate-{model}.json": "", **{f"finetune-{model}-{task}.json": f"{task}/" for task in tasks}}
+    found: dict[str, float] = {}
+    for name, prefix in files.items():
+        if (folder / name).is_file():
+            numbers = json.loads((folder / name).read_text(encoding="utf-8"))
+            found |= {f"{prefix}{key}": value for key, value in numbers.items() if type(value) in (int, float)}
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Log a version from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.package", description="Log a checkpoint as an MLflow model.")
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--evidence", type=Path, required=True)
+    parser.add_argument("--tags", type=json.loads, default={}, help="tags of the run, as a JSON object")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file for the run's id and the model's URI")
+    options = parser.parse_args(arguments)
+    options.out.write_text(json.dumps(log(options.checkpoint, options.evidence, options.tags)))
+
+
+if __name__ == "__main__":
+    main()

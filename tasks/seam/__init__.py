@@ -1,0 +1,1 @@
+"""The seam: what every task shares, parameters, the stage's outcome and MLflow."""

@@ -1,0 +1,49 @@
+"""`params.yaml`: a section becomes a frozen configuration. The one place where a task reads YAML."""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from plm_core.config import BadInput, from_dict
+
+T = TypeVar("T")
+PARAMS = Path("params.yaml")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without the trap of a key that stands twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if keys.count(key.value) > 1:
+                raise BadInput(f"{PARAMS}:{key.start_mark.line + 1}: {key.value} stands twice in its section")
+        return super().construct_mapping(node, deep)
+
+
+def read(name: str) -> Any:
+    """The plain value of a dotted section, such as ``pretrain.gpt``.
+
+    Raises:
+        BadInput: the file is missing or not YAML, or has no such section.
+    """
+    try:
+        value = yaml.load(PARAMS.read_text(encoding="utf-8"), _StrictLoader)
+    except FileNotFoundError:
+        raise BadInput(f"{PARAMS}: missing; expected to be run in the project's folder") from None
+    except yaml.YAMLError as error:
+        raise BadInput(f"{PARAMS}: not valid YAML: {' '.join(str(error).split())}") from error
+    for depth, key in enumerate(name.split(".")):
+        if not isinstance(value, dict) or key not in value:
+            place = ".".join(name.split(".")[: depth + 1])
+            known = f"; it has {', '.join(map(str, value))}" if isinstance(value, dict) else ""
+            raise BadInput(f"{place}: no such section in {PARAMS}{known}")
+        value = value[key]
+    return value
+
+
+def section(name: str, cls: type[T]) -> T:
+    """A dotted section as its dataclass; BadInput names the dotted parameter that is wrong."""
+    return from_dict(cls, read(name), name)

@@ -1,0 +1,18 @@
+"""The paths of the files that stages hand to each other; `dvc.yaml` declares the same ones, and a test compares."""
+
+from pathlib import Path
+
+ARTIFACTS = Path("artifacts")
+RAW = ARTIFACTS / "corpus/raw.parquet"
+CORPUS = ARTIFACTS / "corpus/clean"
+REMOVED = ARTIFACTS / "corpus/removed.parquet"
+TOKENIZER = ARTIFACTS / "tokenizer"
+TOKENS = ARTIFACTS / "tokens"
+MODELS = ARTIFACTS / "models"
+FINETUNED = ARTIFACTS / "finetuned"
+CURVES = ARTIFACTS / "curves"
+EVIDENCE = ARTIFACTS / "evidence"
+SAMPLES = ARTIFACTS / "samples"
+METRICS = ARTIFACTS / "metrics"
+REPORT = ARTIFACTS / "report"
+SNAPSHOTS = ARTIFACTS / "snapshots"
