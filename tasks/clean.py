@@ -23,8 +23,8 @@ def clean_and_split() -> None:
         for name, documents in splits.items():
             if not documents:
                 raise BadInput(
-                    f"split.{'valid' if name == 'train' else name}: no document falls on the side {name!r}; expected at "
-                    "least one: ingest more documents, change the shares, or loosen `clean`"
+                    f"split.{'valid' if name == 'train' else name}: no document falls on the side {name!r}; expected "
+                    "at least one: ingest more documents, change the shares, or loosen `clean`"
                 )
         for name, documents in splits.items():
             run.metrics[f"{name}_documents"] = write_documents(paths.CORPUS / f"{name}.parquet", documents)
@@ -38,7 +38,11 @@ def clean_and_split() -> None:
 
 
 def _as_document(removal: Removal) -> Document:
-    metadata: dict[str, str | int] = {"document": removal.document, "paragraph": removal.paragraph, "value": removal.value}
+    metadata: dict[str, str | int] = {
+        "document": removal.document,
+        "paragraph": removal.paragraph,
+        "value": removal.value,
+    }
     return Document(f"{removal.document}#{removal.paragraph}", removal.text, removal.rule, metadata)
 
 

@@ -1,12 +1,12 @@
 """Stage evaluate: held-out likelihood and samples of one model. `python -m tasks.evaluate <name>`.
 
-With `--checkpoint` and `--evidence` another checkpoint is measured on today's test split, and only its evidence is written:
-that is how the gate compares a champion with a challenger on the same examples.
+With `--checkpoint` and `--evidence` another checkpoint is measured on today's test split, and only its evidence is
+written: that is how the gate compares a champion with a challenger on the same examples.
 """
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plm_core import checkpoint
@@ -28,7 +28,7 @@ class EvaluateConfig:
     """Section ``evaluate`` of the parameters."""
 
     stride: int
-    """Tokens by which the window advances over a long document; the context for disjoint windows, less for more context."""
+    """Tokens by which the window advances over a long document: the context for disjoint windows, or less."""
     prompts: list[str]
     """The beginnings of the sample texts."""
     sampling: SamplingConfig
@@ -48,10 +48,7 @@ def evaluate(name: str) -> None:
         loaded = checkpoint.load(folder, device.device)
         evidence = paths.EVIDENCE / name / "likelihood.csv"
         result = total(_measure(loaded, config, device, evidence))
-        samples = [
-            {"prompt": prompt, "continuation": generate(loaded.model, loaded.tokenizer, prompt, config.sampling)}
-            for prompt in config.prompts
-        ]
+        samples = [_sample(loaded, prompt, config.sampling, draw) for draw, prompt in enumerate(config.prompts)]
         atomic_text(paths.SAMPLES / f"{name}.json", json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
         run.metrics |= {
             QUANTITY: result.bits_per_byte,
@@ -70,6 +67,12 @@ def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
     device = prepare(threads=1)
     loaded = checkpoint.load(folder, device.device)
     _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence / "likelihood.csv")
+
+
+def _sample(loaded: checkpoint.Loaded, prompt: str, sampling: SamplingConfig, draw: int) -> dict[str, str]:
+    """One sample text; each prompt draws with a seed of its own, or all would go the same way."""
+    own = replace(sampling, seed=sampling.seed + draw)
+    return {"prompt": prompt, "continuation": generate(loaded.model, loaded.tokenizer, prompt, own)}
 
 
 def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[DocumentScore]:

@@ -1,7 +1,7 @@
 """Stage finetune: one model on one GLUE-like task. `python -m tasks.finetune <name> <task>`.
 
-With `--checkpoint` and `--evidence` another checkpoint is fine-tuned on today's examples, and only its evidence is written:
-that is how the gate compares a champion with a challenger on the same examples.
+With `--checkpoint` and `--evidence` another checkpoint is fine-tuned on today's examples, and only its evidence is
+written: that is how the gate compares a champion with a challenger on the same examples.
 """
 
 import argparse
@@ -155,7 +155,9 @@ def _rows(split: Path, task: GlueTask, config: FinetuneConfig, pretrained: check
     most = config.train_examples if split == SPLITS[0] else config.heldout_examples
     examples: Sequence[Example] = sample(task.examples(list(read_documents(split))), most, config.training.seed)
     if not examples:
-        raise BadInput(f"{split}: gives no example for this task; expected paragraphs of fitting length (finetune.tasks)")
+        raise BadInput(
+            f"{split}: gives no example for this task; expected paragraphs of fitting length (finetune.tasks)"
+        )
     context = pretrained.model.config.context
     return Rows(list(examples), [(encode(e, pretrained.tokenizer, context), e.label) for e in examples])
 

@@ -2,14 +2,13 @@
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest
+from plm_core.config import digest
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.loss import Batch
 from plm_core.text.store import TokenStore

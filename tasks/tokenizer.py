@@ -22,7 +22,9 @@ def tokenizer() -> None:
         run.metrics["vocab_size"] = trained.vocab_size
         run.metrics["bytes_per_token"] = sum(len(text.encode()) for text in texts) / tokens
         run.outputs.append(paths.TOKENIZER)
-        print(f"{config.kind}, {trained.vocab_size} pieces, {run.metrics['bytes_per_token']:.2f} bytes a token held out")
+        print(
+            f"{config.kind}, {trained.vocab_size} pieces, {run.metrics['bytes_per_token']:.2f} bytes a token held out"
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
 from plm_core.files import sha256_text
 
 
-
 @dataclass(frozen=True)
 class CleanConfig:
     """Section ``clean`` of the parameters."""
@@ -45,8 +44,8 @@ class Removal:
 def clean(documents: Iterable[Document], config: CleanConfig) -> Iterator[tuple[Document, list[Removal]]]:
     """Yield each document with the paragraphs that it keeps (maybe none: then its text is empty), and its removals.
 
-    The first copy of a paragraph is kept, in the order of the documents: give them sorted by id, and the result does not
-    depend on the order in which a source delivers.
+    The first copy of a paragraph is kept, in the order of the documents: give them sorted by id, and the result
+    does not depend on the order in which a source delivers.
     """
     first: dict[str, str] = {}
     for document in documents:

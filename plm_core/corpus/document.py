@@ -38,9 +38,7 @@ def write_documents(path: Path, documents: Iterable[Document]) -> int:
         rows: list[dict[str, str]] = []
         for document in documents:
             metadata = json.dumps(document.metadata, sort_keys=True, ensure_ascii=False)
-            rows.append(
-                {"id": document.id, "text": document.text, "source": document.source, "metadata": metadata}
-            )
+            rows.append({"id": document.id, "text": document.text, "source": document.source, "metadata": metadata})
             if len(rows) == ROWS_AT_ONCE:
                 writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
                 written, rows = written + len(rows), []

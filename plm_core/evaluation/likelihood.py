@@ -1,7 +1,7 @@
 """Held-out likelihood of a causal model, per document: nats, tokens, bytes, and from them bits per byte.
 
-Bits per byte divides by the UTF-8 bytes of the text, so that models with different tokenizers can be compared (Gao et al.
-2020, "The Pile", section 3.1); perplexity per token cannot. Shapes: T positions, V vocabulary.
+Bits per byte divides by the UTF-8 bytes of the text, so that models with different tokenizers can be compared (Gao
+et al. 2020, "The Pile", section 3.1); perplexity per token cannot. Shapes: T positions, V vocabulary.
 """
 
 import math
@@ -70,9 +70,10 @@ def score(
 ) -> Iterator[DocumentScore]:
     """Score documents given as ``(token ids without EOS, bytes of the text)``.
 
-    Each document is read as EOS, its tokens, EOS: every token of it and the closing EOS are predicted once. One longer than
-    the context is read in windows that advance by ``stride`` tokens: a token has at least ``context - stride`` tokens
-    before it (but for the document's first ones), so a smaller stride costs more and predicts better.
+    Each document is read as EOS, its tokens, EOS: every token of it and the closing EOS are predicted once. One
+    longer than the context is read in windows that advance by ``stride`` tokens: a token has at least ``context -
+    stride`` tokens before it (but for the document's first ones), so a smaller stride costs more and predicts
+    better.
 
     Raises:
         ValueError: ``stride`` is not between 1 and the model's context.
@@ -96,7 +97,7 @@ def score(
 
 
 def _nats(model: Any, sequence: torch.Tensor, starts: Sequence[int], length: int, skip: int) -> float:
-    """The summed nats of the predictions from position ``skip`` on in the windows of ``length`` tokens at ``starts``."""
+    """The summed nats from position ``skip`` on in the windows of ``length`` tokens at ``starts``."""
     rows = torch.stack([sequence[start : start + length + 1] for start in starts])
     logits = model.logits(model(rows[:, :-1])[:, skip:])
     nats = F.cross_entropy(logits.flatten(0, 1), rows[:, skip + 1 :].flatten(), reduction="none")

@@ -1,7 +1,7 @@
 """A classifier on a causal model, as GPT does it. Radford et al. 2018, sections 3.2 and 3.3.
 
-A text becomes start, text, extract; a pair becomes start, A, delimiter, B, extract; the last hidden state, at the extract
-token, goes through one linear layer. Shapes: B rows, T positions, D width, C classes.
+A text becomes start, text, extract; a pair becomes start, A, delimiter, B, extract; the last hidden state, at the
+extract token, goes through one linear layer. Shapes: B rows, T positions, D width, C classes.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """Examples for fine-tuning made from the corpus's own labels, split by document. Used by the task table."""
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def next_paragraphs(documents: Sequence[Document]) -> Iterator[Example]:
     filled = [i for i, pool in enumerate(pools) if pool]
     for index, (document, pool) in enumerate(zip(documents, pools, strict=True)):
         others = [i for i in filled if i != index]
-        for (position, a), (following, b) in zip(pool, pool[1:], strict=False):
+        for (position, a), (following, b) in itertools.pairwise(pool):
             if following != position + 1:
                 continue
             identity = f"{document.id}#{position}"

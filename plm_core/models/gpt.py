@@ -99,7 +99,7 @@ class GPT(nn.Module):
             ValueError: T is larger than ``context``.
         """
         T = ids.shape[1]
-        if T > self.config.context:
+        if self.config.context < T:
             raise ValueError(f"context: a sequence of {T} tokens is longer than the {self.config.context} positions")
         x = self.drop(self.tokens(ids) + self.positions(torch.arange(T, device=ids.device)))
         for block in self.blocks:

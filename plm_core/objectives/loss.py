@@ -17,7 +17,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Loss:
-    """A sum and its count, divided once: accumulation, ranks and evaluation agree to the last digit that floats allow."""
+    """A sum and its count, divided once, so that accumulation, ranks and evaluation agree."""
 
     nats: Tensor
     """Scalar: the summed negative log-likelihood, in nats."""

@@ -21,7 +21,7 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def items_at(seed: int, step: int, batch: int, count: int) -> np.ndarray:
-    """Which of ``count`` items ``[batch]`` step ``step`` (from 0) reads: epoch after epoch, each visits every item once."""
+    """Which ``[batch]`` of ``count`` items a step (from 0) reads: epoch after epoch, each visits every item once."""
     positions = np.arange(step * batch, (step + 1) * batch)
     epochs, places = positions // count, positions % count
     return np.asarray([epoch_order(seed, int(e), count)[p] for e, p in zip(epochs, places, strict=True)])

@@ -92,8 +92,8 @@ def train(
     """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
 
     ``batch_at(step)`` gives the global batch of a step (from 0), ``validate(model)`` the mean nats on held-out data.
-    When the generator ends, the model holds the weights of the best validation. When it is closed at a report, the state
-    of that report is saved, so that the next call goes on from there.
+    When the generator ends, the model holds the weights of the best validation. When it is closed at a report, the
+    state of that report is saved, so that the next call goes on from there.
 
     Raises:
         Diverged: the loss or the gradient of a step is not finite; the message names the step.
@@ -184,8 +184,8 @@ def _require_finite(steps: range, losses: Tensor, norms: Tensor, config: LoopCon
     if bad.any():
         first = int(bad.nonzero()[0])
         raise Diverged(
-            f"optimizer.learning_rate: at step {steps[first] + 1} the loss is {float(losses[first])} and the gradient norm "
-            f"{float(norms[first])}; expected finite numbers: lower the learning rate "
+            f"optimizer.learning_rate: at step {steps[first] + 1} the loss is {float(losses[first])} and the gradient "
+            f"norm {float(norms[first])}; expected finite numbers: lower the learning rate "
             f"({config.optimizer.learning_rate}) or lengthen the warm-up ({config.optimizer.warmup_steps} steps)"
         )
 

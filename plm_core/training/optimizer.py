@@ -41,7 +41,9 @@ class OptimizerConfig:
         if not 0 <= self.final_fraction <= 1:
             raise ValueError(f"final_fraction: {self.final_fraction}; expected between 0 and 1")
         if self.warmup_steps < 0 or self.weight_decay < 0:
-            raise ValueError(f"warmup_steps: {self.warmup_steps}, weight_decay: {self.weight_decay}; expected at least 0")
+            raise ValueError(
+                f"warmup_steps: {self.warmup_steps}, weight_decay: {self.weight_decay}; expected at least 0"
+            )
 
 
 def learning_rate_at(step: int, steps: int, config: OptimizerConfig) -> float:

@@ -42,7 +42,11 @@ class Snapshots:
         self.folder = folder
 
     def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, torch.Tensor], progress: Progress
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        best: dict[str, torch.Tensor],
+        progress: Progress,
     ) -> None:
         """Replace the snapshot by this state; a crash in the middle leaves the one before or the new one, whole."""
         with atomic_folder(self.folder / "last") as temporary:

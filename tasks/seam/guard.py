@@ -1,7 +1,8 @@
 """The guard of provenance: what a stage began with must still be there when it ends. Every stage runs inside one.
 
-DVC hashes a stage's dependencies when its command has *ended*: a source file or parameter edited in the meantime would be
-recorded as what made the old output, and the stage as up to date. The guard makes such a stage fail instead.
+DVC hashes a stage's dependencies when its command has *ended*: a source file or parameter edited in the meantime
+would be recorded as what made the old output, and the stage as up to date. The guard makes such a stage fail
+instead.
 """
 
 import os
@@ -28,7 +29,7 @@ class Guard:
     """Remembers sources, sections of the parameters and inputs; ``check`` compares."""
 
     def __init__(self, sections: Sequence[str], inputs: Iterable[Path]) -> None:
-        """Raises Edited when a source file is already newer than this process: it may not be the one that was loaded."""
+        """Raises Edited when a source file is newer than this process: it may not be the one that was loaded."""
         self._started = _process_start()
         self._sources = {path: sha256_file(path) for path in loaded_sources()}
         self._sections = {name: params.read(name) for name in sections}

@@ -47,3 +47,11 @@ def read(name: str) -> Any:
 def section(name: str, cls: type[T]) -> T:
     """A dotted section as its dataclass; BadInput names the dotted parameter that is wrong."""
     return from_dict(cls, read(name), name)
+
+
+def names(name: str) -> list[str]:
+    """A dotted parameter that is a list of names; BadInput for anything else."""
+    value = read(name)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BadInput(f"{name}: found {value!r}; expected a list of names")
+    return value

@@ -18,7 +18,12 @@ class Meter:
         self._start = self._last = monotonic()
         self._bar: Progress | None = None
         if sys.stdout.isatty():
-            columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}", TimeRemainingColumn())
+            columns = (
+                "{task.description}",
+                BarColumn(),
+                "{task.completed}/{task.total}",
+                TimeRemainingColumn(),
+            )
             self._bar = Progress(*columns, TextColumn("{task.fields[note]}"))
             self._task = self._bar.add_task(what, total=total, note="")
 
@@ -27,7 +32,9 @@ class Meter:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -39,4 +46,7 @@ class Meter:
         elif done == self._total or now - self._last >= LINE_EVERY_S:
             self._last = now
             left = (now - self._start) * (self._total - done) / max(1, done)
-            print(f"{self._what}: {done}/{self._total} ({done / self._total:.0%}), {left:.0f} s left  {note}", flush=True)
+            print(
+                f"{self._what}: {done}/{self._total} ({done / self._total:.0%}), {left:.0f} s left  {note}",
+                flush=True,
+            )

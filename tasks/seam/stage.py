@@ -39,7 +39,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(name: str, sections: Sequence[str], inputs: Sequence[Path], metrics_file: Path | None = None) -> Iterator[Stage]:
+def stage(
+    name: str, sections: Sequence[str], inputs: Sequence[Path], metrics_file: Path | None = None
+) -> Iterator[Stage]:
     """Run the block as a stage: guarded, tracked, and with ``metrics_file`` written when it ends well.
 
     ``sections`` are the dotted sections of ``params.yaml`` that the result depends on.

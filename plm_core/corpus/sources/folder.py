@@ -44,7 +44,7 @@ def _document(
     text = row.get(text_field)
     if not isinstance(text, str):
         raise BadInput(
-            f"{place}: no text in the field {text_field!r}, the row has {sorted(row)}; expected text (ingest.text_field)"
+            f"{place}: no text in the field {text_field!r}, only {sorted(row)}; expected text (ingest.text_field)"
         )
     if id_field is not None and not isinstance(row.get(id_field), str | int):
         raise BadInput(f"{place}: no id in the field {id_field!r}; expected text or a whole number (ingest.id_field)")

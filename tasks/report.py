@@ -1,0 +1,213 @@
+"""Stage report: one page, Markdown and HTML, from the metrics, curves and samples alone.
+
+What people read in a pull request (`report.md`) or a browser (`report.html`, one file with everything in it). It
+holds no time and no run id: the same results give the same bytes.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from plm_core.files import atomic_folder
+from plm_core.finetuning.table import task_of
+from tasks.seam import params, paths
+from tasks.seam.stage import main, stage
+
+READING = """\
+- **bits per byte**: the model's surprise at held-out text, divided by the text's UTF-8 bytes; lower is better, and
+models
+  with different tokenizers can be compared by it. Perplexity per token cannot: it depends on the tokenizer.
+- **majority class**: the accuracy of always giving the training set's most frequent answer; a model that does not
+beat it has
+  learned nothing about the task. **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for
+  certainty.
+- Every figure is measured on the test split, which no training and no choice of a checkpoint has seen."""
+
+STYLE = """\
+body { font: 16px/1.55 system-ui, sans-serif; color: #1c2530; max-width: 60rem; margin: 2rem auto; padding: 0 1.25rem }
+h1, h2, h3 { line-height: 1.25 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #d8dee6; padding-bottom: .25rem }
+table { border-collapse: collapse; margin: 1rem 0 } th, td { padding: .35rem .8rem; border-bottom: 1px solid #e3e8ee }
+th { background: #f3f6f9; text-align: left } td { font-variant-numeric: tabular-nums }
+pre { background: #f6f8fa; padding: .8rem 1rem; white-space: pre-wrap; border-radius: 6px } svg { max-width: 100%;
+height: auto }"""
+
+
+def report() -> None:
+    """Read the results of every model and GLUE-like task in the parameters and write the page."""
+    models, tasks = params.names("models"), params.names("finetune.tasks")
+    inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES]
+    with (
+        stage("report", ["models", "finetune.tasks"], inputs) as run,
+        atomic_folder(paths.REPORT, checksums=False) as folder,
+    ):
+        figures = {f"{model}.svg": _figure([model, *(f"{model}-{task}" for task in tasks)]) for model in models}
+        sections = [
+            _results(models),
+            _finetuned(models, tasks),
+            _curves(models),
+            _samples(models),
+            _corpus(),
+            _reading(),
+        ]
+        text = "\n\n".join(["# Language models: results", *sections]) + "\n"
+        for name, figure in figures.items():
+            (folder / name).write_text(figure, encoding="utf-8")
+        (folder / "report.md").write_text(text, encoding="utf-8")
+        (folder / "report.html").write_text(_html(text, figures), encoding="utf-8")
+        print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
+        run.outputs.append(paths.REPORT)
+
+
+def _results(models: Sequence[str]) -> str:
+    rows = []
+    for model in models:
+        trained, measured = _metrics(f"pretrain-{model}"), _metrics(f"evaluate-{model}")
+        rows.append(
+            [
+                model,
+                f"{trained['parameters']:,}",
+                f"{trained['tokens']:,}",
+                f"{trained['best_step']:,}",
+                f"{measured['bits_per_byte']:.4f}",
+                f"{measured['nats_per_token']:.4f}",
+                f"{measured['perplexity']:.1f}",
+            ]
+        )
+    heads = [
+        "model",
+        "parameters",
+        "tokens trained on",
+        "best step",
+        "bits per byte",
+        "nats a token",
+        "perplexity a token",
+    ]
+    corpus = _metrics("clean")
+    note = f"Held-out text: {corpus['test_bytes']:,} bytes, {corpus['test_documents']} documents."
+    return f"## Pretraining\n\n{note}\n\n{_table(heads, rows)}"
+
+
+def _finetuned(models: Sequence[str], tasks: Sequence[str]) -> str:
+    parts = ["## Fine-tuning"] + ([] if tasks else ["No GLUE-like task is named in `finetune.tasks`."])
+    for task in tasks:
+        rows = []
+        for model in models:
+            found = _metrics(f"finetune-{model}-{task}")
+            scores = [f"{found[name]:.3f}" for name in ("accuracy", "majority_accuracy", "macro_f1", "matthews")]
+            rows.append([model, *scores, f"{found['examples']:,}", f"{found['train_examples']:,}"])
+        heads = [
+            "model",
+            "accuracy",
+            "majority class",
+            "macro-F1",
+            "Matthews",
+            "test examples",
+            "training examples",
+        ]
+        parts += [f"**{task}**: {task_of(task).question}", _table(heads, rows)]
+    return "\n\n".join(parts)
+
+
+def _curves(models: Sequence[str]) -> str:
+    images = [f"![Loss curves of {model}]({model}.svg)" for model in models]
+    note = "Training loss at every report, validation loss as dots; the ring marks the checkpoint that was kept."
+    return "\n\n".join(["## Loss curves", note, *images])
+
+
+def _samples(models: Sequence[str]) -> str:
+    parts = ["## Samples"]
+    for model in models:
+        parts.append(f"### {model}")
+        for sample in json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")):
+            text = " ".join((sample["prompt"] + sample["continuation"]).split())
+            parts.append(f"~~~~\n{text}\n~~~~")
+    return "\n\n".join(parts)
+
+
+def _corpus() -> str:
+    ingested, cleaned, tokens = _metrics("ingest"), _metrics("clean"), _metrics("pack")
+    rows = [
+        [
+            split,
+            f"{cleaned[f'{split}_documents']:,}",
+            f"{cleaned[f'{split}_bytes']:,}",
+            _count(tokens, f"{split}_tokens"),
+        ]
+        for split in ("train", "valid", "test")
+    ]
+    removed = ", ".join(
+        f"{count:,} {rule.removeprefix('removed_').replace('_', ' ')}"
+        for rule, count in cleaned.items()
+        if rule.startswith("removed_")
+    )
+    note = (
+        f"{ingested['documents']:,} documents ({ingested['bytes']:,} bytes) came in. Paragraphs removed: {removed}; they "
+        f"are kept in `{paths.REMOVED}`. Tokenizer: {_metrics('tokenizer')['vocab_size']:,} pieces, "
+        f"{_metrics('tokenizer')['bytes_per_token']:.2f} bytes a token on validation text."
+    )
+    return f"## Corpus\n\n{note}\n\n{_table(['split', 'documents', 'bytes', 'tokens'], rows)}"
+
+
+def _reading() -> str:
+    return f"## How to read this\n\n{READING}"
+
+
+def _metrics(name: str) -> dict[str, Any]:
+    return json.loads((paths.METRICS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _count(metrics: dict[str, Any], name: str) -> str:
+    return f"{metrics[name]:,}" if name in metrics else "read as text"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _figure(names: Sequence[str]) -> str:
+    """The curves of a model's trainings side by side, as SVG without a date and with fixed ids."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "plm"
+    from matplotlib import pyplot
+
+    figure, all_axes = pyplot.subplots(
+        1, len(names), figsize=(4.6 * len(names), 3.2), squeeze=False, layout="constrained"
+    )
+    for axes, name in zip(all_axes[0], names, strict=True):
+        with (paths.CURVES / f"{name}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        valid = [(int(r["step"]), float(r["valid_loss"])) for r in rows if r["valid_loss"]]
+        axes.plot([int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.2, label="training")
+        axes.plot(*zip(*valid, strict=True), "o-", ms=4, lw=1, label="validation")
+        best = min(valid, key=lambda point: point[1])
+        axes.plot(*best, "o", ms=10, mfc="none", color="black")
+        axes.annotate(f"{best[1]:.3f}", best, textcoords="offset points", xytext=(-6, 9), ha="right")
+        axes.set(title=name, xlabel="step", ylabel="loss (nats)")
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+    return text.getvalue()
+
+
+def _html(text: str, figures: dict[str, str]) -> str:
+    """The Markdown as one HTML file, its figures inside."""
+    from markdown_it import MarkdownIt
+
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    for name, figure in figures.items():
+        before, image, after = body.partition(f'<img src="{name}"')
+        if image:
+            body = before + figure[figure.index("<svg") :] + after.partition(">")[2]
+    head = f'<meta charset="utf-8"><title>Language models: results</title><style>{STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}</body></html>\n'
+
+
+if __name__ == "__main__":
+    main(report)
