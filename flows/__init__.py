@@ -1,0 +1,1 @@
+"""When things happen: Prefect runs the graph that DVC describes, MLflow's registry keeps the outcome."""

@@ -68,9 +68,7 @@ class Execution:
         futures: dict[str, PrefectFuture[Any]] = {}
         for stage in self._stages:
             upstream = [futures[name] for name in stage.upstream]
-            futures[stage.name] = self._task(stage, parent_run_id).submit(
-                return_state=False, wait_for=upstream
-            )
+            futures[stage.name] = self._task(stage, parent_run_id).submit(return_state=False, wait_for=upstream)
         for stage in self._stages:
             futures[stage.name].wait()
             self.outcomes.setdefault(stage.name, self._not_run(stage))
@@ -135,9 +133,7 @@ class Execution:
             what = str(error) or "cancelled before it started"
             error = StageError(stage.name, None, [what], transient=isinstance(error, graph.BusyError))
         self._errors[stage.name] = error
-        self.outcomes[stage.name] = Outcome(
-            stage.name, "failed", self._add_time(stage, started), error.reason
-        )
+        self.outcomes[stage.name] = Outcome(stage.name, "failed", self._add_time(stage, started), error.reason)
         get_run_logger().error("failed: %s", error)
         return error
 
@@ -191,9 +187,7 @@ def bound(
 plm = bound()
 
 
-def execute(
-    root: Path, force: bool, track: pipeline.Track | None, register: pipeline.Register | None
-) -> Result:
+def execute(root: Path, force: bool, track: pipeline.Track | None, register: pipeline.Register | None) -> Result:
     """The flow's body: everything from the lock on the checkout to the registration. See ``pipeline.run``."""
     if track is None:
         from flows.tracking import pipeline_run

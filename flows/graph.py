@@ -7,6 +7,7 @@ threads.
 """
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,8 +135,9 @@ def retract_if_changed(root: Path, stage: str, before: Mapping[str, Any]) -> lis
         if changed:
             if _can_hash(node):
                 key = _get_stage_hash(node)
-                for entry in Path(repo.stage_cache.cache_dir, key[:2], key).glob("*"):
-                    entry.unlink()
+                cached = Path(repo.stage_cache.cache_dir, key[:2], key)
+                if cached.exists():
+                    shutil.rmtree(cached)  # with its folder: DVC fails on an empty one
             node.dvcfile._lockfile.remove_stage(node)
         return changed
 
@@ -172,7 +174,7 @@ def _reasons(node: Any) -> list[str]:
     changed: dict[str, list[str]] = {}
     for entry in status:
         if isinstance(entry, str):
-            changed[{"changed checksum": "changed command or list of files"}.get(entry, entry)] = []
+            changed[entry] = []
             continue
         for kind, items in entry.items():
             for path, what in items.items():

@@ -58,9 +58,7 @@ class Result:
         return tuple(stage.name for stage in self.stages if stage.outcome == "ran")
 
 
-def run(
-    root: Path, *, force: bool = False, track: Track | None = None, register: Register | None = None
-) -> Result:
+def run(root: Path, *, force: bool = False, track: Track | None = None, register: Register | None = None) -> Result:
     """Bring every stage up to date, independent ones side by side, then register what they made.
 
     With a Prefect server configured, each call is a flow run there. Without one, "all is up to date" is said
@@ -78,13 +76,12 @@ def run(
     """
     root = root.resolve()
     prepare_environment()
-    configured = server.configured_url()
-    if configured:
-        _require(configured)
-        return _run_flow(root, force, track, register)
     with only_one(root):
         stages = graph.load(root)
         reasons = graph.whole_status(root)
+    if configured := server.configured_url():
+        _require(configured)
+        return _run_flow(root, force, track, register)
     if not force and not any(reasons.values()) and not registration_due(root, stages):
         return Result(tuple(Outcome(stage.name, "up to date") for stage in stages))
     with server.LocalServer(root / ".dvc/tmp/plm-server.log") as local, local.environment():
@@ -159,7 +156,7 @@ def _run_flow(root: Path, force: bool, track: Track | None, register: Register |
     from flows import flow
 
     results: list[Result] = []
-    flow.bound(track, register, results.append)(str(root), force=force, return_state=True)
+    state = flow.bound(track, register, results.append)(str(root), force=force, return_state=True)
     if not results:
-        raise PipelineError("the flow ended before its stages did; see its log above")
+        state.result()  # raises what kept the stages from being looked at
     return results[0]

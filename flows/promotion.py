@@ -85,9 +85,9 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
         if problem := try_model(registry, target):
             raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
-        decision = {"passed": True, "reasons": ["by force"]} if force else _judge(root, registry, target)
-        reasons = [reason, *decision["reasons"]]
-        if not decision["passed"]:
+        decision = _judge(root, registry, target) if not force else None
+        reasons = [reason, *(decision["reasons"] if decision else ["the gate was not asked (force)"])]
+        if decision and not decision["passed"]:
             return _refuse(registry, target, reasons, decision)
         with registry.decision("promoted by hand", target, reasons, decision):
             registry.make_champion(target)

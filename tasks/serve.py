@@ -22,10 +22,13 @@ class CheckpointModel(PythonModel):
         Raises:
             plm_core.config.BadInput: the checkpoint is damaged.
         """
-        from plm_core import checkpoint
-        from plm_core.training.device import prepare
+        import torch
 
-        self.device = prepare()
+        from plm_core import checkpoint
+        from plm_core.training.device import Device
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = Device(device, torch.get_num_threads(), bfloat16=False)
         self.loaded = checkpoint.load(Path(context.artifacts["checkpoint"]), self.device.device)
 
     def predict(

@@ -144,8 +144,9 @@ def test_damaged_evidence_is_a_clear_error(tmp_path, file, text, message):
         ({"min_gain": -0.1}, "promotion.min_gain: found -0.1; expected a number from 0"),
         ({"primary": "loss"}, "promotion.primary: found 'loss'"),
         ({"metrics": {"bits_per_byte": {"direction": "up", "tolerance": 0.0}}}, "promotion.metrics.bits_per_byte.dir"),
-        ({"metrics": {"bits_per_byte": {"direction": "lower", "tolerance": -1.0}}}, "bits_per_byte.tolerance: found -1"),
-        ({"primary": "f1", "metrics": {"f1": {"direction": "lower", "tolerance": 0.0}}}, "promotion.metrics.f1: unknown"),
+        ({"metrics": {"bits_per_byte": {"direction": "lower", "tolerance": -1.0}}}, "bits_per_byte.tolerance: found
+        -1"), ({"primary": "f1", "metrics": {"f1": {"direction": "lower", "tolerance": 0.0}}},
+        "promotion.metrics.f1: unknown"),
     ],
 )
 def test_rules_are_read_strictly(change, message):

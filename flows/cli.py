@@ -1,0 +1,251 @@
+"""The `plm` command. Everything heavy is imported by the subcommand that needs it: `--help` answers at once."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BAD_INPUT = 2
+"""Exit status for what the user must mend; 1 is for work that failed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line, do what it asks, and end with an exit status."""
+    given = _parser().parse_args(arguments)
+    root = _project()
+    from flows.graph import GraphError
+    from flows.pipeline import PipelineError
+    from flows.registry import RegistryError
+    from flows.server import ServerError
+    from flows.settings import SettingsError
+
+    # One terminal, one interpreter: the commands of the environment that `plm` is installed in come first.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    try:
+        sys.exit(given.command(root, given))
+    except (GraphError, PipelineError, RegistryError, ServerError, SettingsError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+def run(root: Path, given: argparse.Namespace) -> int:
+    """Run what is not up to date, register, and show where things stand."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from flows import pipeline
+
+    result = pipeline.run(root, force=given.force)
+    console = Console()
+    table = Table("stage", "outcome", "seconds", "why", title="Stages")
+    for stage in result.stages:
+        table.add_row(stage.name, stage.outcome, f"{stage.seconds:.1f}" if stage.seconds else "", stage.reason)
+    console.print(table)
+    if not result.ok:
+        print(f"error: {result.error}", file=sys.stderr)
+        return 1
+    _show_registry(console, _registry(root))
+    console.print("report         artifacts/report/report.html")
+    console.print("MLflow UI      plm ui mlflow    runs, curves, registry")
+    console.print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
+    return 0
+
+
+def deploy(root: Path, given: argparse.Namespace) -> int:
+    """Serve the flow on a schedule until interrupted."""
+    from flows import deploy as deployment
+
+    deployment.serve(root, given.cron, given.name)
+    return 0
+
+
+def status(root: Path, given: argparse.Namespace) -> int:
+    """Show, or print as JSON, which stages are up to date and what the registry holds."""
+    from flows import graph
+
+    stages = [
+        {"name": name, "up_to_date": not reasons, "reasons": reasons}
+        for name, reasons in graph.whole_status(root).items()
+    ]
+    registry = _registry(root)
+    if given.json:
+        print(json.dumps({"stages": stages, "registry": registry}, indent=2))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("stage", "state", "why", title="Stages")
+    for stage in stages:
+        table.add_row(stage["name"], "up to date" if stage["up_to_date"] else "to be run", "; ".join(stage["reasons"]))
+    console.print(table)
+    _show_registry(console, registry)
+    return 0
+
+
+def compare(root: Path, given: argparse.Namespace) -> int:
+    """Show the metrics of two versions side by side."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from flows import promotion
+
+    rows = promotion.compare(root, given.first, given.second)
+    if given.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    table = Table("metric", given.first, given.second, "better")
+    names = {"first": given.first, "second": given.second}
+    for row in rows:
+        better = names.get(row["better"], row["better"] or "")
+        table.add_row(row["metric"], _number(row["first"]), _number(row["second"]), better)
+    Console().print(table)
+    return 0
+
+
+def promote(root: Path, given: argparse.Namespace) -> int:
+    """Make a version the champion, if the gate agrees."""
+    from flows import promotion
+
+    outcome = promotion.promote(root, given.version, given.reason, force=given.force)
+    print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
+    return 0 if outcome.action == "promoted" else 1
+
+
+def rollback(root: Path, given: argparse.Namespace) -> int:
+    """Make the champion before this one the champion again."""
+    from flows import promotion
+
+    outcome = promotion.rollback(root, given.reason)
+    print(f"version {outcome.version} is the champion again: {'; '.join(outcome.reasons)}")
+    return 0
+
+
+def generate(root: Path, given: argparse.Namespace) -> int:
+    """Continue a prompt with a model of the workspace or of the registry."""
+    local = root / "artifacts/models" / given.model
+    options = [
+        f"--{name}={getattr(given, name.replace('-', '_'))}" for name in ("max-new-tokens", "temperature", "seed")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = local if local.is_dir() else _registered_checkpoint(root, given.model, Path(folder))
+        command = [sys.executable, "-m", "tasks.generate", given.prompt, f"--checkpoint={checkpoint}", *options]
+        return subprocess.run(command, cwd=root, check=False).returncode
+
+
+def ui(root: Path, given: argparse.Namespace) -> int:
+    """Serve MLflow's or Prefect's own user interface until interrupted."""
+    from flows import settings
+    from flows.pipeline import prepare_environment
+
+    prepare_environment()
+    if given.which == "prefect":
+        port = given.port or 4200
+        command = [sys.executable, "-m", "prefect", "server", "start"]
+        environment = {"PREFECT_SERVER_API_PORT": str(port)}
+    else:
+        port = given.port or 5000
+        uri = settings.read(root)[0].uri
+        if uri.startswith("http"):
+            print(f"MLflow runs at {uri} (MLFLOW_TRACKING_URI)")
+            return 0
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]
+        command += ["--workers", "1"]
+        environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    print(f"{given.which}: http://127.0.0.1:{port}   (Ctrl-C ends it)", flush=True)
+    return subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=False).returncode
+
+
+def _registered_checkpoint(root: Path, name: str, target: Path) -> Path:
+    from flows import registry
+
+    with registry.opened(root) as opened:
+        return opened.checkpoint(opened.get(name), target)
+
+
+def _registry(root: Path) -> dict[str, Any]:
+    from flows import promotion
+
+    return promotion.registry_status(root)
+
+
+def _show_registry(console: Any, registry: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    versions = registry["versions"]
+    metrics = sorted({name for version in versions for name in version["metrics"]})
+    table = Table("version", "alias", "gate", *metrics, "reasons", title=f"Model {registry['model']}")
+    for version in versions[:10]:
+        numbers = [_number(version["metrics"].get(name)) for name in metrics]
+        aliases = ", ".join(version["aliases"])
+        table.add_row(version["version"], aliases, version["gate"] or "", *numbers, version["reasons"] or "")
+    console.print(table)
+    champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
+    name = f"{registry['model']} version {champion}" if champion else "none yet"
+    console.print(f"champion       [bold]{name}[/bold]")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _project() -> Path:
+    """The folder with `dvc.yaml` at or above the current one."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
+            return folder
+    print(f"error: {here}: no dvc.yaml and params.yaml here or above; run plm in the project's folder", file=sys.stderr)
+    sys.exit(BAD_INPUT)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="plm", description="Continuous pretraining of language models of your own.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(function: Any, name: str, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=function)
+        return sub
+
+    it = command(run, "run", "run the stages that are not up to date, side by side, and register what they made")
+    it.add_argument("--force", action="store_true", help="run every stage, up to date or not")
+    it = command(deploy, "deploy", "run the pipeline on a schedule, as long as this command lives")
+    it.add_argument("--cron", required=True, help="minute hour day month weekday, in UTC: '0 3 * * *' is 3 a.m. daily")
+    it.add_argument("--name", default="scheduled", help="the deployment's name in Prefect (default: %(default)s)")
+    it = command(status, "status", "which stages are up to date, and what the registry holds")
+    it.add_argument("--json", action="store_true", help="for scripts")
+    it = command(compare, "compare", "the metrics of two registered versions side by side")
+    it.add_argument("first", help="a version number or an alias, such as champion")
+    it.add_argument("second")
+    it.add_argument("--json", action="store_true", help="for scripts")
+    it = command(promote, "promote", "make a version the champion, if the gate agrees")
+    it.add_argument("version", help="a version number or an alias, such as challenger")
+    it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")
+    it.add_argument("--force", action="store_true", help="even if the gate refuses")
+    it = command(rollback, "rollback", "make the previous champion the champion again")
+    it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")
+    it = command(generate, "generate", "continue a prompt")
+    it.add_argument("prompt")
+    it.add_argument(
+        "--model", default="champion", help="a trained section, a version or an alias (default: %(default)s)"
+    )
+    it.add_argument("--max-new-tokens", type=int, default=64, help="default: %(default)s")
+    it.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest (default: %(default)s)")
+    it.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    it = command(ui, "ui", "open the MLflow or the Prefect user interface")
+    it.add_argument("which", choices=["mlflow", "prefect"], nargs="?", default="mlflow", help="default: %(default)s")
+    it.add_argument("--port", type=int, help="default: 5000 for MLflow, 4200 for Prefect")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""The whole graph under real Prefect and real DVC: what runs, beside what, what is retried, how it ends."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from toys import alive, pids, wait_for
+
+from flows import graph, pipeline
+from flows.graph import Stage
+
+STAMP = """
+import json, os, sys, time
+name, *inputs = sys.argv[1:]
+start = time.time()
+time.sleep(1)
+record = {"start": start, "end": time.time(), "stage": os.environ.get("PLM_STAGE"),
+          "parent": os.environ.get("PLM_PARENT_RUN_ID"), "params": open("params.yaml").read()}
+open(name + ".log", "a").write(json.dumps(record) + "\\n")
+open(name + ".txt", "w").write("".join(open(i + ".txt").read() for i in inputs) + name + record["params"])
+"""
+
+DIAMOND = """
+stages:
+  top:
+    cmd: python stamp.py top
+    deps: [stamp.py]
+    outs: [top.txt]
+  left:
+    cmd: python stamp.py left top
+    deps: [top.txt]
+    params: [left]
+    outs: [left.txt]
+  right:
+    cmd: python stamp.py right top
+    deps: [top.txt]
+    params: [right]
+    outs: [right.txt]
+    meta: {register: {checkpoint: right.txt, evidence: bottom.txt}}
+  bottom:
+    cmd: python stamp.py bottom left right
+    deps: [left.txt, right.txt]
+    outs: [bottom.txt]
+"""
+
+DRIVER = """
+import sys
+from pathlib import Path
+from flows import pipeline
+result = pipeline.run(Path(sys.argv[1]))
+print([(stage.name, stage.outcome) for stage in result.stages], "prefect" in sys.modules)
+"""
+
+
+class Tracker:
+    """Stands where the tracking run and the registration do, and notes how they were called."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.fail = False
+
+    @contextlib.contextmanager
+    def track(self, root: Path) -> Iterator[str | None]:
+        self.events.append("open")
+        try:
+            yield "run-1"
+        except Exception:
+            self.events.append("failed")
+            raise
+        self.events.append("closed")
+
+    def register(self, root: Path, stages: list[Stage], parent: str | None) -> None:
+        self.events.append(f"register {[stage.name for stage in stages if stage.register]} for {parent}")
+        if self.fail:
+            raise ConnectionError("the tracking server is down")
+
+    def run(self, root: Path, force: bool = False) -> pipeline.Result:
+        return pipeline.run(root, force=force, track=self.track, register=self.register)
+
+
+@pytest.fixture
+def tracker() -> Tracker:
+    return Tracker()
+
+
+@pytest.fixture
+def diamond(toy) -> Path:
+    return toy(DIAMOND, stamp_py=STAMP, params_yaml="left: 1\nright: 1\n")
+
+
+def one(toy, cmd: str, code: str = "1", meta: str = "{}") -> Path:
+    """A repository with one stage."""
+    text = f"stages:\n  s: {{cmd: '{cmd}', deps: [code.py], outs: [out.txt], meta: {meta}}}\n"
+    return toy(text, code_py=code)
+
+
+def _records(root: Path, name: str) -> list[dict]:
+    path = root / f"{name}.log"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_what_is_stale_runs_side_by_side_and_nothing_else(diamond, tracker, on_server):
+    result = tracker.run(diamond)
+    assert result.ok
+    assert result.ran == ("top", "left", "right", "bottom")
+    assert all(stage.seconds >= 1 for stage in result.stages)
+    left, right = _records(diamond, "left")[0], _records(diamond, "right")[0]
+    assert max(left["start"], right["start"]) < min(left["end"], right["end"])
+    assert (left["stage"], left["parent"]) == ("left", "run-1")
+    assert tracker.events == ["open", "register ['right'] for run-1", "closed"]
+    assert not any(graph.whole_status(diamond).values())
+
+    again = tracker.run(diamond)
+    assert again.ok
+    assert {stage.outcome for stage in again.stages} == {"up to date"}
+    assert len(tracker.events) == 3
+
+    (diamond / "params.yaml").write_text("left: 1\nright: 2\n")
+    assert tracker.run(diamond).ran == ("right", "bottom")
+    assert tracker.events[3:] == ["open", "register ['right'] for run-1", "closed"]
+    assert [len(_records(diamond, name)) for name in ("top", "left", "right", "bottom")] == [1, 1, 2, 2]
+
+
+BRANCHES = """
+stages:
+  bad:
+    cmd: echo x >> attempts; echo 'error{colon} params.yaml{colon} bad.x{colon} 1; expected 2'; exit 2
+    outs: [bad.txt]
+    deps: [empty]
+  after-bad:
+    cmd: cp bad.txt after-bad.txt
+    deps: [bad.txt]
+    outs: [after-bad.txt]
+  last:
+    cmd: cp after-bad.txt last.txt
+    deps: [after-bad.txt]
+    outs: [last.txt]
+  good:
+    cmd: echo x > good.txt
+    deps: [empty]
+    outs: [good.txt]
+  after-good:
+    cmd: cp good.txt after-good.txt
+    deps: [good.txt]
+    outs: [after-good.txt]
+"""
+
+
+def test_a_failure_stops_what_needs_it_and_nothing_else(toy, tracker, on_server):
+    root = toy(BRANCHES.replace("{colon}", "':'"), empty="")
+    result = tracker.run(root)
+    assert {stage.name: stage.outcome for stage in result.stages} == {
+        "bad": "failed",
+        "after-bad": "not run",
+        "last": "not run",
+        "good": "ran",
+        "after-good": "ran",
+    }
+    assert result.error == "bad: exit status 2: params.yaml: bad.x: 1; expected 2"
+    assert (root / "attempts").read_text() == "x\n"  # bad input is not tried again
+    assert result.stages[2].reason == "upstream failed: after-bad"
+    assert tracker.events == ["open", "failed"]
+    last = _flow_runs()[0]
+    assert (last.state.type, last.state.message) == ("FAILED", result.error)
+
+
+def _flow_runs() -> list:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    with get_client(sync_client=True) as client:
+        return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)
+
+
+KILLED_ONCE = """
+import os, pathlib
+tried = pathlib.Path("tried")
+if not tried.exists():
+    tried.write_text("x")
+    os.kill(os.getpid(), 9)
+pathlib.Path("out.txt").write_text("x")
+"""
+
+
+def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
+    root = one(toy, "python code.py", code=KILLED_ONCE)
+    result = tracker.run(root)
+    assert result.ok
+    assert result.ran == ("s",)
+
+
+def test_retries_come_to_an_end(toy, tracker, on_server):
+    cmd = "echo x >> attempts; exit 75"
+    root = one(toy, cmd, meta="{retries: 1}")
+    assert tracker.run(root).error.startswith("s: exit status 75")
+    assert (root / "attempts").read_text() == "x\nx\n"
+
+
+def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server):
+    cmd = "touch started; sleep 3; echo x > out.txt"
+    root = one(toy, cmd)
+    other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "s"], cwd=root)
+    wait_for((root / "started").exists)
+    # What a run looks at first is the whole graph, of which a busy stage is a part to wait for too.
+    result = tracker.run(root)
+    assert other.wait() == 0
+    assert result.ok
+    assert result.stages[0].outcome == "up to date"
+
+
+def test_a_result_of_files_that_changed_meanwhile_is_not_kept(toy, tracker, on_server):
+    cmd = "test -e out2 || echo edited >> code.py; touch out2; echo x > out.txt"
+    root = one(toy, cmd)
+    assert "code.py changed while the stage ran" in tracker.run(root).error
+    assert tracker.run(root).ran == ("s",)
+
+
+def test_a_failed_registration_fails_the_run_and_is_made_up_for(diamond, tracker, on_server):
+    tracker.fail = True
+    result = tracker.run(diamond)
+    assert "the tracking server is down" in result.error
+    assert {stage.outcome for stage in result.stages} == {"ran"}
+    tracker.fail = False
+    tracker.events.clear()
+    assert tracker.run(diamond).ok
+    assert tracker.events == ["register ['right'] for None"]
+
+
+def test_force_runs_everything(toy, tracker, on_server):
+    root = one(toy, "echo x > out.txt; echo x >> runs")
+    assert tracker.run(root).ran == ("s",)
+    assert tracker.run(root, force=True).ran == ("s",)
+    assert (root / "runs").read_text() == "x\nx\n"
+
+
+def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
+    root = one(toy, "echo x > out.txt")
+    with (
+        pipeline.only_one(root),
+        pytest.raises(pipeline.PipelineError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
+    ):
+        tracker.run(root)
+
+
+def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
+    root = one(toy, "echo x > out.txt")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    with pytest.raises(pipeline.PipelineError, match="no Prefect server answers at http"):
+        tracker.run(root)
+
+
+SLEEPER = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open("pids", "a") as file:
+    file.write(f"{os.getpid()} {child.pid}\\n")
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    open("saved", "w").write("state")
+    sys.exit(75)
+"""
+
+TWO_SLEEPERS = """
+stages:
+  a: {cmd: python code.py, deps: [code.py], outs: [a.txt]}
+  b: {cmd: python code.py, deps: [code.py], outs: [b.txt]}
+  c: {cmd: cp a.txt c.txt, deps: [a.txt], outs: [c.txt]}
+"""
+
+
+def _start(root: Path, **env: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(root)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_the_flow_saves_and_ends_every_process(toy, prefect_url, number):
+    root = toy(TWO_SLEEPERS, code_py=SLEEPER)
+    flow = _start(root, PREFECT_API_URL=prefect_url)
+    family = pids(root / "pids", 4)
+    started = time.monotonic()
+    flow.send_signal(number)
+    output, _ = flow.communicate(timeout=25)
+    assert time.monotonic() - started < 20, output
+    assert flow.returncode != 0
+    assert (root / "saved").exists()
+    assert not any(alive(pid) for pid in family)
+    assert len((root / "pids").read_text().split()) == 4, "nothing was tried again"
+
+
+def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, tracker, on_server):
+    root = toy(TWO_SLEEPERS, code_py=SLEEPER)
+    flow = _start(root, PREFECT_API_URL=on_server)
+    family = pids(root / "pids", 4)
+    flow.kill()
+    flow.communicate()
+    wait_for(lambda: not any(alive(pid) for pid in family), 20)
+    assert (root / "saved").exists()
+
+    (root / "code.py").write_text("import sys; open('a.txt', 'w'); open('b.txt', 'w')")
+    wait_for(lambda: _free(root), 20)
+    assert tracker.run(root).ok
+    dead = [run for run in _flow_runs() if run.state.type == "CRASHED" and str(flow.pid) in run.state.message]
+    assert len(dead) == 1
+
+
+def _free(root: Path) -> bool:
+    try:
+        with pipeline.only_one(root):
+            return True
+    except pipeline.PipelineError:
+        return False
+
+
+def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be_done(toy):
+    root = one(toy, "sleep 1; echo x > out.txt")
+    flow = _start(root)
+    wait_for(lambda: len(psutil.Process(flow.pid).children(recursive=True)) >= 2)
+    children = [child.pid for child in psutil.Process(flow.pid).children(recursive=True)]
+    output, _ = flow.communicate(timeout=90)
+    assert "[('s', 'ran')] True" in output
+    assert not any(alive(pid) for pid in children)
+
+    output, _ = _start(root).communicate(timeout=30)
+    assert "[('s', 'up to date')] False" in output

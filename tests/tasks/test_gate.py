@@ -1,0 +1,70 @@
+"""The gate as a process: its exit status, its file, its one-line errors."""
+
+import json
+import subprocess
+import sys
+
+PARAMS = """
+promotion:
+  registered_model: plm
+  primary: bits_per_byte
+  min_gain: 0.0
+  metrics:
+    bits_per_byte: {direction: lower, tolerance: 0.0}
+"""
+
+
+def gate(folder, *arguments, params=PARAMS):
+    (folder / "params.yaml").write_text(params)
+    command = [sys.executable, "-m", "tasks.gate", *arguments, "--out", "decision.json"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def evidence(folder, name, nats, sha="a"):
+    (folder / name).mkdir()
+    rows = f"id,sha256,bytes,tokens,nats,quantity\n0,{sha},100,20,{nats},bits_per_byte\n"
+    (folder / name / "likelihood.csv").write_text(rows)
+
+
+def test_the_decision_is_in_the_file_whether_passed_or_refused(tmp_path):
+    evidence(tmp_path, "good", 10.0)
+    evidence(tmp_path, "bad", 20.0)
+    for challenger, champion, passed in [("good", "bad", True), ("bad", "good", False)]:
+        done = gate(tmp_path, "--challenger", challenger, "--champion", champion)
+        assert done.returncode == 0, done.stderr
+        decision = json.loads((tmp_path / "decision.json").read_text())
+        assert decision["passed"] is passed
+        assert decision["examples_differ"] == []
+        assert done.stdout.startswith("passed" if passed else "refused")
+        assert decision["table"][0]["metric"] == "bits_per_byte"
+
+
+def test_nan_is_refused_and_the_file_is_valid_json(tmp_path):
+    evidence(tmp_path, "broken", "nan")
+    assert gate(tmp_path, "--challenger", "broken").returncode == 0
+    decision = json.loads((tmp_path / "decision.json").read_text(), parse_constant=lambda name: 1 / 0)
+    assert not decision["passed"]
+
+
+def test_other_examples_have_a_field_of_their_own(tmp_path):
+    evidence(tmp_path, "new", 10.0, sha="a")
+    evidence(tmp_path, "old", 20.0, sha="b")
+    assert gate(tmp_path, "--challenger", "new", "--champion", "old").returncode == 0
+    assert json.loads((tmp_path / "decision.json").read_text())["examples_differ"] == ["likelihood.csv"]
+
+
+def test_bad_input_is_one_line_and_status_2(tmp_path):
+    evidence(tmp_path, "good", 10.0)
+    (tmp_path / "empty").mkdir()
+    cases = [
+        (("--challenger", "empty"), PARAMS, "error: empty/likelihood.csv: missing; expected it for promotion.metrics"),
+        (("--challenger", "good"), PARAMS.replace("lower", "down"), "error: promotion.metrics.bits_per_byte.direction"),
+        (("--challenger", "good"), PARAMS.replace("min_gain: 0.0", "min_gian: 0.0"), "error: promotion.min_gian"),
+        (("--challenger", "good"), "tracking: {}", "error: promotion: no such section"),
+    ]
+    for arguments, params, message in cases:
+        done = gate(tmp_path, *arguments, params=params)
+        assert done.returncode == 2
+        assert done.stderr.startswith(message), done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "decision.json").exists()
