@@ -71,7 +71,7 @@ def status(root: Path, given: argparse.Namespace) -> int:
     """Show, or print as JSON, which stages are up to date and what the registry holds."""
     from flows import graph
 
-    stages = [
+    stages: list[dict[str, Any]] = [
         {"name": name, "up_to_date": not reasons, "reasons": reasons}
         for name, reasons in graph.whole_status(root).items()
     ]

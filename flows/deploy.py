@@ -26,9 +26,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
             " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         )
     if not server.answers(url):
-        raise PipelineError(
-            f"PREFECT_API_URL: no Prefect server answers at {url}; is `prefect server start` up?"
-        )
+        raise PipelineError(f"PREFECT_API_URL: no Prefect server answers at {url}; is `prefect server start` up?")
     prepare_environment()
     serve_schedule(root, _schedule(cron), name)
 

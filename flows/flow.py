@@ -71,7 +71,7 @@ class Execution:
             futures[stage.name] = self._task(stage, parent_run_id).submit(return_state=False, wait_for=upstream)
         for stage in self._stages:
             futures[stage.name].wait()
-            self.outcomes.setdefault(stage.name, self._not_run(stage))
+            self._settle(stage, futures[stage.name].state)
         if self._errors:
             raise FailedError(str(next(iter(self._errors.values()))))
 
@@ -81,7 +81,8 @@ class Execution:
 
         # A plain function, not a method: Prefect looks for exactly that.
         def worth_another_try(*_: object) -> bool:
-            return self._errors[stage.name].transient and not self.processes.interrupted.is_set()
+            error = self._errors.get(stage.name)
+            return error is not None and error.transient and not self.processes.interrupted.is_set()
 
         return prefect.Task(
             reproduce,
@@ -101,6 +102,7 @@ class Execution:
         try:
             reasons = ["forced"] if self._force else graph.stale(self._root, stage.name)
             if not reasons:
+                self._errors.pop(stage.name, None)
                 self.outcomes[stage.name] = Outcome(stage.name, "up to date")
                 log.info("up to date")
                 return Completed(name="UpToDate", message="up to date")
@@ -142,13 +144,18 @@ class Execution:
             self._seconds[stage.name] = self._seconds.get(stage.name, 0.0) + time.monotonic() - started
             return self._seconds[stage.name]
 
-    def _not_run(self, stage: graph.Stage) -> Outcome:
+    def _settle(self, stage: graph.Stage, state: State[Any]) -> None:
+        """Account for a stage whose task has ended without saying how: not started, or an error of the flow's."""
         if stage.name in self.outcomes:
-            return self.outcomes[stage.name]
+            return
         bad = [name for name in stage.upstream if self.outcomes[name].outcome in ("failed", "not run")]
-        reason = f"upstream failed: {', '.join(bad)}" if bad else "cancelled"
-        get_run_logger().warning("%s is not run: %s", stage.name, reason)
-        return Outcome(stage.name, "not run", reason=reason)
+        if bad:
+            reason = f"upstream failed: {', '.join(bad)}"
+            get_run_logger().warning("%s is not run: %s", stage.name, reason)
+            self.outcomes[stage.name] = Outcome(stage.name, "not run", reason=reason)
+        else:
+            self._errors[stage.name] = StageError(stage.name, None, [str(state.message)], transient=False)
+            self.outcomes[stage.name] = Outcome(stage.name, "failed", reason=str(state.message))
 
 
 def bound(

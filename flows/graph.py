@@ -44,6 +44,8 @@ class Stage:
     """How often a transient failure is tried again."""
     register: dict[str, str] | None = None
     """Which outputs become a model version, for the stage that makes one."""
+    outs: tuple[str, ...] = ()
+    """The files and folders that it writes, relative to the repository."""
 
 
 def load(root: Path) -> list[Stage]:
@@ -64,6 +66,7 @@ def load(root: Path) -> list[Stage]:
             Stage(
                 name=names[node],
                 upstream=tuple(sorted(names[up] for up in graph.predecessors(node) if up in names)),
+                outs=tuple(sorted(Path(out.fs_path).relative_to(repo.root_dir).as_posix() for out in node.outs)),
                 **_meta(node),
             )
             for node in ordered

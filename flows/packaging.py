@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,33 +35,45 @@ def checkpoint_digest(folder: Path) -> str:
         ) from error
 
 
-def log_model(root: Path, registry: Registry, stage: Stage, parent_run_id: str | None) -> Version:
+def evidence_files(root: Path, stage: Stage, stages: Iterable[Stage]) -> list[Path]:
+    """The files in the stage's evidence folder that a stage of today's graph made: a removed one leaves its own there.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    assert stage.register is not None
+    folder = root / stage.register["evidence"]
+    files = [path for made in stages for out in made.outs if (path := root / out).parent == folder and path.is_file()]
+    if not files:
+        raise RegistryError(f"{folder}: holds no output of any stage; expected the evidence of {stage.name}")
+    return sorted(files)
+
+
+def log_model(
+    root: Path, registry: Registry, stage: Stage, evidence: Sequence[Path], parent_run_id: str | None
+) -> Version:
     """Log checkpoint, evidence and metrics with ``python -m tasks.package``, and make them a version of the model.
 
     Raises:
-        RegistryError: the stage's outputs are missing.
+        RegistryError: the checkpoint is missing.
         RegistrationFailed: they could not be logged.
     """
     import mlflow
 
     assert stage.register is not None
-    checkpoint, evidence = root / stage.register["checkpoint"], root / stage.register["evidence"]
-    if not evidence.is_dir():
-        raise RegistryError(f"{evidence}: missing; expected the evidence of {stage.name}")
+    checkpoint = root / stage.register["checkpoint"]
     tags = {
         DIGEST_TAG: checkpoint_digest(checkpoint),
-        "evidence.sha256": _folder_digest(evidence),
+        "evidence.sha256": _digest(evidence),
         "dvc.stage": stage.name,
-        "plm.model": evidence.name,
+        "plm.model": checkpoint.name,
         **_commit(root),
     }
     parent = {"mlflow.parentRunId": parent_run_id} if parent_run_id else {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logged.json"
-        command = [sys.executable, "-m", "tasks.package", "--checkpoint", str(checkpoint), "--evidence", str(evidence)]
-        command += ["--tags", json.dumps(tags | parent), "--out", str(out)]
-        # The experiment must exist: made here, it gets its place for artifacts.
-        registry.experiment()
+        command = [sys.executable, "-m", "tasks.package", "--checkpoint", str(checkpoint), "--evidence"]
+        command += [*map(str, evidence), "--tags", json.dumps(tags | parent), "--out", str(out)]
         done = _run(command, root, registry, {"MLFLOW_EXPERIMENT_NAME": registry.tracking.experiment})
         if done.returncode != 0:
             raise RegistrationFailed(f"{stage.name}: its model could not be logged: {_last_line(done)}")
@@ -102,9 +115,8 @@ def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
     return lines[-1][:400] if lines else f"exit status {done.returncode}"
 
 
-def _folder_digest(folder: Path) -> str:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
+def _digest(files: Sequence[Path]) -> str:
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows import graph, server
+from flows.machine import Machine, MachineError
 
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id; see ``flows.tracking.pipeline_run``."""
@@ -71,11 +72,16 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         register: Stands in for ``flows.promotion.register``.
 
     Raises:
-        PipelineError: another pipeline runs in this checkout, or the configured server does not answer.
+        PipelineError: another pipeline runs in this checkout, the configured server does not answer, or
+            ``PLM_CORES`` is no number of cores.
         graph.GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
     prepare_environment()
+    try:
+        Machine.detect()
+    except MachineError as error:
+        raise PipelineError(str(error)) from error
     with only_one(root):
         stages = graph.load(root)
         reasons = graph.whole_status(root)
@@ -94,6 +100,8 @@ def prepare_environment() -> None:
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # Threads that wait for each other sleep instead of spinning: as fast alone, twice as fast beside other work.
+        "OMP_WAIT_POLICY": "PASSIVE",
         "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": "%(asctime)s | %(task_run_name)s | %(message)s",
         "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s | %(message)s",
     }.items():

@@ -68,7 +68,7 @@ class StageError(Exception):
         said = [line for line in self.tail if not _FAILED.match(line)]
         errors = [line for line in said if line.startswith("error: ")]
         dvc = [_FAILED.sub("", line) for line in self.tail if _FAILED.match(line)]
-        lines = errors or (said if self.status is not None else dvc) or dvc or ["no output"]
+        lines = errors or (said if self.status is not None else dvc) or dvc or said or ["no output"]
         return lines[-1].removeprefix("error: ")
 
     def __str__(self) -> str:

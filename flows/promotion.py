@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from flows import settings
 from flows.graph import Stage
-from flows.packaging import checkpoint_digest, log_model, try_model
+from flows.packaging import checkpoint_digest, evidence_files, log_model, try_model
 from flows.registry import (
     CHALLENGER,
     CHAMPION,
@@ -64,11 +64,12 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
         RegistryError: a checkpoint is missing, or the gate cannot judge.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
-    wanted = [stage for stage in stages if stage.register is not None]
+    graph = list(stages)
+    wanted = [stage for stage in graph if stage.register is not None]
     if not wanted:
         return []
     with opened(root) as registry:
-        return [_register(root, registry, stage, parent_run_id) for stage in wanted]
+        return [_register(root, registry, stage, graph, parent_run_id) for stage in wanted]
 
 
 def promote(root: Path, version: str, reason: str, force: bool = False) -> Outcome:
@@ -83,12 +84,12 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         target = registry.get(version)
         if CHAMPION in target.aliases:
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
-        if problem := try_model(registry, target):
-            raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
         decision = _judge(root, registry, target) if not force else None
         reasons = [reason, *(decision["reasons"] if decision else ["the gate was not asked (force)"])]
         if decision and not decision["passed"]:
             return _refuse(registry, target, reasons, decision)
+        if problem := try_model(registry, target):
+            raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
         with registry.decision("promoted by hand", target, reasons, decision):
             registry.make_champion(target)
         return Outcome(target.number, target.tags.get("dvc.stage", ""), "promoted", reasons)
@@ -168,21 +169,23 @@ def compare(root: Path, first: str, second: str) -> list[dict[str, Any]]:
 
 
 def _better(name: str, one: Mapping[str, float], two: Mapping[str, float], directions: Mapping[str, str]) -> str | None:
-    if name not in directions or name not in one or name not in two or math.isnan(one[name] + two[name]):
+    # A rule `accuracy` is that of every `<task>/accuracy` without one of its own.
+    direction = directions.get(name, directions.get(name.rpartition("/")[2]))
+    if direction is None or name not in one or name not in two or math.isnan(one[name] + two[name]):
         return None
     if one[name] == two[name]:
         return "equal"
-    return "first" if (one[name] > two[name]) == (directions[name] == "higher") else "second"
+    return "first" if (one[name] > two[name]) == (direction == "higher") else "second"
 
 
-def _register(root: Path, registry: Registry, stage: Stage, parent_run_id: str | None) -> Outcome:
+def _register(root: Path, registry: Registry, stage: Stage, graph: list[Stage], parent_run_id: str | None) -> Outcome:
     assert stage.register is not None
     digest = checkpoint_digest(root / stage.register["checkpoint"])
     version = next((v for v in registry.versions() if v.tags.get(DIGEST_TAG) == digest), None)
     if version is not None and "gate" in version.tags:
         return Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
     if version is None:
-        version = log_model(root, registry, stage, parent_run_id)
+        version = log_model(root, registry, stage, evidence_files(root, stage, graph), parent_run_id)
     if problem := try_model(registry, version):
         return _refuse(registry, version, [f"the model cannot be used: {problem}"], None)
     registry.set_alias(CHALLENGER, version)

@@ -5,6 +5,7 @@ MLflow keeps no history of aliases (mlflow#2169), hence the ledger: every decisi
 """
 
 import contextlib
+import fcntl
 import getpass
 import json
 import os
@@ -41,7 +42,7 @@ class RegistryError(Exception):
     """The registry cannot do what was asked; the message says why."""
 
 
-class RegistrationFailed(RegistryError):  # noqa: N818
+class RegistrationFailed(RegistryError):
     """MLflow cannot be reached or fails. The files of the pipeline are safe, a later run registers them."""
 
 
@@ -78,10 +79,26 @@ def opened(root: Path) -> Iterator["Registry"]:
         mlflow.set_tracking_uri(tracking.uri)
         mlflow.set_registry_uri(tracking.uri)
         try:
-            yield Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
+            with _alone(tracking.uri):
+                registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
+                registry.experiment()
+            yield registry
         except (mlflow.MlflowException, SQLAlchemyError, OSError) as error:
             reason = " ".join(str(error).split())[:400]
             raise RegistrationFailed(f"MLflow at {tracking.uri}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """One process at a time opens a SQLite file, as in ``tasks/seam/store.py``: two that create its tables fail."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    lock = Path(uri.removeprefix("sqlite:///") + ".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

@@ -110,6 +110,7 @@ class LocalServer:
             self._wait()
             yield
         finally:
+            _send_what_is_left()
             del os.environ["PREFECT_API_URL"]
 
     def _wait(self) -> None:
@@ -119,3 +120,12 @@ class LocalServer:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise ServerError(f"Prefect's server did not start; see {self._log}")
             time.sleep(0.05)
+
+
+def _send_what_is_left() -> None:
+    """Empty Prefect's queues while the server is there: its exit would wait for a minute for one that is not."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for queue in (APILogWorker, EventsWorker):
+        queue.drain_all(timeout=STOP_S, at_exit=False)

@@ -10,15 +10,19 @@ one generation only.
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
+import time
 
 import psutil
 
 TERM_S = 5.0
 """How long a process may take from SIGTERM to its end."""
+
+POLL_S = 0.05
+"""How often the family is looked at while it ends."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): processes whose parent died become children of this one, so that none is lost sight of."""
@@ -28,44 +32,56 @@ def main(grace_s: float, command: list[str]) -> int:
     """Run the command to its end; return its exit status, 128 + n if signal n killed it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Handlers, not SIG_IGN: those are inherited, and the command must hear what its supervisor ignores.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # Handlers, not SIG_IGN: that is inherited, and the command must hear what its supervisor does not.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    child = psutil.Popen(command, stdin=subprocess.DEVNULL)
-    threading.Thread(target=_end_when_told, args=(child, grace_s), daemon=True).start()
-    status = int(child.wait())
-    _end(psutil.Process().children(recursive=True))
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    if _told_before_end(child):
+        os.killpg(0, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(grace_s)
+    for process in _family():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _wait_for_family(TERM_S)
+    while family := _family():
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        _wait_for_family(TERM_S)
+    status = child.wait()
     return 128 - status if status < 0 else status
 
 
-def _end_when_told(child: psutil.Process, grace_s: float) -> None:
-    while os.read(0, 1):
-        pass
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(0, signal.SIGINT)
-    family = [child, *child.children(recursive=True)] if child.is_running() else []
-    _, left = psutil.wait_procs(family, timeout=grace_s)
-    _end(left)
+def _told_before_end(child: "subprocess.Popen[bytes]") -> bool:
+    """Wait until the child ends or the pipe closes; whether it was the pipe."""
+    wake, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)  # each signal, SIGCHLD too, writes a byte
+    while child.poll() is None:
+        ready, _, _ = select.select([0, wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+        if 0 in ready and not os.read(0, 1):
+            return True
+    return False
 
 
-def _end(processes: list[psutil.Process]) -> None:
-    for process in processes:
+def _wait_for_family(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while _family() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _family() -> list[psutil.Process]:
+    """Every living descendant, whatever session it moved to."""
+    living = []
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, left = psutil.wait_procs(processes, timeout=TERM_S)
-    for process in left:
-        for member in (process, *_descendants(process)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-
-
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return list(process.children(recursive=True))
-    except psutil.NoSuchProcess:
-        return []
+            if process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living
 
 
 if __name__ == "__main__":
-    # Not sys.exit: the thread that reads standard input would hold the interpreter.
-    os._exit(main(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

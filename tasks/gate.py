@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write the decision to")
     options = parser.parse_args(arguments)
     try:
-        rules = read_rules()
+        rules = read_rules().for_evidence(options.challenger)
         challenger = read_evidence(options.challenger, rules)
         champion = read_evidence(options.champion, rules, partial=True) if options.champion else None
         decision = decide(challenger, champion, rules)

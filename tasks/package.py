@@ -35,12 +35,13 @@ SIGNATURE = ModelSignature(
 )
 
 
-def log(checkpoint: Path, evidence: Path, tags: dict[str, str]) -> dict[str, str]:
+def log(checkpoint: Path, evidence: Sequence[Path], tags: dict[str, str]) -> dict[str, str]:
     """Log all that belongs to one version; returns its run's id and its model's URI."""
     with mlflow.start_run(run_name="register", tags=tags, log_system_metrics=False) as run:
-        mlflow.log_artifacts(str(evidence), "evidence")
+        for file in evidence:
+            mlflow.log_artifact(str(file), "evidence")
         info = mlflow.pyfunc.log_model(
-            name=evidence.name,
+            name=checkpoint.name,
             python_model=str(Path(__file__).with_name("serve.py")),
             artifacts={"checkpoint": str(checkpoint)},
             code_paths=[str(Path(plm_core.__file__).parent)],
@@ -49,17 +50,18 @@ def log(checkpoint: Path, evidence: Path, tags: dict[str, str]) -> dict[str, str
             signature=SIGNATURE,
             input_example=pd.DataFrame([{"text": "The state of the union is"}]),
         )
-        mlflow.log_metrics(read_metrics(evidence), model_id=info.model_id)
+        mlflow.log_metrics(read_metrics(checkpoint.name, evidence), model_id=info.model_id)
     return {"run_id": run.info.run_id, "model_uri": info.model_uri}
 
 
-def read_metrics(evidence: Path) -> dict[str, float]:
-    """The numbers in a model's metrics files: ``evaluate-<model>.json``, ``finetune-<model>-<task>.json``.
+def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
+    """The numbers in the metrics files beside a model's evidence: ``evaluate-<model>.json``,
+    ``finetune-<model>-<task>.json``.
 
     Those of a task are named ``<task>/<name>``, as in ``promotion.metrics``.
     """
-    model, folder = evidence.name, evidence.parent.parent / "metrics"
-    tasks = [path.stem for path in sorted(evidence.glob("*.csv")) if path.stem != "likelihood"]
+    folder = evidence[0].parents[2] / "metrics"
+    tasks = [path.stem for path in evidence if path.stem != "likelihood"]
     files = {f"evaluate-{model}.json": "", **{f"finetune-{model}-{task}.json": f"{task}/" for task in tasks}}
     found: dict[str, float] = {}
     for name, prefix in files.items():
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Log a version from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tasks.package", description="Log a checkpoint as an MLflow model.")
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--evidence", type=Path, required=True)
+    parser.add_argument("--evidence", type=Path, nargs="+", required=True, help="its files")
     parser.add_argument("--tags", type=json.loads, default={}, help="tags of the run, as a JSON object")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file for the run's id and the model's URI")
     options = parser.parse_args(arguments)

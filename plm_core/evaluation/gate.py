@@ -21,6 +21,8 @@ LIKELIHOOD = "likelihood.csv"
 QUANTITIES = ("bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte")
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity")
 TASK_COLUMNS = ("id", "sha256", "label", "prediction")
+EVERY_TASK = "accuracy"
+"""A rule of this name is that of every task in the challenger's evidence that has none of its own."""
 OBJECTIONS = ("not comparable", "not finite", "worse")
 DIGITS = 12
 """Decimals to which differences are rounded: losing 3 examples of 100 is within a tolerance of 0.03."""
@@ -57,8 +59,20 @@ class GateRules:
         if self.primary not in self.metrics:
             raise ValueError(f"primary: found {self.primary!r}; expected one of promotion.metrics")
         for name in self.metrics:
-            if name not in QUANTITIES and not (name.endswith("/accuracy") and name.count("/") == 1):
-                raise ValueError(f"metrics.{name}: unknown; expected <task>/accuracy or one of {', '.join(QUANTITIES)}")
+            if name not in (*QUANTITIES, EVERY_TASK) and not (name.endswith("/accuracy") and name.count("/") == 1):
+                raise ValueError(
+                    f"metrics.{name}: unknown; expected {EVERY_TASK}, <task>/accuracy or one of {', '.join(QUANTITIES)}"
+                )
+        if self.primary == EVERY_TASK:
+            raise ValueError(f"primary: found {EVERY_TASK!r}; expected one metric, such as <task>/accuracy")
+
+    def for_evidence(self, folder: Path) -> "GateRules":
+        """The same rules with ``accuracy`` written out for the tasks whose evidence lies in ``folder``."""
+        rules = dict(self.metrics)
+        if (every := rules.pop(EVERY_TASK, None)) is None:
+            return self
+        tasks = sorted(path.stem for path in folder.glob("*.csv") if path.name != LIKELIHOOD)
+        return replace(self, metrics={f"{task}/accuracy": every for task in tasks} | rules)
 
     def files(self) -> list[str]:
         """The evidence files that these metrics need."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.utils.deterministic
 
 from plm_core.config import BadInput
 
@@ -43,7 +44,10 @@ def prepare(threads: int | None = None) -> Device:
         threads = int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(threads or cores)
-    torch.use_deterministic_algorithms(True)
+    # The same flag as use_deterministic_algorithms(True), which would import the whole compiler (2 s) to set its own.
+    torch.set_deterministic_debug_mode("error")
+    # Every buffer is written before it is read here; filling them first would only cost time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if torch.cuda.is_available():
         # What deterministic matrix products need; read by cuBLAS when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

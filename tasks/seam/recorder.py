@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tasks.seam import params
+from tasks.seam.store import connect, reap
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,8 +34,9 @@ FLUSH_S = 5.0
 FLUSH_POINTS = 1000
 """... or this many points, which is also MLflow's largest batch."""
 
-SYSTEM_METRICS_S = 5.0
-"""Sampling interval of CPU, memory, disk, network and GPU: short enough that a stage of 20 s has points."""
+SYSTEM_METRICS_S = (2.0, 30.0)
+"""Sampling interval of CPU, memory, disk, network and GPU: at first, so that a stage of 10 s has points, and at most;
+between them a twentieth of the run so far."""
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -61,6 +62,7 @@ class Recorder:
         self.points: list[Metric] = []
         self.of_checkpoints: set[tuple[str, float, int]] = set()
         self.monitor = _monitor(self.run) if opening["system_metrics"] else None
+        self.begin = time.monotonic()
 
     def handle(self, message: Mapping[str, Any]) -> None:
         """Do what one message asks; metrics wait for ``flush``."""
@@ -81,6 +83,9 @@ class Recorder:
         while self.points:
             batch, self.points = self.points[:FLUSH_POINTS], self.points[FLUSH_POINTS:]
             self.client.log_batch(self.run, metrics=batch, synchronous=True)
+        if self.monitor is not None:
+            shortest, longest = SYSTEM_METRICS_S
+            self.monitor.sampling_interval = min(longest, max(shortest, (time.monotonic() - self.begin) / 20))
 
     def end(self, status: str) -> None:
         """Send what waits and close the run."""
@@ -120,63 +125,6 @@ class Recorder:
         from mlflow.entities import LoggedModelOutput
 
         self.client.log_outputs(self.run, [LoggedModelOutput(model, step=0)])
-
-
-def connect() -> tuple["MlflowClient", str]:
-    """Open the store that ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names; returns the experiment's id too."""
-    import mlflow
-    import mlflow.store.db.utils
-
-    # A database that does not answer would otherwise be tried for 100 s.
-    mlflow.store.db.utils.MAX_RETRY_COUNT = 2
-    settings = params.read("tracking")
-    uri, artifacts = _absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"])
-    mlflow.set_tracking_uri(uri)
-    client = mlflow.MlflowClient()
-    return client, _experiment(client, settings["experiment"], artifacts)
-
-
-def _absolute(uri: str) -> tuple[str, str | None]:
-    """A relative SQLite file is relative to the repository; its artifacts lie beside it. A server has its own."""
-    if not uri.startswith("sqlite:///"):
-        return uri, None
-    database = Path(uri.removeprefix("sqlite:///")).absolute()
-    return f"sqlite:///{database}", (database.parent / "artifacts").as_uri()
-
-
-def _experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str:
-    from mlflow.exceptions import MlflowException
-
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        # Without this tag the UI opens its view of GenAI traces instead of the runs.
-        kind = {"mlflow.experimentKind": "custom_model_development"}
-        try:
-            return client.create_experiment(name, artifact_location=artifacts, tags=kind)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        found = client.get_experiment_by_name(name)  # another stage was faster
-    assert found is not None
-    return found.experiment_id
-
-
-def reap(client: "MlflowClient", experiment: str) -> list[str]:
-    """Mark as KILLED the runs whose recorder died on this host without ending them; returns their ids."""
-    query = f"attributes.status = 'RUNNING' and tags.`plm.host` = '{socket.gethostname()}'"
-    stale = [run for run in client.search_runs([experiment], query) if not _alive(run.data.tags)]
-    for run in stale:
-        client.set_terminated(run.info.run_id, "KILLED")
-    return [run.info.run_id for run in stale]
-
-
-def _alive(tags: Mapping[str, str]) -> bool:
-    try:
-        started = psutil.Process(int(tags["plm.pid"])).create_time()
-    except psutil.NoSuchProcess:
-        return False
-    # A number may be given to a new process; the clock that the start is computed from may be adjusted.
-    return abs(started - float(tags["plm.started"])) < 5
 
 
 def _create_run(client: "MlflowClient", experiment: str, opening: Mapping[str, Any]) -> str:
@@ -227,7 +175,7 @@ def _log_tags(client: "MlflowClient", run: str, tags: Mapping[str, str]) -> None
 def _monitor(run: str) -> "SystemMetricsMonitor":
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    monitor = SystemMetricsMonitor(run, sampling_interval=SYSTEM_METRICS_S)
+    monitor = SystemMetricsMonitor(run, sampling_interval=SYSTEM_METRICS_S[0])
     monitor.start()
     return monitor
 

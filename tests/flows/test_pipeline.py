@@ -205,7 +205,7 @@ def test_retries_come_to_an_end(toy, tracker, on_server):
 
 
 def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server):
-    cmd = "touch started; sleep 3; echo x > out.txt"
+    cmd = "touch started; sleep 2; echo x > out.txt"
     root = one(toy, cmd)
     other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "s"], cwd=root)
     wait_for((root / "started").exists)
@@ -234,6 +234,7 @@ def test_a_failed_registration_fails_the_run_and_is_made_up_for(diamond, tracker
     assert tracker.events == ["register ['right'] for None"]
 
 
+@pytest.mark.slow
 def test_force_runs_everything(toy, tracker, on_server):
     root = one(toy, "echo x > out.txt; echo x >> runs")
     assert tracker.run(root).ran == ("s",)
@@ -255,6 +256,12 @@ def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(pipeline.PipelineError, match="no Prefect server answers at http"):
         tracker.run(root)
+
+
+def test_a_wrong_number_of_cores_is_told_before_anything_starts(toy, tracker, monkeypatch):
+    monkeypatch.setenv("PLM_CORES", "0")
+    with pytest.raises(pipeline.PipelineError, match="PLM_CORES: '0'; expected a number of cores"):
+        tracker.run(one(toy, "true"))
 
 
 SLEEPER = """
@@ -288,7 +295,7 @@ def _start(root: Path, **env: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupting_the_flow_saves_and_ends_every_process(toy, prefect_url, number):
     root = toy(TWO_SLEEPERS, code_py=SLEEPER)
     flow = _start(root, PREFECT_API_URL=prefect_url)

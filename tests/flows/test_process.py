@@ -111,7 +111,9 @@ def test_interrupting_lets_the_stage_save_and_ends_every_descendant(toy):
     thread.join(10)
     assert (root / "saved").read_text() == "state"
     assert not any(alive(pid) for pid in family)
-    assert [(failure.status, failure.reason) for failure in failures] == [(75, "state saved")]
+    (failure,) = failures
+    assert failure.status == 75
+    assert "state saved" in failure.tail
     with pytest.raises(CancelledError):
         processes.run("one", lambda _: None)
 

@@ -21,7 +21,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def pids(path: Path, count: int) -> list[int]:
+def pids(path: Path, count: int, seconds: float = 30) -> list[int]:
     """The process ids in a file, once there are so many."""
-    wait_for(lambda: path.exists() and len(path.read_text().split()) >= count)
+    wait_for(lambda: path.exists() and len(path.read_text().split()) >= count, seconds)
     return [int(word) for word in path.read_text().split()]

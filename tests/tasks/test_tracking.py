@@ -1,26 +1,32 @@
 """MLflow shows a stage and never disturbs it: real stores, a real server that dies, real signals."""
 
-import json
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import mlflow
 import pytest
+
+from tasks.seam import recorder, store, tracking
 
 PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
 DIGEST = "d" * 64
 
 FULL = f"""
 with tracked("pretrain-gpt", {{"pretrain": {{"lr": 0.1, "betas": [0.9, 0.95]}}}}, {{"data/tokens": "{"f" * 64}"}}) as t:
-    for step in range(50):
+    begin = time.monotonic()
+    for step in range(1000):
         t.log({{"loss": 1.0 / (step + 1), "odd": float("nan")}}, step)
+    print("a moment" if time.monotonic() - begin < 1 else "slow")
+    while "WAIT_FOR" in os.environ and not Path(os.environ["WAIT_FOR"]).exists():
+        time.sleep(0.1)
     t.checkpoint(Path("artifacts/models/gpt"), "{DIGEST}", {{"bits_per_byte": 2.5}})
     t.checkpoint_metrics("{DIGEST}", {{"accuracy": 0.5}})
     t.summary({{"bits_per_byte": 2.5, "best_step": 40}})
@@ -28,9 +34,31 @@ with tracked("pretrain-gpt", {{"pretrain": {{"lr": 0.1, "betas": [0.9, 0.95]}}}}
 """
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """A store whose tables exist: making them takes seconds."""
+    folder = tmp_path_factory.mktemp("template")
+    (folder / "params.yaml").write_text(PARAMS)
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    body = "from tasks.seam.store import connect; connect()"
+    subprocess.run([sys.executable, "-c", body], cwd=folder, env=environment, check=True, capture_output=True)
+    return folder / "artifacts/mlflow/mlflow.db"
+
+
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A repository's folder with a clean environment."""
+def project(fresh, database):
+    """A repository's folder with an empty store."""
+    (fresh / "artifacts/mlflow").mkdir(parents=True)
+    shutil.copy(database, fresh / "artifacts/mlflow/mlflow.db")
+    with sqlite3.connect(fresh / "artifacts/mlflow/mlflow.db") as copy:
+        copy.execute("delete from experiment_tags")
+        copy.execute("delete from experiments where name = 'plm'")
+    return fresh
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """A repository's folder without a store, and a clean environment."""
     for name in ("MLFLOW_TRACKING_URI", "PLM_TRACKING", "PLM_PARENT_RUN_ID", "PLM_STAGE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "params.yaml").write_text(PARAMS)
@@ -62,13 +90,18 @@ def client_of(folder):
 
 
 def runs_of(client):
-    return client.search_runs([client.get_experiment_by_name("plm").experiment_id])
+    experiment = client.get_experiment_by_name("plm")
+    return list(client.search_runs([experiment.experiment_id])) if experiment else []
 
 
 def test_a_run_shows_all_that_the_stage_did(project):
-    done = stage(project, FULL, PLM_PARENT_RUN_ID="a" * 32, PLM_STAGE="pretrain@gpt")
-    assert (done.returncode, done.stderr) == (0, "")
+    process = start(project, FULL, PLM_PARENT_RUN_ID="a" * 32, PLM_STAGE="pretrain@gpt", WAIT_FOR="go")
     client = client_of(project)
+    wait_until(lambda: runs_of(client) and "system/cpu_utilization_percentage" in runs_of(client)[0].data.metrics)
+    (project / "go").touch()
+    out, err = process.communicate(timeout=60)
+    # "a moment": it does not wait while the recorder imports MLflow.
+    assert (process.returncode, err, out) == (0, "", "a moment\n")
     (run,) = runs_of(client)
     assert run.info.run_name == "pretrain-gpt"
     assert run.info.status == "FINISHED"
@@ -78,7 +111,7 @@ def test_a_run_shows_all_that_the_stage_did(project):
     assert run.data.tags["output.artifacts/models/gpt"] == "e" * 64
     assert run.data.metrics["best_step"] == 40
     history = client.get_metric_history(run.info.run_id, "loss")
-    assert [point.step for point in sorted(history, key=lambda point: point.step)] == list(range(50))
+    assert [point.step for point in sorted(history, key=lambda point: point.step)] == list(range(1000))
     assert len(client.get_metric_history(run.info.run_id, "bits_per_byte")) == 1
     (dataset,) = run.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest) == ("data/tokens", "f" * 36)
@@ -93,85 +126,108 @@ def test_a_run_shows_all_that_the_stage_did(project):
     assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
 
 
-def test_off_means_that_mlflow_is_neither_imported_nor_run(project):
-    body = FULL + "print('mlflow' in sys.modules, len(os.listdir('/proc/self/task')))"
+def test_off_means_that_mlflow_is_neither_imported_nor_run(fresh):
+    body = FULL + "print('mlflow' in sys.modules)"
     begin = time.monotonic()
-    done = stage(project, body, PLM_TRACKING="off")
-    assert (done.returncode, done.stderr, done.stdout.split()[0]) == (0, "", "False")
-    assert time.monotonic() - begin < 5
-    assert not (project / "artifacts").exists()
+    done = stage(fresh, body, PLM_TRACKING="off")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "a moment\nFalse\n")
+    assert time.monotonic() - begin < 3
+    assert not (fresh / "artifacts").exists()
+
+
+ENDINGS = {
+    "sys.exit(2)": ("FAILED", 2),
+    "sys.exit(75)": ("KILLED", 75),
+    "os.kill(os.getpid(), signal.SIGKILL)": ("KILLED", -signal.SIGKILL),
+}
 
 
 @pytest.mark.parametrize(
-    ("ending", "status", "code"),
+    ("error", "status"),
     [
-        ("raise ValueError('x')", "FAILED", 1),
-        ("sys.exit(2)", "FAILED", 2),
-        ("sys.exit(75)", "KILLED", 75),
-        ("raise KeyboardInterrupt", "KILLED", -signal.SIGINT),
-        ("os.kill(os.getpid(), signal.SIGTERM)", "KILLED", -signal.SIGTERM),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "KILLED", -signal.SIGKILL),
+        (ValueError(), "FAILED"),
+        (SystemExit(0), "FINISHED"),
+        (SystemExit(1), "FAILED"),
+        (SystemExit("text"), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
     ],
 )
-def test_the_status_is_how_the_stage_ended(project, ending, status, code):
-    done = stage(project, f"with tracked('clean', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 3)\n    {ending}")
-    assert done.returncode == code
+def test_every_ending_has_a_status(error, status):
+    assert tracking._status(error) == status
+
+
+def test_the_status_is_how_the_stage_ended(project):
+    body = "with tracked({0!r}, {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 3)\n    {0}"
+    stages = {ending: start(project, body.format(ending)) for ending in ENDINGS}
+    for ending, process in stages.items():
+        process.communicate(timeout=120)
+        assert process.returncode == ENDINGS[ending][1]
     client = client_of(project)
-    deadline = time.monotonic() + 60  # a stage that is killed does not wait for its recorder
-    while not (project / "artifacts").exists() or not _ended(client):
+    wait_until(
+        lambda: len(runs_of(client)) == len(ENDINGS) and all(r.info.status != "RUNNING" for r in runs_of(client))
+    )
+    assert {run.info.run_name: run.info.status for run in runs_of(client)} == {k: v[0] for k, v in ENDINGS.items()}
+    assert all(run.data.metrics == {"x": 1.0} for run in runs_of(client))
+
+
+def wait_until(condition, seconds=60):
+    """A stage that is killed does not wait for its recorder."""
+    deadline = time.monotonic() + seconds
+    while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.5)
-    (run,) = runs_of(client)
-    assert run.info.status == status
-    assert run.data.metrics == {"x": 1.0}
+        time.sleep(0.3)
 
 
-def _ended(client):
-    experiment = client.get_experiment_by_name("plm")
-    runs = client.search_runs([experiment.experiment_id]) if experiment else []
-    return bool(runs) and runs[0].info.status != "RUNNING"
-
-
-def test_three_stages_may_open_a_new_database_at_once(project):
-    body = "with tracked(sys.argv[0], {}, {}) as t:\n    t.log({'x': 1.0}, 0)"
-    for process in [start(project, body) for _ in range(3)]:
+def test_three_stages_may_open_a_new_database_at_once(fresh):
+    body = "with tracked('x', {}, {}) as t:\n    t.log({'x': 1.0}, 0)"
+    for process in [start(fresh, body) for _ in range(3)]:
         _, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, "")
-    assert [run.info.status for run in runs_of(client_of(project))] == ["FINISHED"] * 3
+    assert [run.info.status for run in runs_of(client_of(fresh))] == ["FINISHED"] * 3
 
 
-def test_a_run_whose_recorder_died_is_closed_by_the_next(project):
-    first = start(project, "with tracked('one', {}, {}) as t:\n    print(t._recorder.pid, flush=True)\n    time.sleep(300)")
-    recorder = int(first.stdout.readline())
+def test_a_run_whose_recorder_died_is_reaped(project):
+    first = start(
+        project, "with tracked('one', {}, {}) as t:\n    print(t._recorder.pid, flush=True)\n    time.sleep(300)"
+    )
+    number = int(first.stdout.readline())
     client = client_of(project)
-    while not (project / "artifacts").exists() or not _running(client):
-        time.sleep(0.5)
-    os.kill(recorder, signal.SIGKILL)
+    wait_until(lambda: runs_of(client))
+    os.kill(number, signal.SIGKILL)
     first.kill()
     first.communicate()
-    assert stage(project, "with tracked('two', {}, {}):\n    pass").returncode == 0
-    assert {run.info.run_name: run.info.status for run in runs_of(client)} == {"one": "KILLED", "two": "FINISHED"}
+    (run,) = runs_of(client)
+    assert run.info.status == "RUNNING"
+    assert store.reap(client, run.info.experiment_id) == [run.info.run_id]
+    assert runs_of(client)[0].info.status == "KILLED"
 
 
-def _running(client):
-    experiment = client.get_experiment_by_name("plm")
-    return bool(experiment and client.search_runs([experiment.experiment_id]))
+def test_a_run_that_goes_on_is_not_reaped(project):
+    process = start(project, "with tracked('one', {}, {}) as t:\n    time.sleep(300)")
+    client = client_of(project)
+    wait_until(lambda: runs_of(client))
+    assert store.reap(client, runs_of(client)[0].info.experiment_id) == []
+    process.kill()
+    process.communicate()
+    wait_until(lambda: runs_of(client)[0].info.status == "KILLED")
 
 
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
         ("http://127.0.0.1:9", "MlflowException: API request to http://127.0.0.1:9"),
-        ("sqlite:////proc/none/mlflow.db", "No such file or directory: '/proc/none'"),
+        pytest.param(
+            "sqlite:////proc/none/mlflow.db", "No such file or directory: '/proc/none'", marks=pytest.mark.slow
+        ),
         ("sqlite:///params.yaml", "file is not a database"),
-        ("nonsense://x", "nonsense"),
-        ("postgresql+psycopg2://127.0.0.1:9/x", "warning: MLflow: "),
+        pytest.param("nonsense://x", "nonsense", marks=pytest.mark.slow),
+        pytest.param("postgresql+psycopg2://127.0.0.1:9/x", "warning: MLflow: ", marks=pytest.mark.slow),
     ],
 )
 def test_an_mlflow_that_cannot_be_used_costs_one_line_and_little_time(project, uri, says):
     begin = time.monotonic()
     done = stage(project, FULL + "print('written')", MLFLOW_TRACKING_URI=uri)
-    assert (done.returncode, done.stdout) == (0, "written\n")
+    assert (done.returncode, done.stdout) == (0, "a moment\nwritten\n")
     assert says in done.stderr
     assert done.stderr.startswith("warning: MLflow: ")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -181,7 +237,7 @@ def test_an_mlflow_that_cannot_be_used_costs_one_line_and_little_time(project, u
 def test_a_wrong_section_of_params_costs_one_line(project):
     (project / "params.yaml").write_text("other: {}\n")
     done = stage(project, FULL + "print('written')")
-    assert (done.returncode, done.stdout) == (0, "written\n")
+    assert (done.returncode, done.stdout) == (0, "a moment\nwritten\n")
     assert done.stderr.startswith("warning: MLflow: BadInput: tracking: no such section in params.yaml")
     assert done.stderr.count("\n") == 1
 
@@ -206,10 +262,7 @@ def server(tmp_path):
 
     address = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 90
-        while not _answers(address):
-            assert time.monotonic() < deadline
-            time.sleep(0.3)
+        wait_until(lambda: _answers(address), seconds=90)
         yield address, kill
     finally:
         kill()
@@ -236,11 +289,7 @@ print(time.monotonic() - begin)
 """
     process = start(project, body, MLFLOW_TRACKING_URI=address)
     client = mlflow.MlflowClient(address)
-    while not _running(client):
-        time.sleep(0.2)
-    run = client.search_runs([client.get_experiment_by_name("plm").experiment_id])[0].info.run_id
-    while not client.get_metric_history(run, "loss"):
-        time.sleep(0.2)
+    wait_until(lambda: runs_of(client) and "loss" in runs_of(client)[0].data.metrics)
     kill()
     out, err = process.communicate(timeout=90)
     assert process.returncode == 0
@@ -250,6 +299,7 @@ print(time.monotonic() - begin)
     assert err.count("\n") == 1, err
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_does_not_hold_a_stage_up(project):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -261,42 +311,21 @@ def test_a_server_that_never_answers_does_not_hold_a_stage_up(project):
             MLFLOW_TRACKING_URI=f"http://127.0.0.1:{silent.getsockname()[1]}",
             MLFLOW_HTTP_REQUEST_TIMEOUT="2",
         )
-    assert (done.returncode, done.stdout) == (0, "written\n")
+    assert (done.returncode, done.stdout) == (0, "a moment\nwritten\n")
     assert done.stderr.count("\n") == 1
     assert time.monotonic() - begin < 30
 
 
-def test_a_stage_of_some_seconds_has_system_metrics(project):
-    assert stage(project, "with tracked('x', {}, {}):\n    time.sleep(11)").returncode == 0
-    (run,) = runs_of(client_of(project))
-    assert "system/cpu_utilization_percentage" in run.data.metrics
-
-
-def test_the_stage_does_not_wait_while_mlflow_is_imported(project):
-    body = """
-begin = time.monotonic()
-with tracked("x", {}, {}) as t:
-    for step in range(1000):
-        t.log({"loss": 1.0}, step)
-    print(time.monotonic() - begin)
-"""
-    done = stage(project, body)
-    assert float(done.stdout) < 1
-    client = client_of(project)
-    assert len(client.get_metric_history(runs_of(client)[0].info.run_id, "loss")) == 1000
-
-
-def test_git_state_is_on_the_run(project):
+def test_git_state_is_on_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert recorder._commit() == {"git.dirty": "unknown"}
+    for name in ("dvc.lock", "params.yaml"):
+        (tmp_path / name).write_text("a")
     git = ["git", "-c", "user.email=a@example.org", "-c", "user.name=a"]
-    (project / "dvc.lock").write_text("a")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *command], cwd=project, check=True)
-    (project / "dvc.lock").write_text("b")  # the pipeline writes this itself
-    body = "with tracked('x', {}, {}):\n    pass\n"
-    assert stage(project, body).returncode == 0
-    (project / "params.yaml").write_text(PARAMS + "more: 1\n")
-    assert stage(project, body).returncode == 0
-    client = client_of(project)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True)
-    found = [(run.data.tags["mlflow.source.git.commit"], run.data.tags["git.dirty"]) for run in runs_of(client)]
-    assert sorted(found) == [(head.stdout.strip(), "false"), (head.stdout.strip(), "true")]
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / "dvc.lock").write_text("b")  # the pipeline writes this itself
+    assert recorder._commit() == {"mlflow.source.git.commit": head, "git.dirty": "false"}
+    (tmp_path / "params.yaml").write_text("b")
+    assert recorder._commit() == {"mlflow.source.git.commit": head, "git.dirty": "true"}

@@ -144,9 +144,8 @@ def test_damaged_evidence_is_a_clear_error(tmp_path, file, text, message):
         ({"min_gain": -0.1}, "promotion.min_gain: found -0.1; expected a number from 0"),
         ({"primary": "loss"}, "promotion.primary: found 'loss'"),
         ({"metrics": {"bits_per_byte": {"direction": "up", "tolerance": 0.0}}}, "promotion.metrics.bits_per_byte.dir"),
-        ({"metrics": {"bits_per_byte": {"direction": "lower", "tolerance": -1.0}}}, "bits_per_byte.tolerance: found
-        -1"), ({"primary": "f1", "metrics": {"f1": {"direction": "lower", "tolerance": 0.0}}},
-        "promotion.metrics.f1: unknown"),
+        ({"metrics": {"bits_per_byte": {"direction": "lower", "tolerance": -1.0}}}, "byte.tolerance: found -1"),
+        ({"primary": "f1", "metrics": {"f1": {"direction": "lower", "tolerance": 0.0}}}, "metrics.f1: unknown"),
     ],
 )
 def test_rules_are_read_strictly(change, message):
@@ -195,3 +194,17 @@ def test_the_order_of_the_rows_changes_no_digit(tmp_path_factory, order):
     nats = (0.1, 0.2, 0.3, 1e9, -1e9)
     plain = read_evidence(write(folder / "plain", nats=nats), RULES)
     assert plain == read_evidence(write(folder / "shuffled", nats=nats, shuffle=order), RULES)
+
+
+def test_the_rule_accuracy_is_that_of_every_task_without_its_own(tmp_path):
+    every, own = MetricRule("higher", 0.03), MetricRule("higher", 0.5)
+    rules = GateRules(
+        "bits_per_byte", 0.0, {"bits_per_byte": MetricRule("lower", 0.0), "accuracy": every, "b/accuracy": own}
+    )
+    for name in ("likelihood.csv", "a.csv", "b.csv"):
+        (tmp_path / name).touch()
+    written_out = rules.for_evidence(tmp_path)
+    assert written_out.metrics == {"bits_per_byte": MetricRule("lower", 0.0), "a/accuracy": every, "b/accuracy": own}
+    assert written_out.for_evidence(tmp_path) == written_out
+    with pytest.raises(ValueError, match="primary"):
+        GateRules("accuracy", 0.0, {"accuracy": every})

@@ -1,0 +1,91 @@
+"""What many tests share: a small generated corpus, a tokenizer trained on it, tiny models, one quiet environment."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ |= {"DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1"}
+
+# The same examples in every run, so that a red test is the change's fault; `--hypothesis-profile random` explores.
+settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
+settings.register_profile("random", deadline=None, max_examples=300, print_blob=True)
+settings.load_profile("fixed")
+
+ROOT = Path(__file__).parent.parent
+
+
+def prose(seed, words):
+    """``words`` words of made-up prose, the same for the same seed; frequent words are frequent as in real text."""
+    draw = random.Random(seed)
+    lexicon = [
+        "".join(draw.choice("bdfgklmnprstv") + draw.choice("aeiou") for _ in range(1 + i % 4)) for i in range(157)
+    ]
+    weights = [1 / rank for rank in range(1, len(lexicon) + 1)]
+    return " ".join(draw.choices(lexicon, weights, k=words)).capitalize() + "."
+
+
+def speech(seed, paragraphs=7):
+    """A text of several paragraphs that fit the fine-tuning tasks' rule of 15 to 200 words."""
+    return "\n\n".join(prose(f"{seed}/{i}", 17 + (seed * 5 + i * 13) % 37) for i in range(paragraphs))
+
+
+@pytest.fixture(scope="session")
+def documents():
+    """37 documents with a year, spread over the three eras."""
+    from plm_core.corpus.document import Document
+
+    return [Document(f"d{i:03d}", speech(i), "made-up", {"year": 1790 + i * 7}) for i in range(37)]
+
+
+@pytest.fixture(scope="session")
+def tokenizers(documents, tmp_path_factory):
+    """A BPE and a unigram tokenizer of 307 pieces."""
+    from plm_core.text.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
+
+    made = {}
+    for kind in ("bpe", "unigram"):
+        path = tmp_path_factory.mktemp(kind) / "tokenizer.model"
+        path.write_bytes(train_tokenizer((d.text for d in documents), TokenizerConfig(kind, 307)))
+        made[kind] = Tokenizer(path)
+    return made
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizers):
+    return tokenizers["bpe"]
+
+
+@pytest.fixture(scope="session")
+def device():
+    """One thread of the CPU, deterministic: the machine on which results are compared bit by bit."""
+    import torch
+
+    from plm_core.training.device import Device
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    return Device(torch.device("cpu"), 1, False)
+
+
+@pytest.fixture
+def make_gpt(device):
+    """Makes a tiny float64 GPT in which no two sizes are equal; keywords replace its sizes."""
+    import torch
+
+    from plm_core.models.gpt import GPT, GPTConfig
+
+    def make(seed=0, dtype=torch.float64, **sizes):
+        torch.manual_seed(seed)
+        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0} | sizes
+        return GPT(GPTConfig(**shape)).to(dtype)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def project():
+    """The root of the project."""
+    return ROOT

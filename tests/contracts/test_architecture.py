@@ -1,0 +1,207 @@
+"""The architecture as it is written down, tested: who imports what, who depends on what, how large things may grow."""
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.seam import paths
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("plm_core", "tasks", "flows")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+GRAPH = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def tree(path):
+    return ast.parse(path.read_text())
+
+
+def body(stage):
+    """A stage's definition, below ``do`` when it stands for several."""
+    return GRAPH[stage].get("do", GRAPH[stage])
+
+
+def listed(stage, *kinds):
+    """The paths under these keys of a stage, with what is filled in replaced by ``*``."""
+    for kind in kinds:
+        for entry in body(stage).get(kind, []):
+            path = entry if isinstance(entry, str) else next(iter(entry))
+            yield re.sub(r"\$\{[^}]*\}", "*", path)
+
+
+def covers(declared, path):
+    """Whether ``declared`` is the path or a folder above it."""
+    return path == declared or path.startswith(f"{declared}/")
+
+
+def file_of(module):
+    path = ROOT.joinpath(*module.split("."))
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+
+
+def imports(path):
+    """The modules that a file imports anywhere in it, inside functions too, with the packages above them."""
+    for node in ast.walk(tree(path)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+
+
+def closure(path):
+    """The first-party files that a file needs, itself included."""
+    found, waiting = set(), [path]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += [f for name in imports(path) if name.split(".")[0] in PACKAGES and (f := file_of(name))]
+    return found
+
+
+def says_something(path):
+    """Whether a file holds more than its docstring."""
+    return any(not isinstance(node, ast.Expr) for node in tree(path).body)
+
+
+@functools.cache
+def loaded(stage):
+    """The modules in a fresh process that has imported a stage: all of them, and the first-party files."""
+    program = (
+        f"import tasks.{stage}, sys\n"
+        "print(*(f'{name}={getattr(m, \"__file__\", None)}' for name, m in sys.modules.items()), sep='\\n')"
+    )
+    out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    modules = dict(line.split("=", 1) for line in out.splitlines())
+    files = {Path(file) for name, file in modules.items() if name.split(".")[0] in PACKAGES}
+    return set(modules), files
+
+
+@pytest.mark.parametrize("stage", GRAPH)
+def test_a_stage_depends_on_every_source_file_it_imports(stage):
+    declared = list(listed(stage, "deps"))
+    needed = {relative(f) for f in closure(ROOT / f"tasks/{stage}.py") if says_something(f)}
+    assert {path for path in needed if not any(covers(d, path) for d in declared)} == set()
+
+
+@pytest.mark.parametrize("stage", GRAPH)
+def test_a_stage_depends_on_no_source_file_that_it_does_not_import(stage):
+    """A dependency too many reruns hours of work for nothing. A folder counts when something in it is imported."""
+    needed = {relative(f) for f in closure(ROOT / f"tasks/{stage}.py")}
+    declared = [d for d in listed(stage, "deps") if d.startswith(PACKAGES) and "*" not in d]
+    assert [d for d in declared if not any(covers(d, path) for path in needed)] == []
+
+
+@pytest.mark.parametrize("stage", ["ingest", "clean", "tokenizer", "pack"])
+def test_a_stage_that_moves_text_loads_no_torch_and_what_it_loads_was_foreseen(stage):
+    modules, files = loaded(stage)
+    assert not {"torch", "mlflow", "prefect", "dvc"} & modules
+    assert files <= closure(ROOT / f"tasks/{stage}.py")
+
+
+@pytest.mark.parametrize("stage", GRAPH)
+def test_what_a_stage_reads_is_written_by_another(stage):
+    outs = [out for other in GRAPH if other != stage for out in listed(other, "outs", "metrics", "plots")]
+    for dep in listed(stage, "deps"):
+        if dep.startswith("artifacts/"):
+            assert any(covers(out, dep) or covers(dep, out) for out in outs), dep
+
+
+def test_the_graph_and_the_paths_in_the_code_are_the_same():
+    constants = {name: p.as_posix() for name, p in vars(paths).items() if isinstance(p, Path) and name != "ARTIFACTS"}
+    snapshots = constants.pop("SNAPSHOTS")
+    outs = [out for stage in GRAPH for out in listed(stage, "outs", "metrics", "plots")]
+    assert [out for out in outs if not any(covers(path, out) for path in constants.values())] == []
+    assert [name for name, path in constants.items() if not any(covers(path, out) for out in outs)] == []
+    assert not any(covers(out, snapshots) or covers(snapshots, out) for out in outs)
+
+
+def test_no_two_stages_write_the_same_path():
+    outs = [out for stage in GRAPH for out in listed(stage, "outs", "metrics", "plots")]
+    assert [(a, b) for i, a in enumerate(outs) for j, b in enumerate(outs) if i != j and covers(a, b)] == []
+
+
+def test_the_rules_of_imports_are_kept():
+    run = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "places"),
+    [
+        ("sentencepiece", ("plm_core/text/tokenizer.py",)),
+        ("evaluate", ("plm_core/evaluation/metrics.py",)),
+        ("datasets", ("plm_core/corpus/sources", "plm_core/evaluation/metrics.py", "plm_core/finetuning")),
+        ("mlflow", ("tasks/seam/recorder.py", "tasks/seam/store.py", "tasks/package.py", "tasks/serve.py", "flows")),
+        ("yaml", ("tasks/seam/params.py", "flows")),
+        ("safetensors", ("plm_core/checkpoint.py", "plm_core/training/snapshot.py")),
+    ],
+)
+def test_an_outside_library_enters_through_its_named_places(library, places):
+    users = [relative(path) for path in SOURCES if library in set(imports(path))]
+    assert users, f"{library} is used nowhere"
+    assert [user for user in users if not any(covers(place, user) for place in places)] == []
+
+
+ROOMS = ["config", "corpus", "text", "models", "objectives", "training", ("evaluation", "finetuning", "generation")]
+
+
+def test_inside_the_core_imports_go_down_only():
+    height = {
+        name: level for level, names in enumerate(ROOMS) for name in ([names] if isinstance(names, str) else names)
+    }
+    wrong = []
+    for path in SOURCES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[0] == "plm_core" and parts[1] in height:
+            for name in set(imports(path)):
+                other = name.split(".")
+                if other[0] == "plm_core" and len(other) > 1 and height.get(other[1], -1) > height[parts[1]]:
+                    wrong.append((relative(path), name))
+    assert wrong == []
+
+
+def test_no_task_imports_another_task():
+    tasks = [path for path in SOURCES if path.parent == ROOT / "tasks" and path.name != "__init__.py"]
+    allowed = {"tasks", "tasks.seam", *(f"tasks.seam.{p.stem}" for p in (ROOT / "tasks/seam").glob("*.py"))}
+    first = {
+        relative(path): {n for n in imports(path) if n.startswith("tasks") and file_of(n)} - allowed for path in tasks
+    }
+    assert {name: found for name, found in first.items() if found} == {}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_file_says_what_it_is_and_stays_readable(path):
+    assert ast.get_docstring(tree(path)), "no module docstring"
+    lines = len(path.read_text().splitlines())
+    assert lines <= (400 if path.parent.name == "models" else 300)
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < 60, f"{node.name} is too long"
+        if isinstance(node, ast.ExceptHandler) and path.is_relative_to(ROOT / "plm_core"):
+            assert node.type is not None, f"line {node.lineno}: bare except"
+            assert getattr(node.type, "id", "") not in ("Exception", "BaseException"), f"line {node.lineno}"
+
+
+def test_no_file_mentions_a_path_of_a_machine():
+    texts = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *ROOT.glob("*.*"), ROOT / "Makefile"]
+    places = re.compile(r"(?<![\w.$}~-])/" + r"(work|root|home|Users|mnt)/\w")
+    found = [relative(p) for p in texts if p.is_file() and places.search(p.read_text(errors="replace"))]
+    assert found == []

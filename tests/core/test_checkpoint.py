@@ -1,0 +1,90 @@
+"""A checkpoint comes back as it was saved, or not at all."""
+
+import json
+import random
+
+import pytest
+import torch
+
+from plm_core import checkpoint
+from plm_core.config import BadInput
+from plm_core.files import CHECKSUMS, write_checksums
+from plm_core.text.store import TokenStore, write_store
+
+
+@pytest.fixture
+def saved(tmp_path, tokenizer, make_gpt):
+    model = make_gpt(dtype=torch.float32, vocab_size=tokenizer.vocab_size)
+    config = checkpoint.CheckpointConfig(
+        checkpoint.FORMAT, "gpt", "causal", vars(model.config), tokenizer.sha256, step=99, valid_nats=5.25
+    )
+    digest = checkpoint.save(tmp_path / "gpt", model, tokenizer, config, {"head.weight": torch.ones(3, 21)})
+    return tmp_path / "gpt", model, config, digest
+
+
+def test_weights_tokenizer_and_description_come_back_unchanged(saved, tokenizer):
+    folder, model, config, digest = saved
+    loaded = checkpoint.load(folder)
+    assert loaded.config == config
+    assert loaded.digest == digest
+    assert loaded.tokenizer.sha256 == tokenizer.sha256
+    assert not loaded.model.training
+    assert loaded.model.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.model.state_dict().items())
+    assert torch.equal(loaded.extra.pop("head.weight"), torch.ones(3, 21))
+    assert not loaded.extra
+
+
+def test_equal_models_give_equal_bytes(saved, tmp_path, tokenizer):
+    folder, model, config, digest = saved
+    again = checkpoint.save(tmp_path / "again", model, tokenizer, config, {"head.weight": torch.ones(3, 21)})
+    assert again == digest
+    assert (tmp_path / "again" / CHECKSUMS).read_bytes() == (folder / CHECKSUMS).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "store"])
+def test_a_hundred_single_bit_flips_are_a_hundred_refusals(saved, tmp_path, tokenizer, documents, kind):
+    if kind == "checkpoint":
+        folder, read = saved[0], checkpoint.load
+    else:
+        folder, read = tmp_path / "tokens", TokenStore
+        write_store(folder, ((d.id, d.text) for d in documents), tokenizer, shard_tokens=999)
+    files, draw = sorted(p for p in folder.rglob("*") if p.is_file()), random.Random(99)
+    for turn in range(100):
+        path = files[turn % len(files)]
+        data = path.read_bytes()
+        damaged = bytearray(data)
+        damaged[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(BadInput, match=folder.name):
+            read(folder)
+        path.write_bytes(data)
+    read(folder)
+
+
+def resigned(folder, change):
+    """Change ``config.json`` and sign the folder anew: not damage, but a folder that somebody made."""
+    path = folder / checkpoint.CONFIG_FILE
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+    (folder / CHECKSUMS).unlink()
+    write_checksums(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda c: c.update(format=7), r"config\.json\.format: found 7"),
+        (lambda c: c.update(architecture="rnn"), r"config\.json\.architecture: found 'rnn'"),
+        (lambda c: c.update(tokenizer_sha256="0" * 64), r"tokenizer\.model: is not the tokenizer"),
+        (lambda c: c["model"].update(layers=3), r"model\.safetensors: does not fit"),
+        (lambda c: c["model"].update(context=14), r"model\.safetensors: does not fit"),
+        (lambda c: c["model"].update(heads=2), r"config\.json\.model\.heads: 2 does not divide"),
+        (lambda c: c.pop("step"), r"config\.json\.step: missing"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_itself_is_refused_by_name(saved, change, place):
+    resigned(saved[0], change)
+    with pytest.raises(BadInput, match=place):
+        checkpoint.load(saved[0])

@@ -1,0 +1,126 @@
+"""A token store holds every document once, in order, whatever its shards and its width."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
+
+from plm_core.config import BadInput
+from plm_core.text.special import EOS
+from plm_core.text.store import TokenStore, write_store
+from plm_core.text.tokenizer import Tokenizer
+
+
+def pairs(documents):
+    return [(d.id, d.text) for d in documents]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, documents, tokenizer):
+    """37 documents in several shards of about 999 tokens."""
+    folder = tmp_path_factory.mktemp("store") / "train"
+    write_store(folder, iter(pairs(documents)), tokenizer, shard_tokens=999)
+    return TokenStore(folder)
+
+
+@pytest.fixture(scope="module")
+def stream(documents, tokenizer):
+    """The whole stream, made without the store."""
+    return np.concatenate([[*tokenizer.encode(d.text), EOS] for d in documents])
+
+
+def test_the_stream_is_every_documents_tokens_and_eos(store, stream, documents, tokenizer):
+    assert len(store.index.shards) > 5
+    assert len(store) == len(stream) == sum(store.index.shards) == store.index.tokens
+    assert np.array_equal(store.tokens(0, len(store)), stream)
+    assert store.index.documents == 37
+    for document, tokens in zip(documents, store.documents(), strict=True):
+        assert tokens[-1] == EOS
+        assert tokenizer.decode(tokens) == document.text
+
+
+def test_offsets_bytes_and_ids_describe_each_document(store, documents, tokenizer):
+    lengths = [len(tokenizer.encode(d.text)) + 1 for d in documents]
+    assert store.offsets.tolist() == [0, *np.cumsum(lengths)]
+    assert store.bytes.tolist() == [len(d.text.encode()) for d in documents]
+    assert json.loads((store.folder / "ids.json").read_text()) == [d.id for d in documents]
+
+
+def test_a_shard_holds_whole_documents(store):
+    assert set(np.cumsum(store.index.shards)) <= set(store.offsets.tolist())
+    assert all(size >= 999 for size in store.index.shards[:-1])
+
+
+@given(st.data())
+def test_any_slice_across_shards_equals_the_whole(store, stream, data):
+    start = data.draw(st.integers(0, len(stream)))
+    stop = data.draw(st.integers(start, len(stream)))
+    assert np.array_equal(store.tokens(start, stop), stream[start:stop])
+    assert store.tokens(start, stop).dtype == np.int64
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 3), (0, 10**9)])
+def test_a_slice_outside_the_stream_is_an_error(store, start, stop):
+    with pytest.raises(IndexError):
+        store.tokens(start, stop)
+
+
+def test_shards_threads_and_repetition_change_no_token(tmp_path, store, documents, tokenizer):
+    write_store(tmp_path / "one", pairs(documents), tokenizer, threads=2)
+    assert np.array_equal(TokenStore(tmp_path / "one").tokens(0, len(store)), store.tokens(0, len(store)))
+    write_store(tmp_path / "again", pairs(documents), tokenizer, shard_tokens=999)
+    assert TokenStore(tmp_path / "again").digest == store.digest
+
+
+def test_a_small_vocabulary_takes_two_bytes_a_token_little_endian(store, stream):
+    assert store.index.dtype == "uint16"
+    raw = b"".join(path.read_bytes() for path in sorted(store.folder.glob("*.bin")))
+    assert raw == stream.astype("<u2").tobytes()
+
+
+def test_a_vocabulary_beyond_65536_takes_four_bytes_a_token(tmp_path, tokenizer):
+    """A trained model with single characters appended until the ids need more than 16 bits."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.path.read_bytes())
+    lowest = min(piece.score for piece in model.pieces)
+    first = 0x10000
+    for i in range((1 << 16) + 99 - len(model.pieces)):
+        model.pieces.add(piece=chr(first + i), score=lowest - 1)
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(model.SerializeToString())
+    large = Tokenizer(path)
+    text = chr(first + (1 << 16) + 98 - tokenizer.vocab_size) + "a"
+    ids = large.encode(text)
+    assert large.vocab_size == 65_635
+    assert max(ids) == 65_634
+    write_store(tmp_path / "store", [("x", text)], large)
+    store = TokenStore(tmp_path / "store")
+    assert store.index.dtype == "uint32"
+    assert store.tokens(0, len(store)).tolist() == [*ids, EOS]
+    assert large.decode(store.tokens(0, len(store))) == text
+
+
+def test_a_store_of_no_document_and_of_an_empty_document(tmp_path, tokenizer):
+    write_store(tmp_path / "none", [], tokenizer)
+    assert len(TokenStore(tmp_path / "none")) == 0
+    assert list(TokenStore(tmp_path / "none").documents()) == []
+    write_store(tmp_path / "empty", [("x", "")], tokenizer)
+    assert [d.tolist() for d in TokenStore(tmp_path / "empty").documents()] == [[EOS]]
+
+
+def test_a_store_of_another_tokenizer_is_refused_by_name(store, tokenizers):
+    store.require(tokenizers["bpe"])
+    with pytest.raises(BadInput, match=r"train: made by the tokenizer"):
+        store.require(tokenizers["unigram"])
+
+
+def test_a_failing_stream_of_documents_leaves_no_store(tmp_path, tokenizer):
+    def documents():
+        yield "a", "text"
+        raise BadInput("broken")
+
+    with pytest.raises(BadInput, match="broken"):
+        write_store(tmp_path / "x", documents(), tokenizer)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,62 @@
+"""The pipeline's own run: a parent for its stages, closed truthfully, and never in the way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import mlflow
+import pytest
+
+from flows.tracking import pipeline_run
+
+PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    for name in ("MLFLOW_TRACKING_URI", "PLM_TRACKING"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    return tmp_path
+
+
+def runs(root):
+    client = mlflow.MlflowClient(f"sqlite:///{root}/artifacts/mlflow/mlflow.db")
+    experiment = client.get_experiment_by_name("plm")
+    return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
+
+
+def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root):
+    with pipeline_run(root) as finished:
+        assert runs(root)[finished].info.status == "RUNNING"
+    with pytest.raises(ValueError, match="x"), pipeline_run(root):
+        raise ValueError("x")
+    assert sorted(run.info.status for run in runs(root).values()) == ["FAILED", "FINISHED"]
+    assert runs(root)[finished].data.tags["plm.kind"] == "pipeline"
+
+
+def test_a_flow_that_is_killed_leaves_no_run_that_pretends_to_be_running(root):
+    code = "import sys, time, pathlib\nfrom flows.tracking import pipeline_run\n"
+    code += "with pipeline_run(pathlib.Path('.')) as run:\n    print(run, flush=True)\n    time.sleep(300)"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True)
+    run = process.stdout.readline().strip()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + 30
+    while runs(root)[run].info.status == "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    assert runs(root)[run].info.status == "KILLED"
+
+
+def test_with_mlflow_off_or_down_the_block_runs_without_a_parent(root, monkeypatch, capfd):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pipeline_run(root) as run:
+        assert run is None
+    assert capfd.readouterr().err.startswith("warning: MLflow: MlflowException: API request to http://127.0.0.1:9")
+    monkeypatch.setenv("PLM_TRACKING", "off")
+    with pipeline_run(root) as run:
+        assert run is None
+    assert capfd.readouterr().err == ""

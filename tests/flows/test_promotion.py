@@ -1,0 +1,265 @@
+"""Registration, gate, aliases and ledger with a real store and real models that are really loaded and served."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import mlflow
+import pytest
+import torch
+
+from flows import promotion
+from flows.graph import Stage
+from flows.packaging import evidence_files
+from flows.registry import RegistrationFailed, RegistryError
+from plm_core import checkpoint
+from plm_core.text.tokenizer import MODEL_FILE, Tokenizer, TokenizerConfig, train_tokenizer
+
+REPOSITORY = Path(__file__).parents[2]
+STAGE = Stage(
+    "pretrain@gpt",
+    register={"checkpoint": "artifacts/models/gpt", "evidence": "artifacts/evidence/gpt"},
+    # In the real graph the evidence comes from stages below; who made it does not matter here.
+    outs=("artifacts/models/gpt", "artifacts/evidence/gpt/likelihood.csv"),
+)
+PARAMS = """
+tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
+promotion:
+  registered_model: plm
+  primary: bits_per_byte
+  min_gain: 0.0
+  metrics: {bits_per_byte: {direction: lower, tolerance: 0.0}}
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / MODEL_FILE
+    texts = [f"The state of the union is strong, said number {i} of the people." for i in range(200)]
+    path.write_bytes(train_tokenizer(texts, TokenizerConfig("bpe", 320)))
+    return Tokenizer(path)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository's folder whose stages are this repository's own."""
+    for name in ("MLFLOW_TRACKING_URI", "PLM_TRACKING"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("tasks", "plm_core"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    return tmp_path
+
+
+def train(root, tokenizer, seed, nats, sha="a"):
+    """What stages pretrain and evaluate leave: a checkpoint, evidence, metrics."""
+    model = {"vocab_size": 320, "context": 32, "layers": 1, "heads": 2, "width": 16}
+    torch.manual_seed(seed)
+    config = checkpoint.CheckpointConfig(1, "gpt", "causal", model, tokenizer.sha256, 1, 5.0)
+    digest = checkpoint.save(root / "artifacts/models/gpt", checkpoint.build("gpt", model, ""), tokenizer, config)
+    evidence, metrics = root / "artifacts/evidence/gpt", root / "artifacts/metrics"
+    evidence.mkdir(parents=True, exist_ok=True)
+    metrics.mkdir(exist_ok=True)
+    rows = [("id", "sha256", "bytes", "tokens", "nats", "quantity"), (0, sha, 100, 20, nats, "bits_per_byte")]
+    with (evidence / "likelihood.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    (metrics / "evaluate-gpt.json").write_text(json.dumps({"bits_per_byte": nats / 100}))
+    return digest
+
+
+def aliases(root):
+    return {v["version"]: v["aliases"] for v in promotion.registry_status(root)["versions"] if v["aliases"]}
+
+
+def ledger(root):
+    client = mlflow.MlflowClient(f"sqlite:///{root}/artifacts/mlflow/mlflow.db")
+    experiment = client.get_experiment_by_name("plm-decisions").experiment_id
+    runs = client.search_runs([experiment], order_by=["attributes.start_time ASC"])
+    return [(run.data.params["action"], run.data.params["version"], run.data.params["previous"]) for run in runs]
+
+
+def test_the_life_of_a_registered_model(root, tokenizer):
+    """One test, for each step needs the one before: models that are loaded in fresh processes cost seconds."""
+    assert promotion.register(root, [Stage("ingest")], None) == []
+
+    first = train(root, tokenizer, seed=1, nats=200.0)
+    (outcome,) = promotion.register(root, [Stage("ingest"), STAGE], None)
+    assert (outcome.version, outcome.action) == ("1", "promoted")
+    assert outcome.reasons == ["there is no champion yet, and every metric is finite"]
+    assert aliases(root) == {"1": ["champion"]}
+    (again,) = promotion.register(root, [STAGE], None)
+    assert again.action == "unchanged"
+
+    train(root, tokenizer, seed=2, nats=210.0)
+    (worse,) = promotion.register(root, [STAGE], None)
+    assert (worse.version, worse.action) == ("2", "refused")
+    assert any("bits_per_byte: worse by" in reason for reason in worse.reasons)
+    assert aliases(root) == {"1": ["champion"], "2": ["challenger"]}
+
+    train(root, tokenizer, seed=3, nats=190.0)
+    (better,) = promotion.register(root, [STAGE], None)
+    assert (better.version, better.action) == ("3", "promoted")
+    assert aliases(root) == {"3": ["champion"]}
+
+    status = promotion.registry_status(root)
+    assert json.loads(json.dumps(status)) == status
+    assert [v["version"] for v in status["versions"]] == ["3", "2", "1"]
+    assert [v["gate"] for v in status["versions"]] == ["passed", "refused", "passed"]
+    assert status["versions"][2]["checkpoint_sha256"] == first
+    assert status["versions"][0]["metrics"] == {"bits_per_byte": 1.9}
+    assert promotion.compare(root, "champion", "1") == [
+        {"metric": "bits_per_byte", "first": 1.9, "second": 2.0, "better": "first"}
+    ]
+
+    assert promotion.promote(root, "2", "try it").action == "refused"
+    assert promotion.promote(root, "2", "we know better", force=True).action == "promoted"
+    assert aliases(root) == {"2": ["champion"]}
+    with pytest.raises(RegistryError, match="version 2 is the champion already"):
+        promotion.promote(root, "champion", "again")
+    with pytest.raises(RegistryError, match=r"no version or alias '9'; versions are: 1, 2, 3"):
+        promotion.promote(root, "9", "")
+    assert promotion.rollback(root, "it was worse").version == "3"
+    assert promotion.rollback(root, "so was this").version == "1"
+    with pytest.raises(RegistryError, match="version 1 is the champion and none came before it"):
+        promotion.rollback(root, "")
+    assert ledger(root) == [
+        ("promoted", "1", ""),
+        ("refused", "2", "1"),
+        ("promoted", "3", "1"),
+        ("refused", "2", "3"),
+        ("promoted by hand", "2", "3"),
+        ("rolled back", "3", "2"),
+        ("rolled back", "1", "3"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_loaded_is_refused_and_the_champion_answers(root, tokenizer):
+    train(root, tokenizer, seed=1, nats=200.0)
+    promotion.register(root, [STAGE], None)
+    damaged = train(root, tokenizer, seed=4, nats=100.0)
+    with (root / "artifacts/models/gpt/model.safetensors").open("ab") as file:
+        file.write(b"x")
+    (refused,) = promotion.register(root, [STAGE], None)
+    assert (refused.version, refused.action) == ("2", "refused")
+    assert "the model cannot be used" in refused.reasons[0]
+    assert "model.safetensors: checksum" in refused.reasons[0]
+    assert aliases(root) == {"1": ["champion"]}
+    assert damaged == promotion.registry_status(root)["versions"][0]["checkpoint_sha256"]
+    with pytest.raises(RegistryError, match="version 2 cannot be used"):
+        promotion.promote(root, "2", "", force=True)
+    _ask_the_server(root)
+
+
+def _ask_the_server(root):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/plm@champion"]
+    command += ["--env-manager", "local", "-p", str(port)]
+    environment = {
+        **os.environ,
+        "MLFLOW_TRACKING_URI": f"sqlite:///{root}/artifacts/mlflow/mlflow.db",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        # It starts uvicorn by name.
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    server = subprocess.Popen(command, env=environment, cwd=root.parent, start_new_session=True)
+    try:
+        _wait_until_ready(f"http://127.0.0.1:{port}/ping")
+        question = {
+            "dataframe_records": [{"text": "The state"}, {"text": "of the union"}],
+            "params": {"max_new_tokens": 3, "temperature": 0.0},
+        }
+        code, answer = _post(f"http://127.0.0.1:{port}/invocations", question)
+        assert code == 200
+        assert [row["text"] for row in answer["predictions"]] == ["The state", "of the union"]
+        assert all(row["bits_per_byte"] > 0 and row["continuation"] for row in answer["predictions"])
+        for wrong in ({"max_new_tokens": 0}, {"temperature": -1.0}):
+            code, _ = _post(f"http://127.0.0.1:{port}/invocations", question | {"params": wrong})
+            assert code == 400
+        assert _post(f"http://127.0.0.1:{port}/invocations", {"dataframe_records": [{"text": ""}]})[0] == 400
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _wait_until_ready(address):
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+
+
+def _post(address, content):
+    request = urllib.request.Request(address, json.dumps(content).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, None
+
+
+@pytest.mark.slow
+def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer):
+    """`tasks.evaluate` is replaced by one that knows today's examples: the real one needs a corpus."""
+    train(root, tokenizer, seed=1, nats=200.0, sha="yesterday")
+    promotion.register(root, [STAGE], None)
+    (root / "tasks").unlink()
+    shutil.copytree(REPOSITORY / "tasks", root / "tasks")
+    (root / "tasks/evaluate.py").write_text(
+        "import pathlib, sys\n"
+        "from plm_core import checkpoint\n"
+        "assert sys.argv[1:3] == ['gpt', '--checkpoint'] and sys.argv[4] == '--evidence'\n"
+        "checkpoint.load(pathlib.Path(sys.argv[3]))\n"
+        "rows = 'id,sha256,bytes,tokens,nats,quantity\\n0,today,100,20,195.0,bits_per_byte\\n'\n"
+        "(pathlib.Path(sys.argv[5]) / 'likelihood.csv').write_text(rows)\n"
+    )
+    train(root, tokenizer, seed=2, nats=197.0, sha="today")
+    (worse,) = promotion.register(root, [STAGE], None)
+    assert worse.action == "refused"
+    train(root, tokenizer, seed=3, nats=193.0, sha="today")
+    (better,) = promotion.register(root, [STAGE], None)
+    assert better.action == "promoted"
+
+
+def test_with_mlflow_down_registration_says_so_at_once(root, tokenizer, monkeypatch):
+    train(root, tokenizer, seed=5, nats=100.0)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    begin = time.monotonic()
+    with pytest.raises(RegistrationFailed, match=r"MLflow at http://127.0.0.1:9: API request to"):
+        promotion.register(root, [STAGE], None)
+    assert time.monotonic() - begin < 30
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+def test_evidence_that_no_stage_of_the_graph_makes_is_left_out(root):
+    folder = root / "artifacts/evidence/gpt"
+    folder.mkdir(parents=True)
+    for name in ("likelihood.csv", "removed-task.csv", "kept-task.csv"):
+        (folder / name).write_text("id\n")
+    kept = Stage("finetune@gpt-kept-task", outs=("artifacts/evidence/gpt/kept-task.csv", "artifacts/finetuned/gpt"))
+    other = Stage("finetune@bert-removed-task", outs=("artifacts/evidence/bert/removed-task.csv",))
+    found = evidence_files(root, STAGE, [STAGE, kept, other])
+    assert [path.name for path in found] == ["kept-task.csv", "likelihood.csv"]
+    with pytest.raises(RegistryError, match=r"artifacts/evidence/gpt: holds no output of any stage"):
+        evidence_files(root, STAGE, [other])
+
+
+def test_a_missing_checkpoint_is_named(root):
+    stage = Stage("pretrain@x", register={"checkpoint": "artifacts/models/x", "evidence": "artifacts/evidence/x"})
+    with pytest.raises(RegistryError, match="artifacts/models/x/SHA256SUMS: No such file"):
+        promotion.register(root, [stage], None)

@@ -1,0 +1,147 @@
+"""A copy of the project with small sizes, in which stages run as the real processes that they are. Used by the fixtures."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "ingest": {"source": "folder", "input": "data"},
+    "clean": {"min_words": 2, "max_words": 99},
+    "split": {"valid": 0.2, "test": 0.3, "salt": "plm"},
+    "tokenizer": {"kind": "bpe", "vocab_size": 307},
+    "evaluate": {"stride": 13, "prompts": ["Ba", ""], "sampling": {"max_new_tokens": 7, "seed": 5}},
+}
+TRAINING = {
+    "seed": 3,
+    "steps": 26,
+    "batch": 8,
+    "report_every": 2,
+    "valid_every": 6,
+    "snapshot_every": 4,
+    "optimizer": {"learning_rate": 0.005, "warmup_steps": 5},
+}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the project: parameters to change, stages to run, files to compare."""
+
+    root: Path
+
+    def copied(self, target):
+        """A copy of this project, with the times of its files."""
+        shutil.copytree(self.root, target, symlinks=True)
+        return Project(target)
+
+    def change(self, **values):
+        """Set parameters by their dotted names, written with ``__``; ``...`` takes one away."""
+        path = self.root / "params.yaml"
+        params = yaml.safe_load(path.read_text())
+        for name, value in values.items():
+            *above, last = name.split("__")
+            section = params
+            for key in above:
+                section = section[key]
+            if value is ...:
+                del section[last]
+            else:
+                section[last] = value
+        path.write_text(yaml.safe_dump(params, sort_keys=False))
+
+    def start(self, *command, **env):
+        """Start ``python -m <command>`` here, without MLflow unless ``env`` says otherwise."""
+        settings = {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PLM_TRACKING": "off",
+            "PLM_THREADS": "1",
+            "HF_HOME": str(self.root / ".hf"),
+            "DVC_SITE_CACHE_DIR": str(self.root / ".dvc-site"),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=self.root,
+            env=os.environ | settings | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *command, code=0, **env):
+        """Run ``python -m <command>`` to its end; returns its stdout and stderr."""
+        return finish(self.start(*command, **env), code)
+
+    def refused(self, *command, **env):
+        """Run a stage that must be refused: status 2, one error line, no file changed. Returns the line."""
+        before = self.files()
+        _, err = self.run(*command, code=2, **env)
+        assert self.files() == before
+        lines = [line for line in err.splitlines() if line]
+        assert len(lines) == 1, err
+        assert lines[0].startswith("error: ")
+        return lines[0]
+
+    def files(self, below="artifacts"):
+        """The bytes of every file below a folder, snapshots left out."""
+        found = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
+        return {
+            path.relative_to(self.root).as_posix(): path.read_bytes()
+            for path in found
+            if "snapshots" not in path.parts and "mlflow" not in path.parts
+        }
+
+    def metrics(self, name):
+        return json.loads((self.root / f"artifacts/metrics/{name}.json").read_text())
+
+    def snapshot(self, process):
+        """Wait until a running training has saved its state; fails when it ends without."""
+        while not any((self.root / "artifacts/snapshots").glob("*/last/SHA256SUMS")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+
+
+def finish(process, code=0):
+    """The output of a process that must end with ``code``."""
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == code, f"status {process.returncode}\n{out}\n{err}"
+    return out, err
+
+
+def source(root):
+    """The project without anything generated: code, graph, small parameters, and text in three forms."""
+    root.mkdir()
+    ignore = shutil.ignore_patterns("__pycache__")
+    for folder in ("plm_core", "tasks"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=ignore)
+    for file in ("dvc.yaml", ".dvcignore"):
+        shutil.copy2(ROOT / file, root / file)
+    params = yaml.safe_load((ROOT / "params.yaml").read_text()) | SMALL
+    params["pretrain"]["gpt"] |= {
+        "model": {"context": 29, "layers": 2, "heads": 2, "width": 16, "dropout": 0.1},
+        "training": TRAINING,
+        "valid_windows": 13,
+    }
+    params["finetune"] |= {"train_examples": 99, "heldout_examples": 37, "training": TRAINING | {"steps": 12}}
+    (root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    return root
+
+
+def write_data(folder, documents):
+    """Documents with a year as JSON lines, in two files of a nested folder."""
+    (folder / "more").mkdir(parents=True)
+    for path, part in (("a.jsonl", documents[:20]), ("more/b.jsonl", documents[20:])):
+        lines = (json.dumps({"key": d.id, "text": d.text, "year": d.metadata["year"]}) for d in part)
+        (folder / path).write_text("\n".join(lines) + "\n")

@@ -1,0 +1,158 @@
+"""What cannot be used is refused: status 2, one line that names the file or the dotted parameter, nothing half-written."""
+
+import json
+
+import pytest
+
+PARAMETERS = [
+    # stage, changed parameters, the beginning of the error, more of it
+    (["clean"], {"clean__min_word": 3}, "clean.min_word: unknown parameter", "did you mean 'min_words'"),
+    (["clean"], {"clean__min_words": ...}, "clean.min_words: missing", "a whole number"),
+    (["clean"], {"split__test": "0.1"}, "split.test: found the text '0.1'", "a number"),
+    (["clean"], {"split__test": 0.9}, "split.valid: 0.2 and test: 0.9", "less than 1"),
+    (["clean"], {"clean__min_words": 98}, "split.", "no document"),
+    (["tokenizer"], {"tokenizer__kind": "wordpiece"}, "tokenizer.kind: ", "one of bpe, unigram"),
+    (["tokenizer"], {"tokenizer__vocab_size": 50_000}, "tokenizer.vocab_size: 50000 is more", "expected at most"),
+    (["tokenizer"], {"tokenizer__vocab_size": 7}, "tokenizer.vocab_size: 7 is too small", "more than 264"),
+    (["ingest"], {"ingest__input": "nowhere"}, "nowhere: ", "missing"),
+    (["ingest"], {"ingest__source": "web"}, "ingest.source: found 'web'", "sotu, folder"),
+]
+TRAININGS = [
+    (
+        ["pretrain", "gpt"],
+        {"training__optimizer__learning_rate": "1e-4"},
+        "training.optimizer.learning_rate: ",
+        "1.0e-4",
+    ),
+    (
+        ["pretrain", "gpt"],
+        {"training__optimizer__learning_rate": 1e30},
+        "training.optimizer.learning_rate: ",
+        "at step",
+    ),
+    (["pretrain", "gpt"], {"training__step": 5}, "training.step: unknown", "did you mean 'steps'"),
+    (["pretrain", "gpt"], {"model__context": 1_000_000}, "artifacts/tokens/", "context"),
+    (["pretrain", "gpt"], {"model__heads": 3}, "model.heads: 3 does not divide width 16", ""),
+    (["pretrain", "gpt"], {"architecture": "rnn"}, "architecture: found 'rnn'", "gpt"),
+    (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: 0", "at least 1"),
+]
+FINETUNINGS = [
+    (["finetune", "gpt", "sotu-era"], {"train_examples": -5}, "finetune.train_examples: -5", "at least 1"),
+    (["finetune", "gpt", "sotu-era"], {"dropout": 1.5}, "finetune.dropout: 1.5", ""),
+]
+
+
+def check(small, command, beginning, more, **env):
+    error = small.refused(f"tasks.{command[0]}", *command[1:], **env)
+    assert error.startswith(f"error: {beginning}")
+    assert more in error
+
+
+@pytest.mark.parametrize(("command", "changes", "beginning", "more"), PARAMETERS)
+def test_a_wrong_parameter_is_refused_by_its_dotted_name(small, command, changes, beginning, more):
+    small.change(**changes)
+    check(small, command, beginning, more)
+
+
+@pytest.mark.parametrize(("command", "changes", "beginning", "more"), TRAININGS)
+def test_a_wrong_parameter_of_a_training_is_refused_by_its_dotted_name(small, command, changes, beginning, more):
+    small.change(**{f"pretrain__gpt__{name}": value for name, value in changes.items()})
+    file = beginning.startswith("artifacts/")
+    check(small, command, beginning if file else f"pretrain.gpt.{beginning}", more)
+
+
+@pytest.mark.parametrize(("command", "changes", "beginning", "more"), FINETUNINGS)
+def test_a_wrong_parameter_of_fine_tuning_is_refused_by_its_dotted_name(small, command, changes, beginning, more):
+    small.change(**{f"finetune__{name}": value for name, value in changes.items()})
+    check(small, command, beginning, more)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (
+            lambda text: text.replace("clean:\n", "cleaned:\n"),
+            "error: clean: no such section in params.yaml; it has models",
+        ),
+        (lambda text: text.replace("  min_words: 2\n", "  min_words: 2\n  min_words: 3\n"), "error: params.yaml:"),
+        (lambda text: text + "models: [\n", "error: params.yaml: not valid YAML"),
+        (lambda text: text + "models: []\n", "error: params.yaml:"),
+        (lambda text: text + "caf\udce9: 1\n", "error: params.yaml: "),
+        (lambda text: None, "error: params.yaml: missing"),
+        (lambda text: "", "error: clean: no such section in params.yaml"),
+    ],
+    ids=["no section", "twice", "broken", "section twice", "no UTF-8", "no file", "empty"],
+)
+def test_a_parameter_file_that_cannot_be_used_is_refused_with_its_line(small, change, error):
+    path = small.root / "params.yaml"
+    text = path.read_text()
+    path.unlink()
+    if (changed := change(text)) is not None:
+        path.write_text(changed, errors="surrogateescape")
+    found = small.refused("tasks.clean")
+    assert found.startswith(error)
+    if "min_words: 3" in str(changed):
+        line = changed.splitlines().index("  min_words: 2") + 1
+        assert f"params.yaml:{line}: min_words stands twice" in found
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (None, "error: data: nothing to read"),
+        ("", "error: data: no document"),
+        (b'{"key": 1, "text": "a"}\n{"key": 2, "te\xe9t": "b"}\n', "error: data/x.jsonl:2: invalid UTF-8 (byte 0xe9"),
+        ('{"key": 1, "text": "a"}\n{"key"\n', "error: data/x.jsonl:2: broken JSON"),
+        ('{"key": 1, "text": "a \\ud800"}\n', "error: data/x.jsonl:1: "),
+    ],
+    ids=["empty folder", "empty file", "invalid UTF-8", "broken JSON", "lone surrogate"],
+)
+def test_text_that_cannot_be_read_is_refused_with_its_file_and_line(small, content, error):
+    for path in (small.root / "data").rglob("*.jsonl"):
+        path.unlink()
+    if content is not None:
+        (small.root / "data/x.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert small.refused("tasks.ingest").startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("artifacts/corpus/raw.parquet", ["clean"]),
+        ("artifacts/corpus/clean/train.parquet", ["tokenizer"]),
+        ("artifacts/tokenizer/tokenizer.model", ["pack"]),
+        ("artifacts/tokens/train/shard-00000.bin", ["pretrain", "gpt"]),
+        ("artifacts/models/gpt/model.safetensors", ["evaluate", "gpt"]),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(small, path, command):
+    data = bytearray((small.root / path).read_bytes())
+    data[len(data) // 2] ^= 1
+    (small.root / path).write_bytes(data)
+    assert small.refused(f"tasks.{command[0]}", *command[1:]).startswith(f"error: {path}: ")
+
+
+def test_a_missing_input_is_refused_by_name(small):
+    (small.root / "artifacts/corpus/raw.parquet").unlink()
+    assert small.refused("tasks.clean").startswith("error: artifacts/corpus/raw.parquet: missing")
+
+
+def test_a_store_of_another_tokenizer_is_refused(small):
+    small.change(tokenizer__vocab_size=299)
+    small.run("tasks.tokenizer")
+    assert small.refused("tasks.pretrain", "gpt").startswith("error: artifacts/tokens/train: made by the tokenizer")
+
+
+def test_fine_tuning_without_labels_in_the_documents_is_refused(small):
+    for path in (small.root / "data").rglob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({"key": row["key"], "text": row["text"]}) + "\n" for row in rows))
+    for name in ("ingest", "clean"):
+        small.run(f"tasks.{name}")
+    assert small.refused("tasks.finetune", "gpt", "sotu-era").startswith(
+        "error: finetune.tasks: sotu-era needs documents"
+    )
+
+
+def test_a_number_of_threads_that_is_none_is_refused(small):
+    check(small, ["pretrain", "gpt"], "PLM_THREADS: found 'many'", "whole number", PLM_THREADS="many")

@@ -1,0 +1,215 @@
+"""The graph as `dvc.yaml` draws it: what its stages write, when they run again, and that nothing else decides."""
+
+import csv
+import hashlib
+import json
+import math
+import signal
+
+import pytest
+import yaml
+from projects import finish
+
+from plm_core.corpus.document import read_documents
+from plm_core.files import verify_checksums
+
+
+def rows(project, path):
+    with (project.root / path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def declared(project):
+    """Every output that `dvc.lock` records, which is what `dvc.yaml` declares for these parameters."""
+    stages = yaml.safe_load((project.root / "dvc.lock").read_text())["stages"]
+    return {out["path"] for stage in stages.values() for out in stage.get("outs", [])}
+
+
+def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
+    outs = declared(built)
+    assert len(outs) == 24
+    for name, data in built.files().items():
+        assert any(name == out or name.startswith(f"{out}/") for out in outs), name
+        assert data, name
+    for folder in (
+        "artifacts/tokenizer",
+        "artifacts/tokens/train",
+        "artifacts/models/gpt",
+        "artifacts/finetuned/gpt-sotu-era",
+    ):
+        verify_checksums(built.root / folder)
+
+
+def test_a_finished_graph_is_up_to_date_and_leaves_no_snapshot(small):
+    out, _ = small.run("dvc", "repro")
+    assert "Running stage" not in out
+    assert not list((small.root / "artifacts/snapshots").glob("*"))
+
+
+def test_one_changed_parameter_reruns_its_stage_and_those_after_it_only(small):
+    small.change(evaluate__stride=7)
+    out, _ = small.run("dvc", "repro")
+    ran = [line.split("'")[1] for line in out.splitlines() if line.startswith("Running stage")]
+    assert ran == ["evaluate@gpt", "report"]
+    assert "up to date" in small.run("dvc", "status")[0]
+
+
+def test_the_corpus_is_split_and_every_document_and_paragraph_is_somewhere(built, documents):
+    splits = [
+        list(read_documents(built.root / f"artifacts/corpus/clean/{n}.parquet")) for n in ("train", "valid", "test")
+    ]
+    assert sorted(d.id for split in splits for d in split) == sorted(d.id for d in documents)
+    assert list(read_documents(built.root / "artifacts/corpus/raw.parquet")) != []
+    found, cleaned = built.metrics("ingest"), built.metrics("clean")
+    assert found == {"documents": 37, "bytes": sum(len(d.text.encode()) for d in documents)}
+    assert [cleaned[f"{name}_documents"] for name in ("train", "valid", "test")] == [len(split) for split in splits]
+    removed = list(read_documents(built.root / "artifacts/corpus/removed.parquet"))
+    assert sum(value for name, value in cleaned.items() if name.startswith("removed_")) == len(removed)
+
+
+def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
+    evidence, found = rows(built, "artifacts/evidence/gpt/likelihood.csv"), built.metrics("evaluate-gpt")
+    texts = {d.id: d.text for d in read_documents(built.root / "artifacts/corpus/clean/test.parquet")}
+    assert {row["id"]: row["sha256"] for row in evidence} == {
+        i: hashlib.sha256(text.encode()).hexdigest() for i, text in texts.items()
+    }
+    assert {row["id"]: int(row["bytes"]) for row in evidence} == {i: len(text.encode()) for i, text in texts.items()}
+    nats, size = math.fsum(float(row["nats"]) for row in evidence), sum(int(row["bytes"]) for row in evidence)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
+    assert found["tokens"] == sum(int(row["tokens"]) for row in evidence)
+    assert {row["quantity"] for row in evidence} == {"bits_per_byte"}
+
+
+@pytest.mark.parametrize("task", ["sotu-era", "sotu-next"])
+def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task):
+    evidence, found = rows(built, f"artifacts/evidence/gpt/{task}.csv"), built.metrics(f"finetune-gpt-{task}")
+    assert found["examples"] == len(evidence) == 37
+    assert found["accuracy"] == pytest.approx(sum(r["label"] == r["prediction"] for r in evidence) / 37)
+    config = json.loads((built.root / f"artifacts/finetuned/gpt-{task}/config.json").read_text())
+    assert config["head"]["task"] == task
+    assert {r["label"] for r in evidence} | {r["prediction"] for r in evidence} <= set(config["head"]["labels"])
+
+
+def test_the_curve_and_the_metrics_of_pretrain_agree(built):
+    curve, found = rows(built, "artifacts/curves/gpt.csv"), built.metrics("pretrain-gpt")
+    assert [int(row["step"]) for row in curve] == list(range(2, 27, 2))
+    valid = {int(row["step"]): float(row["valid_loss"]) for row in curve if row["valid_loss"]}
+    assert list(valid) == [6, 12, 18, 24, 26]
+    assert found["best_step"] == min(valid, key=valid.get)
+    assert found["valid_nats_per_token"] == min(valid.values())
+    assert found["tokens"] == 26 * 8 * 29
+    config = json.loads((built.root / "artifacts/models/gpt/config.json").read_text())
+    assert (config["step"], config["valid_nats"]) == (found["best_step"], found["valid_nats_per_token"])
+
+
+def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(built):
+    text = (built.root / "artifacts/report/report.md").read_text()
+    assert f"{built.metrics('evaluate-gpt')['bits_per_byte']:.4f}" in text
+    assert f"{built.metrics('finetune-gpt-sotu-era')['accuracy']:.3f}" in text
+    page = (built.root / "artifacts/report/report.html").read_text()
+    assert page.count("<svg") == 1
+    assert "<script" not in page
+    assert "<img" not in page
+
+
+def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
+    """By hand, one after the other, over the files of `dvc repro`; trainings and evaluations have their own tests."""
+    for command in (["ingest"], ["clean"], ["tokenizer"], ["pack"], ["report"]):
+        small.run(f"tasks.{command[0]}", *command[1:])
+    assert small.files() == built.files()
+
+
+def test_another_checkpoint_is_measured_without_touching_the_models_own_results(built, small):
+    evidence = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
+    small.run("tasks.evaluate", "gpt", *evidence)
+    small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
+    assert sorted(small.files("elsewhere")) == ["elsewhere/likelihood.csv", "elsewhere/sotu-era.csv"]
+    for name in ("likelihood.csv", "sotu-era.csv"):
+        own = built.root / "artifacts/evidence/gpt" / name
+        assert (small.root / "elsewhere" / name).read_bytes() == own.read_bytes()
+    assert small.files() == built.files()
+
+
+def test_generate_streams_the_continuation_that_evaluation_sampled(small):
+    command = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--max-new-tokens", "7", "--seed", "5")
+    out, _ = small.run(*command)
+    sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
+    assert out == sample["prompt"] + sample["continuation"] + "\n"
+
+
+@pytest.fixture(scope="module")
+def edits():
+    """What somebody may edit while a training runs: path, how, and what the error names."""
+
+    def parameter(project):
+        project.change(pretrain__gpt__training__seed=99)
+
+    def code(project):
+        path = project.root / "plm_core/training/optimizer.py"
+        path.write_text(path.read_text() + "\n# edited\n")
+
+    def data(project):
+        path = project.root / "artifacts/tokens/valid/bytes.npy"
+        path.write_bytes(path.read_bytes())
+
+    return {
+        "a parameter": (parameter, "params.yaml (pretrain.gpt)"),
+        "a source file": (code, "plm_core/training/optimizer.py"),
+        "an input": (data, "artifacts/tokens"),
+    }
+
+
+LONG = {"pretrain__gpt__training__steps": 5000}
+"""Many steps more than a test waits for."""
+
+
+@pytest.mark.parametrize("what", ["a parameter", "a source file", "an input"])
+def test_an_edit_while_a_training_runs_ends_it_with_an_error(small, edits, what):
+    edit, place = edits[what]
+    small.change(**LONG)
+    before = small.files()
+    process = small.start("tasks.pretrain", "gpt")
+    small.snapshot(process)
+    edit(small)
+    _, err = finish(process, code=2)
+    assert err.startswith(f"error: {place}: changed while the stage ran")
+    assert small.files() == before
+
+
+def test_an_edit_of_what_the_training_does_not_depend_on_disturbs_nobody(built, small):
+    small.change(pretrain__gpt__training__steps=100)
+    process = small.start("tasks.pretrain", "gpt")
+    small.snapshot(process)
+    small.change(evaluate__stride=7, finetune__dropout=0.5)
+    path = small.root / "tasks/report.py"
+    path.write_text(path.read_text() + "\n# edited\n")
+    finish(process)
+    assert len(rows(small, "artifacts/curves/gpt.csv")) == 50
+
+
+def test_an_edit_while_dvc_runs_the_stage_never_ends_as_up_to_date(small, edits):
+    """DVC hashes the sources when the command has ended: unguarded it would record the new file beside the old output."""
+    small.change(**LONG)
+    process = small.start("dvc", "repro", "pretrain@gpt")
+    small.snapshot(process)
+    edits["a source file"][0](small)
+    out, err = finish(process, code=255)
+    assert "changed while the stage ran" in out + err
+    status = json.loads(small.run("dvc", "status", "--json", "pretrain@gpt")[0])
+    assert "pretrain@gpt" in status
+    small.change(pretrain__gpt__training__steps=26)
+    small.run("dvc", "repro", "pretrain@gpt")
+    assert json.loads(small.run("dvc", "status", "--json", "pretrain@gpt")[0]) == {}
+
+
+def test_ctrl_c_ends_a_training_with_its_state_saved_and_its_old_results_whole(built, small):
+    small.change(**LONG)
+    process = small.start("tasks.pretrain", "gpt")
+    small.snapshot(process)
+    process.send_signal(signal.SIGINT)
+    _, err = finish(process, code=75)
+    assert err.startswith("interrupted: state saved at step ")
+    step = int(err.split("step ")[1].split()[0])
+    (saved,) = (small.root / "artifacts/snapshots").glob("*/last/progress.json")
+    assert json.loads(saved.read_text())["step"] == step
+    assert small.files() == built.files()
