@@ -143,8 +143,8 @@ def _corpus() -> str:
         if rule.startswith("removed_")
     )
     note = (
-        f"{ingested['documents']:,} documents ({ingested['bytes']:,} bytes) came in. Paragraphs removed: {removed}; they "
-        f"are kept in `{paths.REMOVED}`. Tokenizer: {_metrics('tokenizer')['vocab_size']:,} pieces, "
+        f"{ingested['documents']:,} documents ({ingested['bytes']:,} bytes) came in. Paragraphs removed: {removed}; "
+        f"they are kept in `{paths.REMOVED}`. Tokenizer: {_metrics('tokenizer')['vocab_size']:,} pieces, "
         f"{_metrics('tokenizer')['bytes_per_token']:.2f} bytes a token on validation text."
     )
     return f"## Corpus\n\n{note}\n\n{_table(['split', 'documents', 'bytes', 'tokens'], rows)}"

@@ -1,7 +1,5 @@
 """What cannot be used is refused: status 2, one line that names the file or the dotted parameter, nothing half-written."""
 
-import json
-
 import pytest
 
 PARAMETERS = [
@@ -30,9 +28,7 @@ TRAININGS = [
         "training.optimizer.learning_rate: ",
         "at step",
     ),
-    (["pretrain", "gpt"], {"training__step": 5}, "training.step: unknown", "did you mean 'steps'"),
     (["pretrain", "gpt"], {"model__context": 1_000_000}, "artifacts/tokens/", "context"),
-    (["pretrain", "gpt"], {"model__heads": 3}, "model.heads: 3 does not divide width 16", ""),
     (["pretrain", "gpt"], {"architecture": "rnn"}, "architecture: found 'rnn'", "gpt"),
     (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: 0", "at least 1"),
 ]
@@ -42,8 +38,8 @@ FINETUNINGS = [
 ]
 
 
-def check(small, command, beginning, more, **env):
-    error = small.refused(f"tasks.{command[0]}", *command[1:], **env)
+def check(small, command, beginning, more):
+    error = small.refused(f"tasks.{command[0]}", *command[1:])
     assert error.startswith(f"error: {beginning}")
     assert more in error
 
@@ -141,18 +137,3 @@ def test_a_store_of_another_tokenizer_is_refused(small):
     small.change(tokenizer__vocab_size=299)
     small.run("tasks.tokenizer")
     assert small.refused("tasks.pretrain", "gpt").startswith("error: artifacts/tokens/train: made by the tokenizer")
-
-
-def test_fine_tuning_without_labels_in_the_documents_is_refused(small):
-    for path in (small.root / "data").rglob("*.jsonl"):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps({"key": row["key"], "text": row["text"]}) + "\n" for row in rows))
-    for name in ("ingest", "clean"):
-        small.run(f"tasks.{name}")
-    assert small.refused("tasks.finetune", "gpt", "sotu-era").startswith(
-        "error: finetune.tasks: sotu-era needs documents"
-    )
-
-
-def test_a_number_of_threads_that_is_none_is_refused(small):
-    check(small, ["pretrain", "gpt"], "PLM_THREADS: found 'many'", "whole number", PLM_THREADS="many")

@@ -111,7 +111,7 @@ def test_the_first_loss_is_the_mean_over_the_predictions_of_the_first_step(start
 
 def test_closing_at_any_report_and_starting_anew_gives_the_same_bits(start, undisturbed):
     finished, expected = undisturbed
-    for stop in range(1, 14):
+    for stop in (1, 2, 3, 7, 12, 13):
         _, reports = start(folder=f"{stop}")
         for _ in range(stop):
             next(reports)
