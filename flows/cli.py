@@ -13,6 +13,8 @@ from typing import Any
 
 BAD_INPUT = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
+NEWEST = 3
+"""How many of the newest versions the tables show, besides those with an alias."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -178,23 +180,29 @@ def _registry(root: Path) -> dict[str, Any]:
 
 
 def _show_registry(console: Any, registry: Mapping[str, Any]) -> None:
+    """The champion, the challenger and the newest versions, one column each."""
     from rich.table import Table
 
     versions = registry["versions"]
-    metrics = sorted({name for version in versions for name in version["metrics"]})
-    table = Table("version", "alias", "gate", *metrics, "reasons", title=f"Model {registry['model']}")
-    for version in versions[:10]:
-        numbers = [_number(version["metrics"].get(name)) for name in metrics]
-        aliases = ", ".join(version["aliases"])
-        table.add_row(version["version"], aliases, version["gate"] or "", *numbers, version["reasons"] or "")
-    console.print(table)
+    shown = [v for i, v in enumerate(versions) if v["aliases"] or i < NEWEST]
+    table = Table("", *(f"version {v['version']}" for v in shown), title=f"Model {registry['model']}")
+    table.add_row("alias", *(", ".join(v["aliases"]) for v in shown))
+    table.add_row("gate", *(v["gate"] or "not judged" for v in shown))
+    for metric in sorted({name for v in shown for name in v["metrics"]}):
+        table.add_row(metric, *(_number(v["metrics"].get(metric)) for v in shown))
+    if shown:
+        console.print(table)
+    for version in shown:
+        console.print(f"version {version['version']:<6} {version['reasons'] or ''}")
     champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
     name = f"{registry['model']} version {champion}" if champion else "none yet"
     console.print(f"champion       [bold]{name}[/bold]")
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value == int(value) and abs(value) >= 100 else f"{value:.4f}"
 
 
 def _project() -> Path:

@@ -30,7 +30,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import graph, pipeline
 from flows.machine import Machine
-from flows.pipeline import Outcome, Result
+from flows.pipeline import FailedError, Outcome, Result
 from flows.process import CancelledError, StageError, StageProcesses
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
@@ -38,10 +38,6 @@ RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 
 NAME = "plm"
 """The flow's name in Prefect."""
-
-
-class FailedError(Exception):
-    """A stage or the registration failed. It passes through the tracking run, which so ends as failed."""
 
 
 class Execution:
@@ -196,10 +192,7 @@ plm = bound()
 
 def execute(root: Path, force: bool, track: pipeline.Track | None, register: pipeline.Register | None) -> Result:
     """The flow's body: everything from the lock on the checkout to the registration. See ``pipeline.run``."""
-    if track is None:
-        from flows.tracking import pipeline_run
-
-        track = pipeline_run
+    track = track or pipeline.default_track()
     logging.getLogger("prefect.task_runs").addFilter(_not_seen)
     _close_dead_runs()
     with pipeline.only_one(root) as held:

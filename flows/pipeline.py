@@ -28,6 +28,10 @@ class PipelineError(Exception):
     """The pipeline cannot start; the message says why and what to do."""
 
 
+class FailedError(Exception):
+    """A stage or the registration failed. It passes through the tracking run, which so ends as failed."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of one stage."""
@@ -88,10 +92,22 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     if configured := server.configured_url():
         _require(configured)
         return _run_flow(root, force, track, register)
-    if not force and not any(reasons.values()) and not registration_due(root, stages):
+    work = force or any(reasons.values())
+    if not work and not registration_due(root, stages):
         return Result(tuple(Outcome(stage.name, "up to date") for stage in stages))
-    with server.LocalServer(root / ".dvc/tmp/plm-server.log") as local, local.environment():
-        return _run_flow(root, force, track, register)
+    # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
+    tracked = (track or default_track())(root) if work else contextlib.nullcontext()
+    results: list[Result] = []
+    with (
+        contextlib.suppress(FailedError),
+        server.LocalServer(root / ".dvc/tmp/plm-server.log") as local,
+        tracked as parent_run_id,
+        local.environment(),
+    ):
+        results.append(_run_flow(root, force, lambda _: contextlib.nullcontext(parent_run_id), register))
+        if not results[0].ok:
+            raise FailedError(results[0].error)  # through the tracking run
+    return results[0]
 
 
 def prepare_environment() -> None:
@@ -140,6 +156,13 @@ def registration_due(root: Path, stages: Sequence[graph.Stage]) -> bool:
 def mark_registered(root: Path) -> None:
     """Remember that what ``dvc.lock`` says now is registered."""
     (root / ".dvc/tmp/plm-registered").write_text(_lock_digest(root))
+
+
+def default_track() -> Track:
+    """What opens the tracking run unless something stands in for it."""
+    from flows.tracking import pipeline_run
+
+    return pipeline_run
 
 
 def _registered(root: Path) -> str:

@@ -106,11 +106,14 @@ class LocalServer:
         os.environ["PREFECT_API_URL"] = self.url
         try:
             import prefect.main  # noqa: F401
+            from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
             self._wait()
-            yield
+            # Nobody listens to heartbeats here, and each flow waits a second for their thread to end.
+            with temporary_settings({PREFECT_API_URL: self.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                yield
         finally:
-            _send_what_is_left()
+            send_what_is_left()
             del os.environ["PREFECT_API_URL"]
 
     def _wait(self) -> None:
@@ -122,7 +125,7 @@ class LocalServer:
             time.sleep(0.05)
 
 
-def _send_what_is_left() -> None:
+def send_what_is_left() -> None:
     """Empty Prefect's queues while the server is there: its exit would wait for a minute for one that is not."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

@@ -110,12 +110,11 @@ KEYS = st.sampled_from([f.name for f in dataclasses.fields(Outer)]) | st.text("k
 @given(st.dictionaries(KEYS, VALUES))
 def test_any_mapping_gives_the_dataclass_or_one_line_of_bad_input(data):
     try:
-        found = from_dict(Outer, data, "s")
+        refusal = None
+        assert dataclasses.is_dataclass(from_dict(Outer, data, "s"))
     except BadInput as error:
-        assert str(error).startswith("s")
-        assert "\n" not in str(error)
-    else:
-        assert dataclasses.is_dataclass(found)
+        refusal = str(error)
+    assert refusal is None or (refusal.startswith("s") and "\n" not in refusal)
 
 
 def test_a_digest_depends_on_content_and_not_on_key_order_or_process():

@@ -51,9 +51,14 @@ def test_a_crash_inside_the_block_leaves_the_old_folder_whole(tmp_path, error):
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "old")
     before = contents(tmp_path / "x")
-    with pytest.raises(error), atomic_folder(tmp_path / "x") as folder:
-        (folder / "a.txt").write_text("half")
-        raise error
+
+    def crash():
+        with atomic_folder(tmp_path / "x") as folder:
+            (folder / "a.txt").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        crash()
     assert contents(tmp_path / "x") == before
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 

@@ -58,6 +58,7 @@ def prefect_url(prefect_home) -> Iterator[str]:
         wait_for(lambda: server.answers(url), 120)
         yield url
     finally:
+        server.send_what_is_left()
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)

@@ -47,7 +47,7 @@ def chain(toy) -> Path:
 def test_stages_come_after_what_they_need_with_foreach_resolved(chain):
     stages = {stage.name: stage for stage in graph.load(chain)}
     assert list(stages) == ["first", "train@a", "train@b", "last"]
-    assert stages["first"] == graph.Stage("first")
+    assert stages["first"] == graph.Stage("first", outs=("first.txt",))
     assert stages["last"].upstream == ("train@a", "train@b")
     assert stages["train@a"] == graph.Stage(
         "train@a",
@@ -56,6 +56,7 @@ def test_stages_come_after_what_they_need_with_foreach_resolved(chain):
         cores="all",
         retries=5,
         register={"checkpoint": "train-a.txt", "evidence": "last.txt"},
+        outs=("train-a.txt",),
     )
 
 
@@ -70,7 +71,7 @@ def test_names_do_not_depend_on_the_current_folder(chain, tmp_path, monkeypatch)
 def test_data_added_by_hand_is_no_stage(toy):
     root = toy("stages:\n  s: {cmd: cp d.txt o.txt, deps: [d.txt], outs: [o.txt]}\n", d_txt="x")
     subprocess.run([sys.executable, "-m", "dvc", "add", "-q", "d.txt"], cwd=root, check=True)
-    assert graph.load(root) == [graph.Stage("s")]
+    assert graph.load(root) == [graph.Stage("s", outs=("o.txt",))]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A copy of the project with small sizes, in which stages run as the real processes that they are. Used by the fixtures."""
+"""A copy of the project with small sizes, in which stages run as the real processes that they are."""
 
 import json
 import os

@@ -59,7 +59,7 @@ def test_a_training_killed_again_and_again_ends_with_the_same_bytes(small, undis
         process.communicate()
         killed += process.returncode == -signal.SIGKILL
     assert killed > 0
-    out, _ = small.run("tasks.pretrain", "gpt")
+    small.run("tasks.pretrain", "gpt")
     assert results(small) == undisturbed
     assert not list((small.root / "artifacts/snapshots").glob("*"))
     assert not [path for path in (small.root / "artifacts/models").iterdir() if path.name != "gpt"]

@@ -1,4 +1,4 @@
-"""What cannot be used is refused: status 2, one line that names the file or the dotted parameter, nothing half-written."""
+"""What cannot be used is refused: status 2, one line that names the file or dotted parameter, nothing half-written."""
 
 import pytest
 
@@ -29,6 +29,7 @@ TRAININGS = [
         "at step",
     ),
     (["pretrain", "gpt"], {"model__context": 1_000_000}, "artifacts/tokens/", "context"),
+    (["pretrain", "gpt"], {"model__vocab_size": 13}, "model.vocab_size: ", "tokenizer"),
     (["pretrain", "gpt"], {"architecture": "rnn"}, "architecture: found 'rnn'", "gpt"),
     (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: 0", "at least 1"),
 ]

@@ -159,7 +159,7 @@ def test_an_edit_of_what_the_training_does_not_depend_on_disturbs_nobody(built, 
 
 
 def test_an_edit_while_dvc_runs_the_stage_never_ends_as_up_to_date(small):
-    """DVC hashes the sources when the command has ended: unguarded it would record the new file beside the old output."""
+    """DVC hashes the sources when the command has ended: the new file would be recorded as what made the old output."""
     small.change(**LONG)
     process = small.start("dvc", "repro", "pretrain@gpt")
     small.snapshot(process)
@@ -169,9 +169,6 @@ def test_an_edit_while_dvc_runs_the_stage_never_ends_as_up_to_date(small):
     assert "plm_core/training/optimizer.py: changed while the stage ran" in out + err
     status = json.loads(small.run("dvc", "status", "--json", "pretrain@gpt")[0])
     assert "pretrain@gpt" in status
-    small.change(pretrain__gpt__training__steps=26)
-    small.run("dvc", "repro", "pretrain@gpt")
-    assert json.loads(small.run("dvc", "status", "--json", "pretrain@gpt")[0]) == {}
 
 
 def test_ctrl_c_ends_a_training_with_its_state_saved_and_its_old_results_whole(built, small):

@@ -88,5 +88,5 @@ def test_the_first_copy_stays_and_the_later_says_where_it_is():
 
 @pytest.mark.parametrize(("few", "many"), [(-1, 5), (7, 5)])
 def test_a_length_rule_that_no_paragraph_can_meet_is_refused(few, many):
-    with pytest.raises(ValueError, match="^min_words"):
+    with pytest.raises(ValueError, match=r"^min_words"):
         CleanConfig(few, many)

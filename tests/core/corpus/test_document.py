@@ -52,7 +52,7 @@ def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
     path = tmp_path / "x.parquet"
     write_documents(path, documents)
     whole = path.read_bytes()
-    refused = 0
+    refusals = []
     for place in range(0, len(whole), max(1, len(whole) // 199)):
         damaged = bytearray(whole)
         damaged[place] ^= 0x10
@@ -60,6 +60,6 @@ def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
         try:
             list(read_documents(path))
         except BadInput as error:
-            assert "x.parquet" in str(error)
-            refused += 1
-    assert refused > 99
+            refusals.append(str(error))
+    assert len(refusals) > 99
+    assert all("x.parquet" in refusal for refusal in refusals)

@@ -1,4 +1,4 @@
-"""Metrics are scikit-learn's numbers, come through `evaluate` without a network, and say what an empty set is: an error."""
+"""Metrics are scikit-learn's numbers, come through `evaluate` without a network, and refuse an empty set."""
 
 import subprocess
 import sys
@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from plm_core.evaluation.metrics import METRICS, classification_scores, majority_accuracy
 
 ALL = tuple(METRICS)
+pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 
 
 @settings(max_examples=13)

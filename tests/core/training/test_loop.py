@@ -1,61 +1,17 @@
-"""A run is a fold over steps: how it is cut, interrupted or resumed changes no digit of it."""
+"""A run is a fold over steps: how it is cut, how often it reports or validates changes no digit of it."""
 
-import random
 import warnings
 from dataclasses import asdict, replace
+from functools import partial
 
-import numpy as np
 import pytest
 import torch
+from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same
 
 from plm_core.config import BadInput, from_dict
-from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.loss import IGNORED, Batch
-from plm_core.text.views import items_at
-from plm_core.training.loop import Diverged, LoopConfig, best_report, train
+from plm_core.training.loop import Diverged, LoopConfig, best_report
 from plm_core.training.optimizer import OptimizerConfig, learning_rate_at
-from plm_core.training.snapshot import Snapshots
-
-CAUSAL = OBJECTIVES["causal"]
-OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=3)
-CONFIG = LoopConfig(seed=7, steps=26, batch=8, optimizer=OPTIMIZER, report_every=2, valid_every=6, snapshot_every=4)
-ROWS = np.random.default_rng(5).integers(37, size=(99, 12))
-
-
-def batch_at(step):
-    return CAUSAL.batch(ROWS[items_at(13, step, 8, 90)])
-
-
-@torch.no_grad()
-def validate(model):
-    loss = CAUSAL.loss(model, CAUSAL.batch(ROWS[90:]))
-    return float(loss.nats / loss.count)
-
-
-@pytest.fixture
-def start(make_gpt, device, tmp_path):
-    """Starts a run: a fresh model and the generator of its reports."""
-
-    def start(config=CONFIG, folder="snapshots", validate=validate, batch_at=batch_at, **model):
-        model = make_gpt(**({"dropout": 0.3} | model))
-        return model, train(model, CAUSAL.loss, batch_at, validate, config, device, Snapshots(tmp_path / folder))
-
-    return start
-
-
-def plain(reports):
-    """Reports without the wall clock."""
-    return [asdict(replace(report, seconds=0.0)) for report in reports]
-
-
-def same(model, other):
-    return all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
-
-
-@pytest.fixture
-def undisturbed(start):
-    model, reports = start(folder="undisturbed")
-    return model, plain(reports)
 
 
 def test_reports_come_at_their_steps(undisturbed):
@@ -109,120 +65,21 @@ def test_the_first_loss_is_the_mean_over_the_predictions_of_the_first_step(start
     reports.close()
 
 
-def test_closing_at_any_report_and_starting_anew_gives_the_same_bits(start, undisturbed):
-    finished, expected = undisturbed
-    for stop in (1, 2, 3, 7, 12, 13):
-        _, reports = start(folder=f"{stop}")
-        for _ in range(stop):
-            next(reports)
-        reports.close()
-        model, resumed = start(folder=f"{stop}", seed=99)
-        resumed = list(resumed)
-        assert plain(resumed) == expected
-        assert [r.seconds == 0.0 for r in resumed] == [i < stop for i in range(13)]
-        assert same(model, finished)
-
-
-def test_many_interruptions_in_one_run_give_the_same_bits(start, undisturbed):
-    finished, expected = undisturbed
-    draw = random.Random(3)
-    seen = []
-    while len(seen) < 13:
-        model, reports = start()
-        seen = []
-        for report in reports:
-            seen.append(report)
-            if report.seconds and len(seen) < 13 and draw.random() < 0.5:
-                break
-        reports.close()
-    assert plain(seen) == expected
-    assert same(model, finished)
-
-
-def test_a_death_between_snapshots_goes_on_from_the_last_one(start, undisturbed, tmp_path):
-    """A generator that is neither finished nor closed is what SIGKILL leaves: the periodic snapshot alone."""
-    finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(5):
-        next(reports)  # step 10; the last snapshot is of step 8
-    left = Snapshots(tmp_path / "snapshots").folder / "last"
-    left.rename(tmp_path / "kept")
-    reports.close()
-    (tmp_path / "snapshots/last").rename(tmp_path / "closed")
-    (tmp_path / "kept").rename(left)
-    model, resumed = start()
-    resumed = list(resumed)
-    assert [r.step for r in resumed if r.seconds == 0.0] == [2, 4, 6, 8]
-    assert plain(resumed) == expected
-    assert same(model, finished)
-
-
-@pytest.mark.parametrize("name", ["state.safetensors", "best.safetensors", "progress.json", "SHA256SUMS"])
-def test_a_damaged_snapshot_is_put_aside_with_a_warning_and_the_run_begins_anew(start, undisturbed, tmp_path, name):
-    finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(5):
-        next(reports)
-    reports.close()
-    path = tmp_path / "snapshots/last" / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(data)
-    model, again = start()
-    with pytest.warns(UserWarning, match="snapshot not used: .*"):
-        again = list(again)
-    assert all(report.seconds > 0 for report in again)
-    assert plain(again) == expected
-    assert same(model, finished)
-
-
-def test_a_snapshot_that_a_crash_left_under_its_old_name_is_used(start, undisturbed, tmp_path):
-    finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(5):
-        next(reports)
-    reports.close()
-    (tmp_path / "snapshots/last").rename(tmp_path / "snapshots/.last.13.old")
-    model, resumed = start()
-    resumed = list(resumed)
-    assert [r.step for r in resumed if r.seconds == 0.0] == [2, 4, 6, 8, 10]
-    assert plain(resumed) == expected
-    assert same(model, finished)
-
-
-def test_a_finished_run_that_is_started_again_does_no_step(start, undisturbed):
-    finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(13):
-        next(reports)
-    reports.close()
-
-    def no_batch(step):
-        raise AssertionError("a step was done")
-
-    model, again = start(batch_at=no_batch)
-    assert plain(again) == expected
-    assert same(model, finished)
-
-
-def test_removed_snapshots_are_gone_and_missing_ones_are_no_error(tmp_path):
-    snapshots = Snapshots(tmp_path / "x")
-    snapshots.remove()
-    (tmp_path / "x/last").mkdir(parents=True)
-    snapshots.remove()
-    assert not (tmp_path / "x").exists()
-
-
 def test_how_often_one_validates_or_saves_changes_no_weight_of_the_last_step(start):
-    """Validation and snapshots draw no random number and touch no state."""
+    """Even a validation that draws random numbers leaves the next step's dropout as it was."""
+
+    def drawing(losses, _model):
+        torch.rand(13)
+        return float(next(losses))
+
     seen = []
     for folder, config in [
         ("a", CONFIG),
         ("b", replace(CONFIG, valid_every=2, snapshot_every=2)),
         ("c", replace(CONFIG, report_every=13, valid_every=26, snapshot_every=26)),
     ]:
-        model, reports = start(config, folder=folder, validate=lambda m: torch.rand(()).item() * 0 + next(falling))
         falling = iter(range(0, -99, -1))  # the last is the best, so that its weights are the ones that stay
+        model, reports = start(config, folder=folder, validate=partial(drawing, falling))
         list(reports)
         seen.append(model)
     assert same(seen[0], seen[1])
@@ -247,7 +104,7 @@ def test_the_weights_of_the_best_validation_are_the_ones_that_stay(start):
 
 def test_validation_sees_the_model_in_evaluation_mode_and_training_goes_on_in_training_mode(start):
     modes = []
-    model, reports = start(validate=lambda m: modes.append(m.training) or 1.0)
+    _, reports = start(validate=lambda m: modes.append(m.training) or 1.0)
     for _ in reports:
         pass
     assert modes == [False] * 5
@@ -285,6 +142,15 @@ def test_a_last_update_that_breaks_the_weights_is_a_divergence_too(start):
 def test_another_seed_draws_other_dropout_and_the_same_seed_the_same(start):
     runs = [list(start(replace(CONFIG, seed=seed), folder=f"{i}")[1])[-1].loss for i, seed in enumerate((7, 7, 8))]
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_every_step_draws_a_dropout_of_its_own(start):
+    """The same batch, weights that hardly move: only the masks can change the loss."""
+    still = replace(OPTIMIZER, learning_rate=1e-30)
+    config = replace(CONFIG, optimizer=still, report_every=1, valid_every=26, snapshot_every=26)
+    _, reports = start(config, batch_at=lambda step: batch_at(0))
+    losses = [report.loss for report in reports]
+    assert len(set(losses)) == len(losses) == 26
 
 
 def test_a_gradient_longer_than_the_limit_is_scaled_down_to_it(start, make_gpt):

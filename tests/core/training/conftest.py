@@ -1,0 +1,24 @@
+"""Runs of the loop, to be taken to their end, closed or resumed."""
+
+import pytest
+from folds import CAUSAL, CONFIG, batch_at, plain, validate
+
+from plm_core.training.loop import train
+from plm_core.training.snapshot import Snapshots
+
+
+@pytest.fixture
+def start(make_gpt, device, tmp_path):
+    """Starts a run: a fresh model and the generator of its reports."""
+
+    def start(config=CONFIG, folder="snapshots", validate=validate, batch_at=batch_at, **model):
+        model = make_gpt(**({"dropout": 0.3} | model))
+        return model, train(model, CAUSAL.loss, batch_at, validate, config, device, Snapshots(tmp_path / folder))
+
+    return start
+
+
+@pytest.fixture
+def undisturbed(start):
+    model, reports = start(folder="undisturbed")
+    return model, plain(reports)

@@ -1,0 +1,35 @@
+"""A small run with dropout, several validations and snapshots, and what two of them are compared by."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import torch
+
+from plm_core.objectives import OBJECTIVES
+from plm_core.text.views import items_at
+from plm_core.training.loop import LoopConfig
+from plm_core.training.optimizer import OptimizerConfig
+
+CAUSAL = OBJECTIVES["causal"]
+OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=3)
+CONFIG = LoopConfig(seed=7, steps=26, batch=8, optimizer=OPTIMIZER, report_every=2, valid_every=6, snapshot_every=4)
+ROWS = np.random.default_rng(5).integers(37, size=(99, 12))
+
+
+def batch_at(step):
+    return CAUSAL.batch(ROWS[items_at(13, step, 8, 90)])
+
+
+@torch.no_grad()
+def validate(model):
+    loss = CAUSAL.loss(model, CAUSAL.batch(ROWS[90:]))
+    return float(loss.nats / loss.count)
+
+
+def plain(reports):
+    """Reports without the wall clock."""
+    return [asdict(replace(report, seconds=0.0)) for report in reports]
+
+
+def same(model, other):
+    return all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))

@@ -1,0 +1,39 @@
+"""The machine's facts come from the machine or its environment."""
+
+import pytest
+import torch
+
+from plm_core.config import BadInput
+from plm_core.training.device import Device, prepare
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Leaves torch as it was found."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_environment_overrides_the_tasks_number_of_threads(monkeypatch):
+    monkeypatch.delenv("PLM_THREADS", raising=False)
+    assert prepare(threads=1).threads == torch.get_num_threads() == 1
+    monkeypatch.setenv("PLM_THREADS", "2")
+    assert prepare(threads=1).threads == torch.get_num_threads() == 2
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-1", "", "1.5"])
+def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, value):
+    monkeypatch.setenv("PLM_THREADS", value)
+    with pytest.raises(BadInput, match=rf"^PLM_THREADS: found '{value}'; expected a whole number"):
+        prepare()
+
+
+@pytest.mark.parametrize("hardware", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_bfloat16_is_used_where_it_is_asked_for_and_there(hardware, precision):
+    device = Device(torch.device("cpu"), 1, bfloat16=hardware)
+    with device.autocast(precision):
+        product = torch.ones(5, 7) @ torch.ones(7, 3)
+    assert product.dtype == (torch.bfloat16 if hardware and precision == "bfloat16" else torch.float32)

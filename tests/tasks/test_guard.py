@@ -1,0 +1,89 @@
+"""The guard notices every kind of edit while it watches, and nothing else."""
+
+import importlib
+import os
+import sys
+import time
+
+import pytest
+
+from plm_core.config import BadInput
+from tasks.seam.guard import Edited, Guard
+
+PARAMS = "a: {x: 1, y: 5}\nb: {z: 7}\n"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with parameters, inputs and a loaded source file of the project's packages."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "data/sub").mkdir(parents=True)
+    (tmp_path / "data/sub/x.bin").write_bytes(b"13")
+    (tmp_path / "file.bin").write_bytes(b"99")
+    (tmp_path / "plm_core_of_test.py").write_text("VALUE = 1\n")
+    old = time.time() - 1e6
+    os.utime(tmp_path / "plm_core_of_test.py", (old, old))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "plm_core.of_test", importlib.import_module("plm_core_of_test"))
+    yield tmp_path
+    sys.modules.pop("plm_core_of_test", None)
+
+
+@pytest.fixture
+def guard(place):
+    return Guard(["a"], [place / "data", place / "file.bin"])
+
+
+def rewrite(path, text):
+    path.write_text(text)
+
+
+EDITS = {
+    "a parameter": (lambda p: rewrite(p / "params.yaml", PARAMS.replace("5", "6")), r"params\.yaml \(a\)"),
+    "a section that vanishes": (lambda p: rewrite(p / "params.yaml", "b: 1\n"), r"^a: no such section"),
+    "a source file": (lambda p: rewrite(p / "plm_core_of_test.py", "VALUE = 2\n"), r"^plm_core_of_test\.py: changed"),
+    "a source file that vanishes": (lambda p: (p / "plm_core_of_test.py").unlink(), r"^plm_core_of_test\.py: changed"),
+    "an input": (lambda p: rewrite(p / "file.bin", "98"), r"file\.bin: changed"),
+    "an input that vanishes": (lambda p: (p / "file.bin").unlink(), r"file\.bin: changed"),
+    "a file of an input folder": (lambda p: rewrite(p / "data/sub/x.bin", "14"), r"data: changed"),
+    "a new file in an input folder": (lambda p: rewrite(p / "data/y.bin", ""), r"data: changed"),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_an_edit_is_noticed_and_named(place, guard, what):
+    guard.check()
+    edit, message = EDITS[what]
+    edit(place)
+    with pytest.raises(BadInput, match=message):
+        guard.check()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda p: rewrite(p / "params.yaml", "# a comment\n" + PARAMS.replace("7", "8")),
+        lambda p: rewrite(p / "plm_core_of_test.py", "VALUE = 1\n"),
+        lambda p: rewrite(p / "other.py", "VALUE = 3\n"),
+    ],
+    ids=["another section", "a source file saved unchanged", "a file that nobody loaded"],
+)
+def test_what_changes_no_result_is_no_edit(place, guard, edit):
+    edit(place)
+    guard.check()
+
+
+def test_a_source_file_newer_than_the_process_may_not_be_the_one_that_was_loaded(place):
+    ahead = time.time() + 1e6
+    os.utime(place / "plm_core_of_test.py", (ahead, ahead))
+    with pytest.raises(Edited, match=r"plm_core_of_test\.py"):
+        Guard(["a"], [])
+
+
+def test_the_digest_of_the_code_is_that_of_its_content(place, guard):
+    assert Guard([], []).code == guard.code
+    (place / "plm_core_of_test.py").write_text("VALUE = 2\n")
+    old = time.time() - 1e6
+    os.utime(place / "plm_core_of_test.py", (old, old))
+    assert Guard([], []).code != guard.code
