@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -76,6 +77,8 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if origin is dict and isinstance(value, Mapping):
         return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
     if kind is float and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise BadInput(f"{where}: found {value}; expected a finite number")
         return float(value)
     if kind in (int, str, bool) and type(value) is kind:
         return value

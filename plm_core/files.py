@@ -12,6 +12,8 @@ from plm_core.config import BadInput
 CHECKSUMS = "SHA256SUMS"
 """The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
 
+RESTORE = "restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
+
 
 def sha256_text(text: str) -> str:
     """The sha256 (hex) of the text's UTF-8 bytes."""
@@ -40,8 +42,7 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
     absent, never half of one. With ``checksums`` a ``SHA256SUMS`` of its files is added.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = _temporary(path)
     temporary.mkdir()
     try:
         yield temporary
@@ -52,6 +53,7 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
         _flush(temporary)
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
         temporary.rename(path)
         _flush(path.parent)
@@ -60,16 +62,23 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def atomic_text(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never a part."""
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a name to write to that becomes ``path`` when the block ends well, and vanishes when it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
-        temporary.write_text(text, encoding="utf-8")
+        yield temporary
         _flush(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def atomic_text(path: Path, text: str) -> None:
+    """Write a text file so that readers see the old content or the new, never a part."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_checksums(folder: Path) -> None:
@@ -88,18 +97,34 @@ def verify_checksums(folder: Path) -> None:
     listing = folder / CHECKSUMS
     if not listing.is_file():
         raise BadInput(f"{listing}: missing; expected a folder written by this pipeline")
-    lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
+    *lines, rest = listing.read_bytes().decode("utf-8", errors="replace").split("\n")
+    recorded = {}
     for number, line in enumerate(lines, start=1):
         expected, _, name = line.partition("  ")
         if len(expected) != 64 or not name:
             raise BadInput(f"{listing}:{number}: damaged line; expected '<sha256>  <file name>'")
-        if not (folder / name).is_file():
-            raise BadInput(f"{folder / name}: missing; expected the file listed in {listing}:{number}")
+        recorded[name] = expected
+    present = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p != listing}
+    for name in recorded.keys() - present:
+        raise BadInput(f"{folder / name}: missing, though {listing} names it; {RESTORE}")
+    if rest or present - recorded.keys():
+        odd = ", ".join(sorted(present - recorded.keys())) or "its last line has no end"
+        raise BadInput(f"{listing}: does not name every file that lies there ({odd}); {RESTORE}")
+    for name, expected in recorded.items():
         if (found := sha256_file(folder / name)) != expected:
             raise BadInput(
-                f"{folder / name}: checksum {found[:12]} differs from the recorded {expected[:12]}: the file is "
-                "damaged; restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
+                f"{folder / name}: checksum {found[:12]} differs from the recorded {expected[:12]}: damaged; {RESTORE}"
             )
+
+
+def _temporary(path: Path) -> Path:
+    """The hidden name under which ``path`` is written; what killed processes left under such names goes."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _flush(path: Path) -> None:

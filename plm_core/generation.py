@@ -27,6 +27,8 @@ class SamplingConfig:
     """Of the draws; equal seeds give equal texts."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed: {self.seed}; expected a whole number from 0 to 2**63 - 1")
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens: {self.max_new_tokens}; expected at least 1")
         if self.temperature < 0 or self.top_k < 0:

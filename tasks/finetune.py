@@ -35,6 +35,9 @@ SPLITS = [paths.CORPUS / f"{name}.parquet" for name in ("train", "valid", "test"
 SECTIONS = ["finetune.train_examples", "finetune.heldout_examples", "finetune.dropout", "finetune.training"]
 """What a result depends on: not the list of tasks, so that adding one reruns no other."""
 
+SHORTEST_CONTEXT = 8
+"""Start, delimiter and extract token, and a little text."""
+
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -50,6 +53,13 @@ class FinetuneConfig:
     """Before the classifier's linear layer."""
     training: LoopConfig
     """The loop and its optimizer, the same for every task."""
+
+    def __post_init__(self) -> None:
+        for name in ("train_examples", "heldout_examples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: {self.dropout}; expected at least 0 and below 1")
 
 
 class Rows(NamedTuple):
@@ -129,7 +139,7 @@ def fit(
         return predict(model, valid_set.encoded, loop.batch, device.device)[1]
 
     reports = train(classifier, classification_loss, batch_at, validate, loop, device, snapshots)
-    seen = list(reports) if run is None else follow(reports, loop.steps, run)
+    seen = list(reports) if run is None else follow(reports, loop.steps, run, "finetune")
     predictions, _ = predict(classifier, test_set.encoded, loop.batch, device.device)
     return Outcome(classifier, seen, train_set, test_set, predictions)
 
@@ -159,6 +169,8 @@ def _rows(split: Path, task: GlueTask, config: FinetuneConfig, pretrained: check
             f"{split}: gives no example for this task; expected paragraphs of fitting length (finetune.tasks)"
         )
     context = pretrained.model.config.context
+    if context < SHORTEST_CONTEXT:
+        raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
     return Rows(list(examples), [(encode(e, pretrained.tokenizer, context), e.label) for e in examples])
 
 

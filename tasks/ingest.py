@@ -13,7 +13,6 @@ def ingest() -> None:
     config = params.section("ingest", IngestConfig)
     with stage("ingest", ["ingest"], [Path(config.input)], paths.METRICS / "ingest.json") as run:
         documents = sorted((Document(**row) for row in open_source(config)), key=lambda d: d.id)
-        paths.RAW.unlink(missing_ok=True)
         run.metrics["documents"] = write_documents(paths.RAW, documents)
         run.metrics["bytes"] = sum(len(d.text.encode()) for d in documents)
         run.outputs.append(paths.RAW)

@@ -1,6 +1,7 @@
 """Stage pack: the training and validation splits as token stores (the test split is read as text)."""
 
 from plm_core.corpus.document import read_documents
+from plm_core.files import verify_checksums
 from plm_core.text.store import write_store
 from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
 from tasks.seam import paths
@@ -11,6 +12,7 @@ def pack() -> None:
     """Write one token store a split."""
     inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", paths.TOKENIZER]
     with stage("pack", [], inputs, paths.METRICS / "pack.json") as run:
+        verify_checksums(paths.TOKENIZER)
         tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
         for name in ("train", "valid"):
             documents = ((d.id, d.text) for d in read_documents(paths.CORPUS / f"{name}.parquet"))

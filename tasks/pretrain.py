@@ -9,6 +9,7 @@ from torch import nn
 
 from plm_core import checkpoint
 from plm_core.config import digest
+from plm_core.files import verify_checksums
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.loss import Batch
 from plm_core.text.store import TokenStore
@@ -40,6 +41,10 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective: found {self.objective!r}; expected one of {', '.join(OBJECTIVES)}")
+        if "vocab_size" in self.model:
+            raise ValueError("model.vocab_size: comes from tokenizer.vocab_size; expected it to be left out")
+        if self.valid_windows < 1:
+            raise ValueError(f"valid_windows: {self.valid_windows}; expected at least 1")
 
 
 def pretrain(name: str) -> None:
@@ -50,6 +55,7 @@ def pretrain(name: str) -> None:
     metrics_file = paths.METRICS / f"pretrain-{name}.json"
     with stage(f"pretrain-{name}", [section], [paths.TOKENS, paths.TOKENIZER], metrics_file) as run:
         device = prepare()
+        verify_checksums(paths.TOKENIZER)
         tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
         torch.manual_seed(stream_seed(loop.seed, "weights"))
         shape = config.model | {"vocab_size": tokenizer.vocab_size}
@@ -67,7 +73,9 @@ def pretrain(name: str) -> None:
             return float(sum(loss.nats.double() for loss in losses) / sum(loss.count for loss in losses))
 
         snapshots = Snapshots(paths.SNAPSHOTS / digest(config, run.inputs, run.guard.code)[:16])
-        reports = follow(train(model, objective.loss, batch_at, validate, loop, device, snapshots), loop.steps, run)
+        reports = follow(
+            train(model, objective.loss, batch_at, validate, loop, device, snapshots), loop.steps, run, section
+        )
         best = best_report(reports)
         described = checkpoint.CheckpointConfig(
             format=checkpoint.FORMAT,

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_core.config import BadInput
+from plm_core.files import RESTORE, atomic_file
 
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "text", "source", "metadata")])
 ROWS_AT_ONCE = 1024
@@ -32,32 +34,37 @@ def write_documents(path: Path, documents: Iterable[Document]) -> int:
 
     The metadata are a JSON object in a string column, so that sources with different fields share one table.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     written = 0
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-        rows: list[dict[str, str]] = []
-        for document in documents:
-            metadata = json.dumps(document.metadata, sort_keys=True, ensure_ascii=False)
-            rows.append({"id": document.id, "text": document.text, "source": document.source, "metadata": metadata})
-            if len(rows) == ROWS_AT_ONCE:
-                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-                written, rows = written + len(rows), []
-        writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-    return written + len(rows)
+    with (
+        atomic_file(path) as temporary,
+        pq.ParquetWriter(temporary, SCHEMA, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        stream = iter(documents)
+        while rows := [_row(document) for document in islice(stream, ROWS_AT_ONCE)]:
+            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+            written += len(rows)
+    return written
 
 
 def read_documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a Parquet file in order, holding a few at a time.
 
     Raises:
-        BadInput: the file is missing or not a Parquet file with the columns above.
+        BadInput: the file is missing, damaged, or has other columns than those above.
     """
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=SCHEMA.names):
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if file.schema_arrow.names != SCHEMA.names:
+                raise BadInput(f"{path}: has the columns {file.schema_arrow.names}; expected {SCHEMA.names}")
+            for batch in file.iter_batches(ROWS_AT_ONCE):
                 for row in batch.to_pylist():
                     yield Document(row["id"], row["text"], row["source"], json.loads(row["metadata"]))
     except FileNotFoundError:
         raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
-    except pa.ArrowInvalid as error:
-        raise BadInput(f"{path}: not a readable corpus ({error}); expected Parquet with {SCHEMA.names}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadInput(f"{path}: damaged, or not a corpus ({error}); {RESTORE}") from error
+
+
+def _row(document: Document) -> dict[str, str]:
+    metadata = json.dumps(document.metadata, sort_keys=True, ensure_ascii=False)
+    return {"id": document.id, "text": document.text, "source": document.source, "metadata": metadata}

@@ -117,7 +117,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
             num_threads=TRAINING_THREADS,
             minloglevel=2,
         )
-    except (RuntimeError, OSError) as error:
+    except RuntimeError as error:
         raise BadInput(_explain(str(error), config)) from error
     found = len(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
     if found != config.vocab_size:

@@ -3,6 +3,7 @@
 Used by pretraining and fine-tuning. Shapes: see the objectives.
 """
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
@@ -114,9 +115,12 @@ def train(
         done = report.step
         if done % config.valid_every == 0 or done == config.steps:
             model.eval()
-            report = replace(report, valid_loss=validate(model))
-            if report.valid_loss is not None and report.valid_loss < best_loss:
-                best, best_step, best_loss = _weights(model), done, report.valid_loss
+            valid_loss = validate(model)
+            if not math.isfinite(valid_loss):
+                raise _diverged(done, f"the validation loss is {valid_loss}", config)
+            report = replace(report, valid_loss=valid_loss)
+            if valid_loss < best_loss:
+                best, best_step, best_loss = _weights(model), done, valid_loss
         reports.append(report)
         progress = Progress(done, best_step, [asdict(replace(r, seconds=0.0)) for r in reports])
         if done % config.snapshot_every == 0 and done < config.steps:
@@ -183,11 +187,16 @@ def _require_finite(steps: range, losses: Tensor, norms: Tensor, config: LoopCon
     bad = ~(torch.isfinite(losses) & torch.isfinite(norms))
     if bad.any():
         first = int(bad.nonzero()[0])
-        raise Diverged(
-            f"optimizer.learning_rate: at step {steps[first] + 1} the loss is {float(losses[first])} and the gradient "
-            f"norm {float(norms[first])}; expected finite numbers: lower the learning rate "
-            f"({config.optimizer.learning_rate}) or lengthen the warm-up ({config.optimizer.warmup_steps} steps)"
-        )
+        what = f"the loss is {float(losses[first])} and the gradient norm {float(norms[first])}"
+        raise _diverged(steps[first] + 1, what, config)
+
+
+def _diverged(step: int, what: str, config: LoopConfig) -> Diverged:
+    rate, warmup = config.optimizer.learning_rate, config.optimizer.warmup_steps
+    return Diverged(
+        f"optimizer.learning_rate: at step {step} {what}; expected finite numbers: lower the learning rate ({rate}) or "
+        f"lengthen the warm-up ({warmup} steps)"
+    )
 
 
 def _weights(model: nn.Module) -> dict[str, Any]:

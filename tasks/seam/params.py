@@ -33,7 +33,7 @@ def read(name: str) -> Any:
         value = yaml.load(PARAMS.read_text(encoding="utf-8"), _StrictLoader)
     except FileNotFoundError:
         raise BadInput(f"{PARAMS}: missing; expected to be run in the project's folder") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{PARAMS}: not valid YAML: {' '.join(str(error).split())}") from error
     for depth, key in enumerate(name.split(".")):
         if not isinstance(value, dict) or key not in value:

@@ -63,11 +63,12 @@ def stage(
         guard.check()
         if metrics_file is not None:
             write_metrics(metrics_file, running.metrics)
+    guard.check()  # once more: the end of the MLflow run may have been waited for
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float | int]) -> None:
     """Write numbers as JSON, in their order, whole or not at all."""
-    atomic_text(path, json.dumps(metrics, indent=2) + "\n")
+    atomic_text(path, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
 
 
 def main(run: Callable[[], None]) -> None:

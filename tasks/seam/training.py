@@ -1,25 +1,26 @@
 """Follows a training for a stage: reports to MLflow and the terminal, edits and signals noticed in time."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from plm_core.files import atomic_text
-from plm_core.training.loop import Report
+from plm_core.training.loop import Diverged, Report
 from tasks.seam.progress import Meter
 from tasks.seam.stage import Interrupted, Stage, deferred_signals
 
 
-def follow(reports: Generator[Report, None, None], steps: int, stage: Stage) -> list[Report]:
-    """Consume the reports of ``train`` to the end and return them.
+def follow(reports: Generator[Report, None, None], steps: int, stage: Stage, section: str) -> list[Report]:
+    """Consume the reports of ``train`` to the end and return them; ``section`` holds its parameters.
 
     Raises:
+        Diverged: the loss is not finite; the message names the dotted parameter.
         Interrupted: SIGTERM or SIGINT came; the state of the last report is saved.
         Edited: something the result depends on has changed; the state is saved too.
     """
     seen: list[Report] = []
     with contextlib.closing(reports), deferred_signals() as interrupted, Meter(stage.name, steps) as meter:
-        for report in reports:
+        for report in _named(reports, f"{section}.training"):
             seen.append(report)
             stage.tracker.log(_points(report), report.step)
             meter.update(report.step, _note(report, seen))
@@ -29,6 +30,13 @@ def follow(reports: Generator[Report, None, None], steps: int, stage: Stage) -> 
             if interrupted():
                 raise Interrupted(f"state saved at step {report.step} of {steps}; the next run goes on from there")
     return seen
+
+
+def _named(reports: Iterable[Report], where: str) -> Iterator[Report]:
+    try:
+        yield from reports
+    except Diverged as error:
+        raise Diverged(f"{where}.{error}") from error
 
 
 def write_curve(path: Path, reports: list[Report]) -> None:

@@ -1,6 +1,7 @@
 """A team's own text: a file or a folder of ``.txt``, ``.jsonl`` and ``.parquet`` files. The source ``folder``."""
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -25,15 +26,19 @@ def read(folder: str, text_field: str, id_field: str | None) -> Iterator[Documen
     root = Path(folder)
     if not root.exists():
         raise BadInput(f"{root}: does not exist; expected a file or folder with {', '.join(SUFFIXES)} (ingest.input)")
-    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.suffix in SUFFIXES and p.is_file())
-    if not files or files[0].suffix not in SUFFIXES:
+    found = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+    files = [file for file in found if file.suffix.lower() in SUFFIXES]
+    if not files:
         raise BadInput(f"{root}: nothing to read in it; expected {', '.join(SUFFIXES)} files (ingest.input)")
+    if others := sorted({file.suffix or file.name for file in found if file.suffix.lower() not in SUFFIXES}):
+        what = f"{len(found) - len(files)} files of other kinds are not read ({', '.join(others)})"
+        warnings.warn(f"{root}: {what}; only {', '.join(SUFFIXES)} are", stacklevel=2)
     for file in files:
         name = file.name if file == root else file.relative_to(root).as_posix()
-        if file.suffix == ".txt":
+        if file.suffix.lower() == ".txt":
             yield Document(id=name, text="".join(_lines(file)), source="folder")
             continue
-        rows = _json_rows(file) if file.suffix == ".jsonl" else _parquet_rows(file)
+        rows = _json_rows(file) if file.suffix.lower() == ".jsonl" else _parquet_rows(file)
         for number, row in rows:
             yield _document(row, f"{name}#{number}", f"{file}:{number}", text_field, id_field)
 
@@ -45,6 +50,10 @@ def _document(
     if not isinstance(text, str):
         raise BadInput(
             f"{place}: no text in the field {text_field!r}, only {sorted(row)}; expected text (ingest.text_field)"
+        )
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise BadInput(
+            f"{place}: the field {text_field!r} holds half a surrogate pair (\\ud800 to \\udfff); expected text"
         )
     if id_field is not None and not isinstance(row.get(id_field), str | int):
         raise BadInput(f"{place}: no id in the field {id_field!r}; expected text or a whole number (ingest.id_field)")
@@ -72,8 +81,8 @@ def _json_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadInput(f"{file}:{number}: broken JSON ({error.msg}, column {error.colno})") from None
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{file}:{number}: broken JSON ({error}); expected a JSON object a line") from None
         if not isinstance(row, dict):
             raise BadInput(f"{file}:{number}: found {type(row).__name__}; expected a JSON object a line")
         yield number, row
