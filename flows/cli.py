@@ -202,7 +202,7 @@ def _show_registry(console: Any, registry: Mapping[str, Any]) -> None:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:,.0f}" if value == int(value) and abs(value) >= 100 else f"{value:.4f}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.4f}"
 
 
 def _project() -> Path:
