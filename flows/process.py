@@ -65,7 +65,8 @@ class StageError(Exception):
     @property
     def reason(self) -> str:
         """The line that says why: the stage's own ``error:`` line, else its last, else DVC's message."""
-        said = [line for line in self.tail if not _FAILED.match(line)]
+        shell = signal.strsignal(-self.status) if self.status is not None and self.status < 0 else None
+        said = [line for line in self.tail if line != shell and not _FAILED.match(line)]
         errors = [line for line in said if line.startswith("error: ")]
         dvc = [_FAILED.sub("", line) for line in self.tail if _FAILED.match(line)]
         lines = errors or (said if self.status is not None else dvc) or dvc or said or ["no output"]
@@ -189,7 +190,8 @@ def _failure(stage: str, returned: int, tail: list[str]) -> StageError:
     said = [match for line in tail if (match := _STATUS.search(line))]
     if said:
         status = int(said[-1].group(1))
-        # A shell between DVC and the command turns signal n into 128 + n.
+        # A shell between DVC and the command turns signal n into 128 + n; bash replaces itself by a single
+        # command, dash does not, and says itself what signal ended it ("Killed").
         status = 128 - status if status > 128 else status
         return StageError(stage, status, tail, transient=status < 0 or status == EX_TEMPFAIL)
     if returned < 0 or (returned > 128 and returned - 128 in _SIGNALS):
