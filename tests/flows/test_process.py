@@ -18,8 +18,8 @@ ONE = "stages:\n  one:\n    cmd: {cmd}\n    deps: [code.py]\n    outs: [out.txt]
 
 SLEEPER = """
 import os, signal, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+child = subprocess.Popen(["sleep", "600"])
+stray = subprocess.Popen(["sleep", "600"], start_new_session=True)
 with open("pids", "a") as file:
     file.write(f"{os.getpid()} {child.pid} {stray.pid}\\n")
 try:
