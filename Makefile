@@ -10,7 +10,7 @@ UV := uv==0.13.8
 export DO_NOT_TRACK := true
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo test test-slow check lock clean
+.PHONY: setup demo test test-slow bench-generate check lock clean
 
 setup: $(VENV)/.installed
 
@@ -32,6 +32,9 @@ test: setup check
 
 test-slow: setup
 	pytest -m slow
+
+bench-generate: setup
+	python tests/bench/bench_generate.py
 
 check: setup
 	ruff check .

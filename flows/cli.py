@@ -6,15 +6,25 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from flows import checkpoints
 
 BAD_INPUT = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
 NEWEST = 3
 """How many of the newest versions the tables show, besides those with an alias."""
+SAMPLING: tuple[tuple[str, type, float, str], ...] = (
+    ("max-new-tokens", int, 64, "the longest continuation"),
+    ("temperature", float, 0.8, "divides the logits; 0 takes the likeliest"),
+    ("top-k", int, 50, "draw among the k likeliest tokens; 0 for all"),
+    ("top-p", float, 1.0, "and among the fewest that have this probability together; 1 for all"),
+    ("repetition-penalty", float, 1.0, "above 1, tokens of the text so far become less likely"),
+    ("seed", int, 0, "equal seeds give equal texts"),
+)
+"""The options of ``generate``: name, type, default, help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -132,15 +142,26 @@ def rollback(root: Path, given: argparse.Namespace) -> int:
 
 
 def generate(root: Path, given: argparse.Namespace) -> int:
-    """Continue a prompt with a model of the workspace or of the registry."""
-    local = root / "artifacts/models" / given.model
-    options = [
-        f"--{name}={getattr(given, name.replace('-', '_'))}" for name in ("max-new-tokens", "temperature", "seed")
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = local if local.is_dir() else _registered_checkpoint(root, given.model, Path(folder))
-        command = [sys.executable, "-m", "tasks.generate", given.prompt, f"--checkpoint={checkpoint}", *options]
-        return subprocess.run(command, cwd=root, check=False).returncode
+    """Continue prompts with a model of the workspace or of the registry."""
+    options = [f"--{name}={getattr(given, name.replace('-', '_'))}" for name, *_ in SAMPLING]
+    options.append("--until-end" if given.until_end else "--no-until-end")
+    return checkpoints.run(root, given, "tasks.generate", *options, "--", *given.prompts)
+
+
+def attend(root: Path, given: argparse.Namespace) -> int:
+    """Draw what each attention head of a model looks at."""
+    return checkpoints.run(root, given, "tasks.attend", f"--out={given.out.resolve()}", "--", given.text)
+
+
+def export(root: Path, given: argparse.Namespace) -> int:
+    """Write a model as a folder of Hugging Face transformers."""
+    return checkpoints.run(root, given, "tasks.export", "--", str(given.folder.resolve()))
+
+
+def import_(root: Path, given: argparse.Namespace) -> int:
+    """Read a folder of Hugging Face transformers as a checkpoint of the workspace."""
+    command = [sys.executable, "-m", "tasks.import_", f"--name={given.name}", "--", str(given.folder.resolve())]
+    return subprocess.run(command, cwd=root, check=False).returncode
 
 
 def ui(root: Path, given: argparse.Namespace) -> int:
@@ -164,13 +185,6 @@ def ui(root: Path, given: argparse.Namespace) -> int:
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     print(f"{given.which}: http://127.0.0.1:{port}   (Ctrl-C ends it)", flush=True)
     return subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=False).returncode
-
-
-def _registered_checkpoint(root: Path, name: str, target: Path) -> Path:
-    from flows import registry
-
-    with registry.opened(root) as opened:
-        return opened.checkpoint(opened.get(name), target)
 
 
 def _registry(root: Path) -> dict[str, Any]:
@@ -241,14 +255,26 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("--force", action="store_true", help="even if the gate refuses")
     it = command(rollback, "rollback", "make the previous champion the champion again")
     it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")
-    it = command(generate, "generate", "continue a prompt")
-    it.add_argument("prompt")
+    it = command(generate, "generate", "continue prompts: one is streamed, several are read together")
+    it.add_argument("prompts", nargs="+", metavar="prompt")
+    checkpoints.add_options(it)
+    for name, kind, default, text in SAMPLING:
+        it.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (default: %(default)s)")
     it.add_argument(
-        "--model", default="champion", help="a trained section, a version or an alias (default: %(default)s)"
+        "--until-end", action=argparse.BooleanOptionalAction, default=True, help="stop where the model ends the text"
     )
-    it.add_argument("--max-new-tokens", type=int, default=64, help="default: %(default)s")
-    it.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest (default: %(default)s)")
-    it.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    it = command(attend, "attend", "draw what each attention head of a model looks at")
+    it.add_argument("text")
+    checkpoints.add_options(it)
+    it.add_argument("--out", type=Path, default=Path("attention.png"), help="a PNG file (default: %(default)s)")
+    it = command(export, "export", "write a model as a folder that Hugging Face transformers loads")
+    it.add_argument("--to", choices=["hf"], required=True, help="the format: Hugging Face transformers")
+    it.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")
+    checkpoints.add_options(it)
+    it = command(import_, "import", "read a folder of Hugging Face transformers, to start a pretraining from it")
+    it.add_argument("--from", choices=["hf"], required=True, help="the format: Hugging Face transformers")
+    it.add_argument("folder", type=Path, metavar="DIR", help="with config.json, safetensors and tokenizer.model")
+    it.add_argument("--name", required=True, help="it becomes artifacts/imported/NAME")
     it = command(ui, "ui", "open the MLflow or the Prefect user interface")
     it.add_argument("which", choices=["mlflow", "prefect"], nargs="?", default="mlflow", help="default: %(default)s")
     it.add_argument("--port", type=int, help="default: 5000 for MLflow, 4200 for Prefect")

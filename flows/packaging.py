@@ -98,7 +98,7 @@ def try_model(registry: Registry, version: Version) -> str | None:
 
 def _wrong_answer(answer: Any) -> str | None:
     rows = answer.get("predictions") if isinstance(answer, dict) else None
-    if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0].get("bits_per_byte"), float):
+    if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0].get("likelihood"), float):
         return None
     return f"its answer to one text is {json.dumps(answer)[:200]}"
 

@@ -44,7 +44,7 @@ class CheckpointConfig:
     step: int
     """The step whose weights these are: the best by validation."""
     valid_nats: float
-    """Validation loss at that step, in nats a prediction."""
+    """Validation loss at that step, in nats a prediction (with next-sentence prediction, the sum of both means)."""
     head: dict[str, Any] | None = None
     """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
 
@@ -66,10 +66,17 @@ class Loaded:
 
 
 def build(architecture: str, model: dict[str, Any], where: str) -> nn.Module:
-    """A freshly initialised model; ``where`` opens the message of a BadInput about its configuration."""
+    """A freshly initialised model; ``where`` opens the message of a BadInput about its configuration.
+
+    ``model`` may name a published size as ``preset``; what stands beside it wins.
+    """
     if architecture not in MODELS:
         raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
     entry = MODELS[architecture]
+    if (preset := model.get("preset")) is not None:
+        if preset not in entry.presets:
+            raise BadInput(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
+        model = {**entry.presets[preset], **{name: value for name, value in model.items() if name != "preset"}}
     return entry.model(from_dict(entry.config, model, f"{where}.model"))
 
 

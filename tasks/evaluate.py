@@ -6,12 +6,17 @@ written: that is how the gate compares a champion with a challenger on the same 
 
 import argparse
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from plm_core import checkpoint
-from plm_core.corpus.document import Document, read_documents
-from plm_core.evaluation.likelihood import QUANTITY, DocumentScore, score, total
+from plm_core.config import BadInput
+from plm_core.corpus.document import read_documents
+from plm_core.evaluation import cloze
+from plm_core.evaluation.likelihood import SCORERS, ScoreFunction
+from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, tokenized, total
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import SamplingConfig, generate
 from plm_core.training.device import Device, prepare
@@ -23,20 +28,21 @@ from tasks.seam.stage import main, stage
 TEST = paths.CORPUS / "test.parquet"
 
 
-@dataclass(frozen=True)
-class EvaluateConfig:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(LikelihoodConfig):
     """Section ``evaluate`` of the parameters."""
 
-    stride: int
-    """Tokens by which the window advances over a long document: the context for disjoint windows, or less."""
     prompts: list[str]
     """The beginnings of the sample texts."""
     sampling: SamplingConfig
     """How samples are drawn."""
+    cloze: list[str] = field(default_factory=list)
+    """Texts with one blank each, written ``___``: the samples of a masked model, which continues no text."""
 
     def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride: {self.stride}; expected at least 1")
+        super().__post_init__()
+        for text in self.cloze:
+            cloze.around(text)
 
 
 def evaluate(name: str) -> None:
@@ -46,20 +52,23 @@ def evaluate(name: str) -> None:
     with stage(f"evaluate-{name}", ["evaluate"], [folder, TEST], paths.METRICS / f"evaluate-{name}.json") as run:
         device = prepare(threads=1)
         loaded = checkpoint.load(folder, device.device)
-        evidence = paths.EVIDENCE / name / "likelihood.csv"
+        evidence, samples = paths.EVIDENCE / name / "likelihood.csv", paths.SAMPLES / f"{name}.json"
+        scorer = SCORERS[loaded.config.objective]
+        # First, for a text of theirs may be refused.
+        lines = json.dumps(_samples(loaded, config, device), indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
-        samples = [_sample(loaded, prompt, config.sampling, draw) for draw, prompt in enumerate(config.prompts)]
-        atomic_text(paths.SAMPLES / f"{name}.json", json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
-        run.metrics |= {
-            QUANTITY: result.bits_per_byte,
-            "nats_per_token": result.nats_per_token,
-            "perplexity": result.perplexity,
-            "tokens": result.tokens,
-            "bytes": result.bytes,
-        }
-        run.outputs += [evidence, paths.SAMPLES / f"{name}.json"]
+        run.metrics[scorer.quantity] = result.bits_per_byte
+        for quantity, score in scorer.beside.items():
+            if rows := _score(score, loaded, _texts(), config, device, quantity):
+                run.metrics[quantity] = total(rows).bits_per_byte
+        run.metrics["nats_per_token"] = result.nats_per_token
+        if loaded.config.objective == "causal":
+            run.metrics["perplexity"] = result.perplexity
+        run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
+        atomic_text(samples, lines + "\n")
+        run.outputs += [evidence, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
-        print(f"{name}: {result.bits_per_byte:.4f} {QUANTITY}, perplexity {result.perplexity:.1f} a token")
+        print(f"{name}: {result.bits_per_byte:.4f} {scorer.quantity}, {result.nats_per_token:.4f} nats a token")
 
 
 def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
@@ -69,24 +78,55 @@ def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
     _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence / "likelihood.csv")
 
 
-def _sample(loaded: checkpoint.Loaded, prompt: str, sampling: SamplingConfig, draw: int) -> dict[str, str]:
-    """One sample text; each prompt draws with a seed of its own, or all would go the same way."""
-    own = replace(sampling, seed=sampling.seed + draw)
-    return {"prompt": prompt, "continuation": generate(loaded.model, loaded.tokenizer, prompt, own)}
-
-
 def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[DocumentScore]:
+    """The scores by which models of this objective are compared, written as evidence."""
+    scorer = SCORERS[loaded.config.objective]
     documents = list(read_documents(TEST))
-    pairs = ((loaded.tokenizer.encode(d.text), len(d.text.encode())) for d in documents)
-    stride = min(config.stride, loaded.model.config.context)
-    rows: list[tuple[Document, DocumentScore]] = []
-    with Meter("documents", len(documents)) as meter:
-        for document, result in zip(documents, score(loaded.model, pairs, stride, device), strict=True):
-            rows.append((document, result))
-            meter.update(len(rows))
-    lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), QUANTITY) for d, s in rows)
+    scores = _score(scorer.score, loaded, [d.text for d in documents], config, device, "documents")
+    rows = zip(documents, scores, strict=True)
+    lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), scorer.quantity) for d, s in rows)
     write_rows(evidence, LIKELIHOOD_COLUMNS, lines)
-    return [result for _, result in rows]
+    return scores
+
+
+def _texts() -> list[str]:
+    return [document.text for document in read_documents(TEST)]
+
+
+def _score(
+    score: ScoreFunction,
+    loaded: checkpoint.Loaded,
+    texts: Sequence[str],
+    config: EvaluateConfig,
+    device: Device,
+    what: str,
+) -> list[DocumentScore]:
+    read = (tokenized(text, loaded.tokenizer) for text in texts)
+    scores: list[DocumentScore] = []
+    with Meter(what, len(texts)) as meter:
+        for result in score(loaded.model, read, config, device):
+            scores.append(result)
+            meter.update(len(scores))
+    return scores
+
+
+def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
+    """Continuations, or the fillings of a masked model; each prompt draws with a seed of its own, or all would go the
+    same way.
+
+    Raises:
+        BadInput: a text of ``cloze`` is longer than the model's context.
+    """
+    if loaded.config.objective != "masked":
+        seeds = [replace(config.sampling, seed=config.sampling.seed + draw) for draw in range(len(config.prompts))]
+        pairs = zip(config.prompts, seeds, strict=True)
+        return [{"prompt": prompt, "continuation": generate(loaded, prompt, own)} for prompt, own in pairs]
+    try:
+        return [
+            {"cloze": text, "fills": cloze.fill(loaded.model, loaded.tokenizer, text, device)} for text in config.cloze
+        ]
+    except ValueError as error:
+        raise BadInput(f"evaluate.{error}") from error
 
 
 if __name__ == "__main__":

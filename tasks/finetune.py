@@ -18,8 +18,9 @@ from plm_core import checkpoint
 from plm_core.config import BadInput, digest
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation.metrics import classification_scores, majority_accuracy
-from plm_core.finetuning.classifier import Classifier, classification_loss, collate, encode, predict
+from plm_core.finetuning.classifier import Classifier, Row, classification_loss, collate, predict
 from plm_core.finetuning.examples import Example, sample
+from plm_core.finetuning.layouts import LAYOUTS
 from plm_core.finetuning.table import GlueTask, task_of
 from plm_core.objectives.loss import Batch
 from plm_core.text.views import items_at, stream_seed
@@ -63,10 +64,10 @@ class FinetuneConfig:
 
 
 class Rows(NamedTuple):
-    """A split of a GLUE-like task: its examples, and their token ids with their classes."""
+    """A split of a GLUE-like task: its examples, and the same as the model reads them."""
 
     examples: list[Example]
-    encoded: list[tuple[list[int], int]]
+    encoded: list[Row]
 
 
 class Outcome(NamedTuple):
@@ -92,8 +93,8 @@ def finetune(name: str, task_name: str) -> None:
         write_evidence(evidence, task, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
-        labels = [label for _, label in outcome.test.encoded]
-        majority = majority_accuracy([label for _, label in outcome.train.encoded], labels)
+        labels = [row.label for row in outcome.test.encoded]
+        majority = majority_accuracy([row.label for row in outcome.train.encoded], labels)
         run.metrics |= classification_scores(task.metrics, outcome.predictions, labels)
         run.metrics |= {
             "majority_accuracy": majority,
@@ -129,7 +130,9 @@ def fit(
     parts = [_rows(split, task, config, pretrained) for split in SPLITS]
     train_set, valid_set, test_set = parts
     torch.manual_seed(stream_seed(loop.seed, "head"))
-    classifier = Classifier(pretrained.model, len(task.labels), config.dropout).to(device.device)
+    classifier = Classifier(
+        pretrained.model, LAYOUTS[pretrained.config.objective], len(task.labels), config.dropout
+    ).to(device.device)
 
     def batch_at(step: int) -> Batch:
         chosen = items_at(stream_seed(loop.seed, "order"), step, loop.batch, len(train_set.encoded))
@@ -171,7 +174,8 @@ def _rows(split: Path, task: GlueTask, config: FinetuneConfig, pretrained: check
     context = pretrained.model.config.context
     if context < SHORTEST_CONTEXT:
         raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
-    return Rows(list(examples), [(encode(e, pretrained.tokenizer, context), e.label) for e in examples])
+    layout = LAYOUTS[pretrained.config.objective]
+    return Rows(list(examples), [Row(*layout.write(e, pretrained.tokenizer, context), e.label) for e in examples])
 
 
 if __name__ == "__main__":

@@ -1,36 +1,52 @@
-"""The `generate` command: a continuation of a prompt, streamed. `python -m tasks.generate PROMPT --checkpoint DIR`."""
+"""The `generate` command: prompts continued by a model. `python -m tasks.generate PROMPT ... --checkpoint DIR`.
+
+One prompt is streamed; several are read together and printed when all are done, with an empty line between.
+"""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from plm_core import checkpoint
 from plm_core.config import from_dict
-from plm_core.generation import SamplingConfig, stream
+from plm_core.generation import SamplingConfig, generate_batch, stream
 from plm_core.training.device import prepare
 from tasks.seam.stage import main
 
 
-def generate(folder: Path, prompt: str, sampling: SamplingConfig) -> None:
-    """Print the prompt and, piece by piece, what the model makes of it."""
+def generate(folder: Path, prompts: Sequence[str], sampling: SamplingConfig) -> None:
+    """Print each prompt with what the model makes of it.
+
+    Raises:
+        BadInput: the checkpoint is damaged, or its model does not continue texts.
+    """
     loaded = checkpoint.load(folder, prepare().device)
-    print(prompt, end="", flush=True)
-    for piece in stream(loaded.model, loaded.tokenizer, prompt, sampling):
+    if len(prompts) > 1:
+        continuations = generate_batch(loaded, prompts, sampling)
+        print(*(p + c for p, c in zip(prompts, continuations, strict=True)), sep="\n\n")
+        return
+    pieces = stream(loaded, prompts[0], sampling)
+    print(prompts[0] + next(pieces), end="", flush=True)
+    for piece in pieces:
         print(piece, end="", flush=True)
     print()
 
 
 def _run() -> None:
     defaults = SamplingConfig()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prompt")
+    parser = argparse.ArgumentParser(description="Continue prompts with a model.")
+    parser.add_argument("prompts", nargs="+", metavar="PROMPT")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--max-new-tokens", type=int, default=defaults.max_new_tokens)
+    parser.add_argument("--until-end", action=argparse.BooleanOptionalAction, default=defaults.until_end)
     parser.add_argument("--temperature", type=float, default=defaults.temperature)
     parser.add_argument("--top-k", type=int, default=defaults.top_k)
+    parser.add_argument("--top-p", type=float, default=defaults.top_p)
+    parser.add_argument("--repetition-penalty", type=float, default=defaults.repetition_penalty)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     given = vars(parser.parse_args())
-    folder, prompt = given.pop("checkpoint"), given.pop("prompt")
-    generate(folder, prompt, from_dict(SamplingConfig, given, "generate"))
+    folder, prompts = given.pop("checkpoint"), given.pop("prompts")
+    generate(folder, prompts, from_dict(SamplingConfig, given, "generate"))
 
 
 if __name__ == "__main__":

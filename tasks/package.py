@@ -24,7 +24,14 @@ REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "sentencepiece", "to
 
 SIGNATURE = ModelSignature(
     inputs=Schema([ColSpec("string", "text")]),
-    outputs=Schema([ColSpec("string", "text"), ColSpec("string", "continuation"), ColSpec("double", "bits_per_byte")]),
+    outputs=Schema(
+        [
+            ColSpec("string", "text"),
+            ColSpec("string", "continuation"),
+            ColSpec("double", "likelihood"),
+            ColSpec("string", "quantity"),
+        ]
+    ),
     params=ParamSchema(
         [
             ParamSpec("max_new_tokens", DataType.long, 32),

@@ -2,25 +2,38 @@
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from plm_core import checkpoint
-from plm_core.config import digest
+from plm_core.config import BadInput, digest
 from plm_core.files import verify_checksums
-from plm_core.objectives import OBJECTIVES
-from plm_core.objectives.loss import Batch
+from plm_core.objectives import build_objective
+from plm_core.objectives.loss import Batch, Batches, Loss, Objective
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
-from plm_core.text.views import Windows, stream_seed
+from plm_core.text.views import stream_seed
 from plm_core.training.device import prepare
 from plm_core.training.loop import LoopConfig, best_report, train
 from plm_core.training.snapshot import Snapshots
 from tasks.seam import params, paths
 from tasks.seam.stage import main, stage
 from tasks.seam.training import follow, write_curve
+
+SPLITS = ("train", "valid")
+
+
+@dataclass(frozen=True)
+class StartConfig:
+    """Section ``pretrain.<name>.start``: the digest makes it a decision that DVC sees, not a folder that changes."""
+
+    checkpoint: str
+    """A checkpoint's folder, such as ``plm import`` leaves."""
+    sha256: str
+    """Its digest, as ``plm import`` prints it."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +42,18 @@ class PretrainConfig:
 
     architecture: str
     """A name in ``plm_core.models.MODELS``."""
-    objective: str
-    """A name in ``plm_core.objectives.OBJECTIVES``."""
+    objective: dict[str, Any]
+    """``name``, one in ``plm_core.objectives.OBJECTIVES``, and that objective's own parameters."""
     model: dict[str, Any]
-    """The architecture's configuration, without the vocabulary."""
+    """The architecture's configuration, without the vocabulary; ``preset`` names a published size to start from."""
     training: LoopConfig
     """The loop and its optimizer."""
     valid_windows: int = 256
     """How many windows of the validation split choose the best checkpoint."""
+    start: StartConfig | None = None
+    """The checkpoint whose weights and tokenizer the training begins with; null to begin from random weights."""
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise ValueError(f"objective: found {self.objective!r}; expected one of {', '.join(OBJECTIVES)}")
         if "vocab_size" in self.model:
             raise ValueError("model.vocab_size: comes from tokenizer.vocab_size; expected it to be left out")
         if self.valid_windows < 1:
@@ -51,25 +64,29 @@ def pretrain(name: str) -> None:
     """Train the model of section ``pretrain.<name>`` and write its checkpoint and loss curve."""
     section = f"pretrain.{name}"
     config = params.section(section, PretrainConfig)
-    objective, loop = OBJECTIVES[config.objective], config.training
+    objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
     metrics_file = paths.METRICS / f"pretrain-{name}.json"
-    with stage(f"pretrain-{name}", [section], [paths.TOKENS, paths.TOKENIZER], metrics_file) as run:
+    inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
+    with stage(f"pretrain-{name}", [section], inputs, metrics_file) as run:
         device = prepare()
         verify_checksums(paths.TOKENIZER)
         tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
         torch.manual_seed(stream_seed(loop.seed, "weights"))
         shape = config.model | {"vocab_size": tokenizer.vocab_size}
         model: Any = checkpoint.build(config.architecture, shape, section).to(device.device)
-        train_set, valid_set = (_windows(split, model.config.context, tokenizer) for split in ("train", "valid"))
-        held_out = objective.batch(valid_set.first_rows(config.valid_windows))
+        if config.start:
+            start_from(config.start, model, tokenizer, f"{section}.start")
+        train_set, valid_set = (_batches(split, objective, model, tokenizer, loop.batch, section) for split in SPLITS)
+        held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
 
         def batch_at(step: int) -> Batch:
-            return objective.batch(train_set.rows_at(stream_seed(loop.seed, "order"), step, loop.batch))
+            return train_set.at(stream_seed(loop.seed, "order"), step)
 
         @torch.no_grad()
         def validate(candidate: nn.Module) -> float:
-            parts = held_out.split(max(1, len(held_out.inputs) // loop.batch))
-            losses = [objective.loss(candidate, part.to(device.device)) for part in parts]
+            losses: list[Loss] = []
+            for part in held_out:
+                losses.append(objective.loss(candidate, part, losses[-1].carry if losses else None))
             return float(sum(loss.nats.double() for loss in losses) / sum(loss.count for loss in losses))
 
         snapshots = Snapshots(paths.SNAPSHOTS / digest(config, run.inputs, run.guard.code)[:16])
@@ -80,7 +97,7 @@ def pretrain(name: str) -> None:
         described = checkpoint.CheckpointConfig(
             format=checkpoint.FORMAT,
             architecture=config.architecture,
-            objective=config.objective,
+            objective=config.objective["name"],
             model=vars(model.config),
             tokenizer_sha256=tokenizer.sha256,
             step=best.step,
@@ -91,9 +108,10 @@ def pretrain(name: str) -> None:
         write_curve(paths.CURVES / f"{name}.csv", reports)
         run.metrics |= {
             "parameters": sum(p.numel() for p in model.parameters()),
-            "tokens": sum(r.predictions for r in reports),
+            "text_tokens": loop.steps * loop.batch * model.config.context,
+            "predictions": sum(r.predictions for r in reports),
             "best_step": best.step,
-            "valid_nats_per_token": described.valid_nats,
+            "valid_loss": described.valid_nats,
             "final_train_loss": reports[-1].loss,
         }
         run.outputs += [folder, paths.CURVES / f"{name}.csv"]
@@ -101,10 +119,33 @@ def pretrain(name: str) -> None:
     snapshots.remove()
 
 
-def _windows(split: str, context: int, tokenizer: Tokenizer) -> Windows:
+def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where: str) -> None:
+    """Give the model the weights of a checkpoint.
+
+    Raises:
+        BadInput: it is not the checkpoint that ``sha256`` names, of another shape, or made with another tokenizer.
+    """
+    loaded = checkpoint.load(Path(start.checkpoint))
+    if loaded.digest != start.sha256:
+        raise BadInput(f"{where}.sha256: {start.checkpoint} is {loaded.digest}; expected {start.sha256}")
+    if loaded.tokenizer.sha256 != tokenizer.sha256:
+        raise BadInput(
+            f"{where}.checkpoint: {start.checkpoint} was made with another tokenizer; expected in section tokenizer: "
+            f"given: {{file: {start.checkpoint}/{MODEL_FILE}, sha256: {loaded.tokenizer.sha256}}}"
+        )
+    try:
+        model.load_state_dict(loaded.model.state_dict())
+    except RuntimeError as error:
+        raise BadInput(f"{where}.checkpoint: {start.checkpoint} is not of this model's shape: {error}") from error
+
+
+def _batches(split: str, objective: Objective, model: Any, tokenizer: Tokenizer, rows: int, section: str) -> Batches:
     store = TokenStore(paths.TOKENS / split)
     store.require(tokenizer)
-    return Windows(store, context)
+    try:
+        return objective.batches(store, model.config, rows)
+    except ValueError as error:
+        raise BadInput(f"{section}.{error}") from error
 
 
 if __name__ == "__main__":

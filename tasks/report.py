@@ -7,7 +7,7 @@ holds no time and no run id: the same results give the same bytes.
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from plm_core.files import atomic_folder
@@ -15,15 +15,23 @@ from plm_core.finetuning.table import task_of
 from tasks.seam import params, paths
 from tasks.seam.stage import main, stage
 
+SCORES = ("accuracy", "majority_accuracy", "macro_f1", "matthews")
+EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
+"""The quantities that `evaluate.excerpt` cuts short."""
+
 READING = """\
-- **bits per byte**: the model's surprise at held-out text, divided by the text's UTF-8 bytes; lower is better, and
-models
-  with different tokenizers can be compared by it. Perplexity per token cannot: it depends on the tokenizer.
-- **majority class**: the accuracy of always giving the training set's most frequent answer; a model that does not
-beat it has
-  learned nothing about the task. **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for
+- **bits per byte** of any kind: the model's surprise at held-out text, divided by the text's UTF-8 bytes; lower is
+  better, and models with different tokenizers can be compared by it. **Perplexity a token** cannot: it depends on the
+  tokenizer.
+- **bits per byte**, plain: each token given those before it, the likelihood of causal models. **Pseudo**: each token
+  given all others, on both sides, which is not a probability of the text. **Fixed order**: a permutation model that
+  reads from left to right, one order of the many that it learned. **Mean order**: the mean over random orders.
+- **majority class**: the accuracy of always giving the training set's most frequent answer; a model that does not beat
+  it has learned nothing about the task. **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for
   certainty.
-- Every figure is measured on the test split, which no training and no choice of a checkpoint has seen."""
+- A blank's fillings are the likeliest pieces with their probabilities; `▁` is the space before a word.
+- **Bold** is the best of several models. Every figure is measured on the test split, which no training and no choice of
+  a checkpoint has seen."""
 
 STYLE = """\
 body { font: 16px/1.55 system-ui, sans-serif; color: #1c2530; max-width: 60rem; margin: 2rem auto; padding: 0 1.25rem }
@@ -39,12 +47,13 @@ def report() -> None:
     models, tasks = params.names("models"), params.names("finetune.tasks")
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES]
     with (
-        stage("report", ["models", "finetune.tasks"], inputs) as run,
+        stage("report", ["models", "pretrain", "evaluate", "finetune.tasks"], inputs) as run,
         atomic_folder(paths.REPORT, checksums=False) as folder,
     ):
         figures = {f"{model}.svg": _figure([model, *(f"{model}-{task}" for task in tasks)]) for model in models}
         sections = [
-            _results(models),
+            _models(models),
+            _likelihoods(models),
             _finetuned(models, tasks),
             _curves(models),
             _samples(models),
@@ -60,53 +69,67 @@ def report() -> None:
         run.outputs.append(paths.REPORT)
 
 
-def _results(models: Sequence[str]) -> str:
-    rows = []
-    for model in models:
-        trained, measured = _metrics(f"pretrain-{model}"), _metrics(f"evaluate-{model}")
-        rows.append(
-            [
-                model,
-                f"{trained['parameters']:,}",
-                f"{trained['tokens']:,}",
-                f"{trained['best_step']:,}",
-                f"{measured['bits_per_byte']:.4f}",
-                f"{measured['nats_per_token']:.4f}",
-                f"{measured['perplexity']:.1f}",
-            ]
-        )
+def _models(models: Sequence[str]) -> str:
     heads = [
         "model",
+        "architecture",
+        "objective",
         "parameters",
-        "tokens trained on",
+        "text tokens read",
+        "predictions trained on",
         "best step",
-        "bits per byte",
-        "nats a token",
-        "perplexity a token",
     ]
-    corpus = _metrics("clean")
-    note = f"Held-out text: {corpus['test_bytes']:,} bytes, {corpus['test_documents']} documents."
-    return f"## Pretraining\n\n{note}\n\n{_table(heads, rows)}"
+    rows = []
+    for model in models:
+        section, trained = params.read(f"pretrain.{model}"), _metrics(f"pretrain-{model}")
+        counts = [f"{trained[name]:,}" for name in ("parameters", "text_tokens", "predictions", "best_step")]
+        rows.append([model, section["architecture"], _objective(section["objective"]), *counts])
+    return f"## Models\n\n{_table(heads, rows)}"
+
+
+def _objective(section: dict[str, Any]) -> str:
+    options = [f"{name}: {json.dumps(value)}" for name, value in section.items() if name != "name"]
+    return section["name"] + (f" ({', '.join(options)})" if options else "")
+
+
+def _likelihoods(models: Sequence[str]) -> str:
+    measured = [_metrics(f"evaluate-{model}") for model in models]
+    quantities = dict.fromkeys(name for found in measured for name in found if name.endswith("bits_per_byte"))
+    columns = {
+        name.replace("_", " "): _best([f"{found[name]:.4f}" if name in found else "" for found in measured], min)
+        for name in quantities
+    }
+    perplexities = [f"{found['perplexity']:.1f}" if "perplexity" in found else "" for found in measured]
+    columns |= {"perplexity a token": perplexities} if any(perplexities) else {}
+    corpus, excerpt = _metrics("clean"), params.read("evaluate").get("excerpt")
+    notes = [f"Held-out text: {corpus['test_bytes']:,} bytes, {corpus['test_documents']} documents."]
+    if excerpt is not None and set(quantities) & set(EXCERPTS):
+        notes.append(f"Pseudo and mean order are of the first {excerpt:,} tokens of each document only.")
+    if len(quantities) > 1:
+        notes.append(
+            "**Each column is another quantity, for each kind of model predicts a token from other text: compare "
+            "within a column, never across.** What models of different papers have in common is the fine-tuning below."
+        )
+    rows = [[model, *cells] for model, *cells in zip(models, *columns.values(), strict=True)]
+    return "\n\n".join(["## Held-out likelihood", " ".join(notes), _table(["model", *columns], rows)])
 
 
 def _finetuned(models: Sequence[str], tasks: Sequence[str]) -> str:
-    parts = ["## Fine-tuning"] + ([] if tasks else ["No GLUE-like task is named in `finetune.tasks`."])
-    for task in tasks:
-        rows = []
-        for model in models:
-            found = _metrics(f"finetune-{model}-{task}")
-            scores = [f"{found[name]:.3f}" for name in ("accuracy", "majority_accuracy", "macro_f1", "matthews")]
-            rows.append([model, *scores, f"{found['examples']:,}", f"{found['train_examples']:,}"])
-        heads = [
-            "model",
-            "accuracy",
-            "majority class",
-            "macro-F1",
-            "Matthews",
-            "test examples",
-            "training examples",
-        ]
-        parts += [f"**{task}**: {task_of(task).question}", _table(heads, rows)]
+    if not tasks:
+        return "## Fine-tuning\n\nNo GLUE-like task is named in `finetune.tasks`."
+    found = {task: [_metrics(f"finetune-{model}-{task}") for model in models] for task in tasks}
+    accuracies = [[row["accuracy"] for row in rows] for rows in found.values()]
+    means = [sum(values) / len(values) for values in zip(*accuracies, strict=True)]
+    columns = [_best([f"{value:.3f}" for value in values], max) for values in [*accuracies, means]]
+    summary = [[model, *cells] for model, *cells in zip(models, *columns, strict=True)]
+    parts = ["## Fine-tuning", "Accuracy, by task and on average:", _table(["model", *tasks, "mean"], summary)]
+    heads = ["model", "accuracy", "majority class", "macro-F1", "Matthews", "test examples", "training examples"]
+    for task, rows in found.items():
+        scores = {name: [f"{row[name]:.3f}" for row in rows] for name in SCORES}
+        shown = [cells if name == "majority_accuracy" else _best(cells, max) for name, cells in scores.items()]
+        counts = [[f"{row[name]:,}" for row in rows] for name in ("examples", "train_examples")]
+        lines = [list(line) for line in zip(models, *shown, *counts, strict=True)]
+        parts += [f"**{task}**: {task_of(task).question}", _table(heads, lines)]
     return "\n\n".join(parts)
 
 
@@ -121,9 +144,16 @@ def _samples(models: Sequence[str]) -> str:
     for model in models:
         parts.append(f"### {model}")
         for sample in json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")):
-            text = " ".join((sample["prompt"] + sample["continuation"]).split())
-            parts.append(f"~~~~\n{text}\n~~~~")
+            parts.append(f"~~~~\n{_sample(sample)}\n~~~~")
     return "\n\n".join(parts)
+
+
+def _sample(sample: dict[str, Any]) -> str:
+    """A continuation, or a text with a blank and the likeliest pieces for it."""
+    if "cloze" not in sample:
+        return " ".join((sample["prompt"] + sample["continuation"]).split())
+    fills = (f"{piece!r} {probability:.3f}" for piece, probability in sample["fills"])
+    return f"{sample['cloze']}\n{', '.join(fills)}"
 
 
 def _corpus() -> str:
@@ -165,6 +195,14 @@ def _count(metrics: dict[str, Any], name: str) -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _best(cells: Sequence[str], best: Callable[[Iterable[float]], float]) -> list[str]:
+    """The cells of a column with the best of them, as shown, in bold, unless all are; blank cells are no number."""
+    numbers = [float(cell) for cell in cells if cell]
+    if len(set(numbers)) < 2:
+        return list(cells)
+    return [f"**{cell}**" if cell and float(cell) == best(numbers) else cell for cell in cells]
 
 
 def _figure(names: Sequence[str]) -> str:

@@ -1,16 +1,21 @@
 """A checkpoint as an MLflow pyfunc model "from code": registration logs this file, `mlflow models serve` runs it.
 
-The request is a column ``text``; the answer has ``text``, its ``continuation`` and the text's ``bits_per_byte``.
+The request is a column ``text``; the answer has ``text``, its ``continuation`` (empty from a masked model, which
+continues no text), the text's ``likelihood`` in bits a byte, and the ``quantity`` that this is: only numbers of the
+same quantity may be compared. The whole text is scored, also where the evaluation reads excerpts.
 MLflow copies this file and ``plm_core`` into the model: a model of last year is served by last year's code.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
+
+if TYPE_CHECKING:
+    from plm_core.evaluation.scores import Text
 
 
 class CheckpointModel(PythonModel):
@@ -39,6 +44,7 @@ class CheckpointModel(PythonModel):
         Raises:
             MlflowException: a text is empty, or a parameter is out of its range; the server answers 400.
         """
+        from plm_core.evaluation.scores import tokenized
         from plm_core.generation import SamplingConfig, generate
 
         try:
@@ -46,24 +52,26 @@ class CheckpointModel(PythonModel):
         except (TypeError, ValueError) as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
         texts = [str(text) for text in model_input["text"]]
-        if "" in texts:
+        read = [tokenized(text, self.loaded.tokenizer) for text in texts]
+        if not all(text.ids for text in read):
             raise MlflowException.invalid_parameter_value("text: empty; expected at least one character")
-        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        silent = self.loaded.config.objective == "masked"
         return pd.DataFrame(
             {
                 "text": texts,
-                "continuation": [generate(model, tokenizer, text, sampling) for text in texts],
-                "bits_per_byte": self._bits_per_byte(texts),
+                "continuation": ["" if silent else generate(self.loaded, text, sampling) for text in texts],
+                **self._likelihoods(read),
             }
         )
 
-    def _bits_per_byte(self, texts: list[str]) -> list[float]:
-        from plm_core.evaluation.likelihood import score, total
+    def _likelihoods(self, texts: "list[Text]") -> dict[str, list[float] | str]:
+        from plm_core.evaluation.likelihood import SCORERS
+        from plm_core.evaluation.scores import LikelihoodConfig, total
 
-        documents = [(self.loaded.tokenizer.encode(text), len(text.encode())) for text in texts]
-        stride = max(1, self.loaded.model.config.context // 2)
-        scores = score(self.loaded.model, documents, stride, self.device)
-        return [total([document]).bits_per_byte for document in scores]
+        scorer = SCORERS[self.loaded.config.objective]
+        config = LikelihoodConfig(stride=max(1, self.loaded.model.config.context // 2))
+        scores = scorer.score(self.loaded.model, texts, config, self.device)
+        return {"likelihood": [total([score]).bits_per_byte for score in scores], "quantity": scorer.quantity}
 
 
 set_model(CheckpointModel())

@@ -59,6 +59,16 @@ def tokenizer(tokenizers):
 
 
 @pytest.fixture(scope="session")
+def store(tmp_path_factory, documents, tokenizer):
+    """The documents as a token store of several shards."""
+    from plm_core.text.store import TokenStore, write_store
+
+    folder = tmp_path_factory.mktemp("store") / "train"
+    write_store(folder, ((d.id, d.text) for d in documents), tokenizer, shard_tokens=777)
+    return TokenStore(folder)
+
+
+@pytest.fixture(scope="session")
 def device():
     """One thread of the CPU, deterministic: the machine on which results are compared bit by bit."""
     import torch

@@ -1,81 +1,82 @@
-"""A classifier on a causal model, as GPT does it. Radford et al. 2018, sections 3.2 and 3.3.
+"""A classifier on a pretrained model: one linear layer on the vector that stands for an example, all weights trained.
 
-A text becomes start, text, extract; a pair becomes start, A, delimiter, B, extract; the last hidden state, at the
-extract token, goes through one linear layer. Shapes: B rows, T positions, D width, C classes.
+Sources: Radford et al. 2018, section 3.2; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5. How
+examples are written and summed up is in ``layouts.py``. Shapes: B rows, T positions, D width, C classes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.finetuning.examples import Example
-from plm_core.objectives.loss import Batch, Loss
-from plm_core.text.special import BOS, CLS, PAD, SEP
-from plm_core.text.tokenizer import Tokenizer
+from plm_core.finetuning.layouts import Layout
+from plm_core.objectives.loss import Batch, Carry, Loss
+from plm_core.text.special import PAD
+
+
+class Row(NamedTuple):
+    """An example as the model reads it."""
+
+    ids: list[int]
+    segments: list[int]
+    label: int
+    """The class id."""
 
 
 @dataclass(frozen=True)
 class ExampleBatch(Batch):
     """Padded examples: ``inputs`` [B, T] token ids, ``targets`` [B] classes."""
 
-    last: Tensor
-    """Where each row's extract token stands, ``[B]``."""
+    segments: Tensor
+    """The segment of each token, ``[B, T]``."""
+    lengths: Tensor
+    """The tokens of each row, ``[B]``; padding stands behind them."""
 
 
 class Classifier(nn.Module):
-    """A pretrained model with a new linear layer on the hidden state of the extract token."""
+    """A pretrained model with a new head on the summary that its layout names."""
 
-    def __init__(self, backbone: Any, classes: int, dropout: float) -> None:
+    def __init__(self, backbone: Any, layout: Layout, classes: int, dropout: float) -> None:
         super().__init__()
+        width = backbone.config.width
         self.backbone = backbone
+        self.layout = layout
         self.drop = nn.Dropout(dropout)
-        self.head = nn.Linear(backbone.config.width, classes)
-        nn.init.normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        projection = [nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout)] if layout.projected else []
+        self.head = nn.Sequential(*projection, nn.Linear(width, classes))
+        for layer in self.head:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
 
     def forward(self, batch: ExampleBatch) -> Tensor:
-        """The logits ``[B, C]``. Padding stands behind the extract token, where causal attention never looks."""
-        hidden = self.backbone(batch.inputs)
-        rows = torch.arange(len(hidden), device=hidden.device)
-        return self.head(self.drop(hidden[rows, batch.last]))
+        """The logits ``[B, C]``."""
+        summary = self.layout.summary(self.backbone, batch.inputs, batch.segments, batch.lengths)
+        return self.head(self.drop(summary))
 
 
-def classification_loss(model: nn.Module, batch: Batch) -> Loss:
+def classification_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> Loss:
     """-sum log p(class), in nats, over the rows (Radford et al. 2018, equation 4)."""
     return Loss(F.cross_entropy(model(batch).float(), batch.targets, reduction="sum"), batch.count)
 
 
-def encode(example: Example, tokenizer: Tokenizer, context: int) -> list[int]:
-    """The token ids of an example, at most ``context``; the longer text of a pair is cut first, at its end."""
-    a = tokenizer.encode(example.a)
-    if example.b is None:
-        return [BOS, *a[: context - 2], CLS]
-    b = tokenizer.encode(example.b)
-    while len(a) + len(b) > context - 3:
-        (a if len(a) > len(b) else b).pop()
-    return [BOS, *a, SEP, *b, CLS]
-
-
-def collate(rows: Sequence[tuple[list[int], int]]) -> ExampleBatch:
-    """Rows of ``(token ids, class)`` as one batch, padded to the longest."""
-    longest = max(len(ids) for ids, _ in rows)
-    inputs = torch.full((len(rows), longest), PAD)
-    for row, (ids, _) in enumerate(rows):
-        inputs[row, : len(ids)] = torch.tensor(ids)
-    return ExampleBatch(inputs, torch.tensor([c for _, c in rows]), torch.tensor([len(ids) - 1 for ids, _ in rows]))
+def collate(rows: Sequence[Row]) -> ExampleBatch:
+    """Rows as one batch, padded to the longest."""
+    longest = max(len(row.ids) for row in rows)
+    inputs = torch.tensor([row.ids + [PAD] * (longest - len(row.ids)) for row in rows])
+    segments = torch.tensor([row.segments + [0] * (longest - len(row.ids)) for row in rows])
+    lengths = torch.tensor([len(row.ids) for row in rows])
+    return ExampleBatch(inputs, torch.tensor([row.label for row in rows]), segments, lengths)
 
 
 @torch.no_grad()
-def predict(
-    model: nn.Module, rows: Sequence[tuple[list[int], int]], batch: int, device: torch.device
-) -> tuple[list[int], float]:
+def predict(model: nn.Module, rows: Sequence[Row], batch: int, device: torch.device) -> tuple[list[int], float]:
     """The predicted class of each row, in order, and the mean negative log-likelihood of the true ones, in nats."""
     model.eval()
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]))
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
     predictions = [0] * len(rows)
     nats = 0.0
     for start in range(0, len(order), batch):

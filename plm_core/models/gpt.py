@@ -3,8 +3,10 @@
 Section 2.3 of the paper changes GPT (Radford et al. 2018) in four ways, all here: the layer normalisation moves to the
 input of each sub-block, one more follows the last block, the weights of residual layers are scaled at initialisation by
 1/sqrt(N) with N the number of residual layers, and the text is one stream of tokens (no start or end in the model).
+GPT-3 (Brown et al. 2020, section 2.1) is the same model in other sizes, but that every second layer of theirs reads a
+band of positions only; here all read all.
 
-Shapes: B batch, T positions, D width, H heads, V vocabulary.
+Shapes: B rows, T positions, P positions read before, D width, H heads, V vocabulary.
 """
 
 import math
@@ -13,6 +15,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from plm_core.models.blocks import check_ids, check_length, check_sizes
+
+_GPT2 = {"vocab_size": 50257, "context": 1024}
+_GPT3 = {"vocab_size": 50257, "context": 2048}
+PRESETS: dict[str, dict[str, int]] = {
+    # Radford et al. 2019, table 2.
+    "small": _GPT2 | {"layers": 12, "heads": 12, "width": 768},
+    "medium": _GPT2 | {"layers": 24, "heads": 16, "width": 1024},
+    "large": _GPT2 | {"layers": 36, "heads": 20, "width": 1280},
+    "xl": _GPT2 | {"layers": 48, "heads": 25, "width": 1600},
+    # Brown et al. 2020, table 2.1. Two of its rows do not add up: 24 heads of 128 in a width of 2048 (here 16 heads),
+    # and a width of 5140 for 40 heads of 128 (here 5120).
+    "125M": _GPT3 | {"layers": 12, "heads": 12, "width": 768},
+    "350M": _GPT3 | {"layers": 24, "heads": 16, "width": 1024},
+    "760M": _GPT3 | {"layers": 24, "heads": 16, "width": 1536},
+    "1.3B": _GPT3 | {"layers": 24, "heads": 16, "width": 2048},
+    "2.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 2560},
+    "6.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 4096},
+    "13B": _GPT3 | {"layers": 40, "heads": 40, "width": 5120},
+    "175B": _GPT3 | {"layers": 96, "heads": 96, "width": 12288},
+}
+"""The published sizes."""
+
+Cache = tuple[Tensor, ...]
+"""What was read before: ``keep`` [B, P], then keys and values [B, H, P, D/H] of each block in turn."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +61,7 @@ class GPTConfig:
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context", "layers", "heads", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 1")
-        if self.width % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide width {self.width}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: {self.dropout}; expected at least 0 and below 1")
+        check_sizes(self)
 
 
 class Attention(nn.Module):
@@ -52,12 +74,19 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``; position t reads positions up to t."""
+    def forward(self, x: Tensor, visible: Tensor | None, past: Cache) -> tuple[Tensor, Cache]:
+        """``[B, T, D]`` to ``[B, T, D]`` and the keys and values of all P + T positions.
+
+        ``visible`` [B or 1, 1, T, P + T] says what each position reads; None for every position up to its own.
+        """
         B, T, D = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(B, T, D))
+        if past:
+            k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
+        y = F.scaled_dot_product_attention(
+            q, k, v, visible, dropout_p=self.dropout if self.training else 0.0, is_causal=visible is None
+        )
+        return self.out(y.transpose(1, 2).reshape(B, T, D)), (k, v)
 
 
 class Block(nn.Module):
@@ -72,15 +101,16 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * config.width, config.width)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``."""
-        x = x + self.drop(self.attention(self.norm_1(x)))
+    def forward(self, x: Tensor, visible: Tensor | None = None, past: Cache = ()) -> tuple[Tensor, Cache]:
+        """``[B, T, D]`` to ``[B, T, D]`` and the block's keys and values."""
+        y, present = self.attention(self.norm_1(x), visible, past)
+        x = x + self.drop(y)
         # The tanh form is what the released GPT-2 computes (Hendrycks and Gimpel 2016, section 2).
-        return x + self.drop(self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh")))
+        return x + self.drop(self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))), present
 
 
 class GPT(nn.Module):
-    """The decoder: hidden states by ``forward``, next-token logits by ``logits`` with the tied embedding."""
+    """The decoder: hidden states by ``read``, next-token logits by ``logits`` with the tied embedding."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -92,19 +122,47 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         initialise(self)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Token ids ``[B, T]`` to hidden states ``[B, T, D]``.
+    def read(self, ids: Tensor, keep: Tensor | None = None, state: Cache | None = None) -> tuple[Tensor, Cache]:
+        """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
+
+        ``keep`` [B, T] is false where an id is padding, which is never seen and takes no position. ``state`` is what
+        the call before returned; ids then continue that text.
 
         Raises:
-            ValueError: T is larger than ``context``.
+            ValueError: P + T is larger than ``context``, an id is outside the vocabulary, or the state has other rows
+                or layers.
         """
-        T = ids.shape[1]
-        if self.config.context < T:
-            raise ValueError(f"context: a sequence of {T} tokens is longer than the {self.config.context} positions")
-        x = self.drop(self.tokens(ids) + self.positions(torch.arange(T, device=ids.device)))
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
+        B, T = ids.shape
+        past = state[0].shape[1] if state else 0
+        check_length(past + T, self.config.context)
+        check_ids(ids, self.config.vocab_size)
+        if state and len(state[0]) != B:
+            raise ValueError(f"state: holds {len(state[0])} rows; expected the {B} rows of the ids")
+        if state and len(state) != 1 + 2 * self.config.layers:
+            raise ValueError(f"state: is of {len(state) // 2} layers; expected layers {self.config.layers}")
+        visible, kept = None, torch.ones(B, T, dtype=torch.bool, device=ids.device) if keep is None else keep
+        positions = torch.arange(T, device=ids.device).expand(B, T)
+        if keep is not None or state:
+            kept = torch.cat((state[0], kept), dim=1) if state else kept
+            positions = (kept.cumsum(1) - 1).clamp(min=0)[:, past:]
+            causal = torch.ones(T, past + T, dtype=torch.bool, device=ids.device).tril(past)
+            # Padding sees itself, or its softmax would be over nothing.
+            itself = torch.zeros_like(causal).fill_diagonal_(True).roll(past, dims=1)
+            visible = (causal & kept[:, None, None, :]) | itself
+        x = self.drop(self.tokens(ids) + self.positions(positions))
+        present: list[Tensor] = [kept]
+        for i, block in enumerate(self.blocks):
+            x, pair = block(x, visible, state[1 + 2 * i : 3 + 2 * i] if state else ())
+            present += pair
+        return self.norm(x), tuple(present)
+
+    def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
+        """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
+        return self.read(ids, keep)[0]
+
+    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Hidden states ``[B, T, D]`` for a task; GPT has no segments: its examples hold a delimiter instead."""
+        return self(ids, keep)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""

@@ -1,18 +1,22 @@
 """What every objective and the training loop agree on: a batch of rows, and a loss that is a sum and a count.
 
-Shapes: B rows.
+Shapes: B rows, T positions.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from plm_core.text.store import TokenStore
+
 IGNORED = -100
 """The target of a position where no loss is taken (torch's default ``ignore_index``)."""
+
+Carry = tuple[Tensor, ...]
+"""What a model with memory hands from one batch to the next: tensors of B rows, without a gradient."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Loss:
     """Scalar: the summed negative log-likelihood, in nats."""
     count: Tensor
     """Scalar: the number of predictions in the sum. A tensor, so that nobody waits for the device to learn it."""
+    carry: Carry | None = None
+    """What the same rows of the next batch go on from; None for an objective without memory."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,30 @@ class Batch:
             yield type(self)(**dict(zip(columns, values, strict=True)))
 
 
-class Objective(Protocol):
-    """The two functions of an objective."""
+class Batches(Protocol):
+    """The batches that an objective makes of a token store."""
 
-    def batch(self, rows: np.ndarray) -> Batch:
-        """Rows of tokens ``[B, T + 1]`` to a batch."""
+    def at(self, seed: int, step: int) -> Batch:
+        """The batch of a step (from 0): a pure function of these two."""
         ...
 
-    def loss(self, model: Any, batch: Batch) -> Loss:
-        """The loss of a model on a batch."""
+    def held_out(self, count: int) -> list[Batch]:
+        """About ``count`` rows to validate on, always the same; a batch of them may continue the one before."""
+        ...
+
+
+class Objective(Protocol):
+    """The two functions of an objective; its fields are its section of the parameters."""
+
+    def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
+        """Batches of ``rows`` rows for a model of this configuration.
+
+        Raises:
+            ValueError: a parameter does not fit the model's configuration; the message names both.
+            BadInput: the store does not give such batches.
+        """
+        ...
+
+    def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
+        """The loss of a model on a batch, which continues the batch that gave ``carry``."""
         ...

@@ -26,6 +26,16 @@ BYTES_AND_SPECIALS = 256 + len(PIECES) + 1
 
 
 @dataclass(frozen=True)
+class GivenTokenizer:
+    """Section ``tokenizer.given``: the digest makes it a decision that DVC sees, not a file that changes."""
+
+    file: str
+    """A ``tokenizer.model`` with this project's special tokens."""
+    sha256: str
+    """Its digest."""
+
+
+@dataclass(frozen=True)
 class TokenizerConfig:
     """Section ``tokenizer`` of the parameters."""
 
@@ -35,6 +45,8 @@ class TokenizerConfig:
     """Pieces, special tokens and the 256 byte pieces included."""
     character_coverage: float = 0.9999
     """The share of the corpus's characters that get a piece of their own; the rest are spelled in bytes."""
+    given: GivenTokenizer | None = None
+    """A tokenizer to take as it is, such as that of an imported model; null to train one on the corpus."""
 
     def __post_init__(self) -> None:
         if self.vocab_size <= BYTES_AND_SPECIALS:
@@ -85,6 +97,14 @@ class Tokenizer:
     def piece(self, token: int) -> str:
         """The piece with this id, for people to read."""
         return self._model.id_to_piece(token)
+
+    def scores(self) -> list[tuple[str, float]]:
+        """Every piece with its score, in the order of ids, for other programs to build the same tokenizer.
+
+        The score of a unigram piece is its log probability; that of a BPE piece is minus its rank, and the pair whose
+        joined piece has the highest score is merged first. Ids below ``BYTES_AND_SPECIALS`` are not learned: 0.
+        """
+        return [(self._model.id_to_piece(i), self._model.get_score(i)) for i in range(len(self._model))]
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:

@@ -1,6 +1,6 @@
 """Views: pure functions from a step to rows of tokens. What a run reads at a step depends on (seed, step) alone.
 
-Used by training and validation. Shapes: B rows of the global batch, T context, W windows.
+The objectives make their batches of them. Shapes: B rows of the global batch, n tokens a row, W windows.
 """
 
 import functools
@@ -32,34 +32,141 @@ def stream_seed(seed: int, *names: object) -> int:
     return int(digest([seed, *names])[:16], 16) >> 1
 
 
+def draws(seed: int, step: int, row: int) -> np.random.Generator:
+    """The random numbers of one row of one step: a function of these three alone, whatever the size of the batch."""
+    return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, row, step]))
+
+
 @dataclass(frozen=True)
 class Windows:
-    """The stream of a store cut into windows of T + 1 tokens that overlap by one: inputs and their next tokens."""
+    """The stream of a store cut into rows of ``length`` tokens, each beginning ``advance`` after the one before."""
 
     store: TokenStore
-    context: int
-    """T, in tokens."""
+    length: int
+    """n, the tokens of a row."""
+    advance: int
+    """Tokens from one row to the next; less than ``length`` for rows that overlap."""
 
     def __post_init__(self) -> None:
-        if len(self.store) <= self.context:
-            raise BadInput(
-                f"{self.store.folder}: holds {len(self.store)} tokens, fewer than one window of context {self.context} "
-                "+ 1; expected a shorter model.context or more text"
-            )
+        _require(self.store, self.length)
 
     def __len__(self) -> int:
-        """W, the number of windows; at most T tokens at the end of the stream are in none."""
-        return (len(self.store) - 1) // self.context
+        """W, the number of windows; fewer than ``advance`` tokens at the end of the stream are in none."""
+        return (len(self.store) - self.length) // self.advance + 1
 
     def row(self, window: int) -> np.ndarray:
-        """The tokens ``[T + 1]`` of a window."""
-        start = window * self.context
-        return self.store.tokens(start, start + self.context + 1)
+        """The tokens ``[n]`` of a window."""
+        start = window * self.advance
+        return self.store.tokens(start, start + self.length)
 
     def rows_at(self, seed: int, step: int, batch: int) -> np.ndarray:
-        """The rows ``[B, T + 1]`` of a step, in the shuffled order of its epoch."""
+        """The rows ``[B, n]`` of a step, in the shuffled order of its epoch."""
         return np.stack([self.row(int(w)) for w in items_at(seed, step, batch, len(self))])
 
     def first_rows(self, count: int) -> np.ndarray:
         """The first ``count`` windows (or all) in the order of the stream: what validation reads every time."""
         return np.stack([self.row(w) for w in range(min(count, len(self)))])
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The stream of a store as B streams side by side: row r of a step continues row r of the step before.
+
+    What a model with memory reads (Dai et al. 2019, section 3.2). A pass through the store takes ``steps`` steps;
+    each pass begins elsewhere, so that tokens are cut into rows differently.
+    """
+
+    store: TokenStore
+    rows: int
+    """B, the number of streams."""
+    length: int
+    """n, the tokens of a row."""
+    advance: int
+    """Tokens from a row to its continuation; less than ``length`` for rows that look ahead."""
+
+    def __post_init__(self) -> None:
+        _require(self.store, max(self.length, self.rows * self.advance))
+
+    @property
+    def steps(self) -> int:
+        """The steps of one pass."""
+        return len(self.store) // self.rows // self.advance
+
+    def begins(self, step: int) -> bool:
+        """Whether the rows of this step begin a pass, and continue nothing."""
+        return step % self.steps == 0
+
+    def rows_at(self, seed: int, step: int) -> np.ndarray:
+        """The rows ``[B, n]`` of a step (from 0)."""
+        passes, place = divmod(step, self.steps)
+        offset = int(draws(seed, passes, 0).integers(len(self.store)))
+        each = len(self.store) // self.rows
+        starts = [offset + row * each + place * self.advance for row in range(self.rows)]
+        return np.stack([self._around(start % len(self.store)) for start in starts])
+
+    def _around(self, start: int) -> np.ndarray:
+        """The tokens ``[n]`` from ``start``; behind the end of the store comes its beginning."""
+        stop = min(start + self.length, len(self.store))
+        return np.concatenate((self.store.tokens(start, stop), self.store.tokens(0, start + self.length - stop)))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Spans of documents and what may follow them, for next-sentence prediction (Devlin et al. 2019, section 3.1).
+
+    A span may be any contiguous text of a document; EOS is in none. Documents of one token are left out.
+    """
+
+    store: TokenStore
+    length: int
+    """The most tokens of a pair."""
+
+    def __post_init__(self) -> None:
+        if (self._sizes >= 2).sum() < 2:
+            raise BadInput(
+                f"{self.store.folder}: next_sentence draws pairs from at least two documents of two tokens; found "
+                f"{int((self._sizes >= 2).sum())}: expected more documents, or next_sentence: false"
+            )
+
+    @functools.cached_property
+    def _sizes(self) -> np.ndarray:
+        """The tokens of each document, EOS left out."""
+        return np.diff(self.store.offsets) - 1
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        """Up to which item each document reaches: one of ``n`` tokens gives ceil(n / length) items."""
+        return np.cumsum(np.where(self._sizes >= 2, -(-self._sizes // self.length), 0))
+
+    def __len__(self) -> int:
+        """W, the number of items: every token of a document is in at least one."""
+        return int(self._ends[-1])
+
+    def pair(self, item: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
+        """The spans A and B of an item, and whether B follows A: by a fair coin, else it is of another document."""
+        document = int(np.searchsorted(self._ends, item, side="right"))
+        start, stop = int(self.store.offsets[document]), int(self.store.offsets[document + 1]) - 1
+        place = item - (int(self._ends[document - 1]) if document else 0)
+        start = max(start, min(start + place * self.length, stop - self.length))
+        stop = min(stop, start + self.length)
+        cut = start + int(draw.integers(1, stop - start))
+        if draw.random() < 0.5:
+            return self.store.tokens(start, cut), self.store.tokens(cut, stop), True
+        return self.store.tokens(start, cut), self._elsewhere(document, stop - cut, draw), False
+
+    def _elsewhere(self, document: int, length: int, draw: np.random.Generator) -> np.ndarray:
+        """At most ``length`` tokens of another document, the longer ones drawn more often."""
+        first, stop = (int(self._ends[document - 1]) if document else 0), int(self._ends[document])
+        item = int(draw.integers(len(self) - (stop - first)))
+        other = int(np.searchsorted(self._ends, item if item < first else item + stop - first, side="right"))
+        start, stop = int(self.store.offsets[other]), int(self.store.offsets[other + 1]) - 1
+        start += int(draw.integers(max(1, stop - start - length + 1)))
+        return self.store.tokens(start, min(stop, start + length))
+
+
+def _require(store: TokenStore, tokens: int) -> None:
+    if len(store) < tokens:
+        raise BadInput(
+            f"{store.folder}: holds {len(store)} tokens, fewer than the {tokens} that one batch reads; expected a "
+            "shorter model.context, a smaller training.batch or more text"
+        )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from plm_core.config import BadInput
-from plm_core.objectives.loss import Batch, Loss
+from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.text.views import stream_seed
 from plm_core.training.device import Device, Precision
 from plm_core.training.optimizer import OptimizerConfig, learning_rate_at, make_optimizer, set_learning_rate
@@ -83,7 +83,7 @@ class Diverged(BadInput):
 
 def train(
     model: nn.Module,
-    loss_of: Callable[[nn.Module, Batch], Loss],
+    loss_of: Callable[[nn.Module, Batch, Carry | None], Loss],
     batch_at: Callable[[int], Batch],
     validate: Callable[[nn.Module], float],
     config: LoopConfig,
@@ -92,9 +92,10 @@ def train(
 ) -> Generator[Report, None, None]:
     """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
 
-    ``batch_at(step)`` gives the global batch of a step (from 0), ``validate(model)`` the mean nats on held-out data.
-    When the generator ends, the model holds the weights of the best validation. When it is closed at a report, the
-    state of that report is saved, so that the next call goes on from there.
+    ``batch_at(step)`` gives the global batch of a step (from 0), ``loss_of(model, rows, carry)`` its loss, where
+    ``carry`` is what the loss of the same rows left at the step before, ``validate(model)`` the mean nats on held-out
+    data. When the generator ends, the model holds the weights of the best validation. When it is closed at a report,
+    the state of that report is saved, so that the next call goes on from there.
 
     Raises:
         Diverged: the loss or the gradient of a step is not finite; the message names the step.
@@ -102,8 +103,9 @@ def train(
     optimizer = make_optimizer(model, config.optimizer)
     reports: list[Report] = []
     best, best_step = _weights(model), 0
-    if (resumed := snapshots.load(model, optimizer)) is not None:
-        progress, best = resumed
+    carries: list[Carry | None] = [None] * config.accumulation
+    if (resumed := snapshots.load(model, optimizer, config.accumulation)) is not None:
+        progress, best, carries = resumed
         reports = [Report(**report) for report in progress.reports]  # type: ignore[arg-type]
         best_step = progress.best_step
         yield from (replace(report, seconds=0.0) for report in reports)
@@ -111,7 +113,7 @@ def train(
     best_loss = min((r.valid_loss for r in reports if r.valid_loss is not None), default=float("inf"))
     while done < config.steps:
         upto = min(config.steps, done - done % config.report_every + config.report_every)
-        report = _steps(model, optimizer, loss_of, batch_at, range(done, upto), config, device)
+        report = _steps(model, optimizer, loss_of, batch_at, carries, range(done, upto), config, device)
         done = report.step
         if done % config.valid_every == 0 or done == config.steps:
             model.eval()
@@ -124,11 +126,11 @@ def train(
         reports.append(report)
         progress = Progress(done, best_step, [asdict(replace(r, seconds=0.0)) for r in reports])
         if done % config.snapshot_every == 0 and done < config.steps:
-            snapshots.save(model, optimizer, best, progress)
+            snapshots.save(model, optimizer, best, carries, progress)
         try:
             yield report
         except GeneratorExit:
-            snapshots.save(model, optimizer, best, progress)
+            snapshots.save(model, optimizer, best, carries, progress)
             raise
     model.load_state_dict(best)
 
@@ -141,13 +143,14 @@ def best_report(reports: list[Report]) -> Report:
 def _steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loss_of: Callable[[nn.Module, Batch], Loss],
+    loss_of: Callable[[nn.Module, Batch, Carry | None], Loss],
     batch_at: Callable[[int], Batch],
+    carries: list[Carry | None],
     steps: range,
     config: LoopConfig,
     device: Device,
 ) -> Report:
-    """Do the updates of ``steps`` and report on them; the device is waited for once, at the end."""
+    """Do the updates of ``steps``, renewing ``carries``, and report; the device is waited for once, at the end."""
     start = perf_counter()
     losses: list[Tensor] = []
     norms: list[Tensor] = []
@@ -161,9 +164,9 @@ def _steps(
         for part, rows in enumerate(batch.to(device.device).split(config.accumulation)):
             torch.manual_seed(stream_seed(config.seed, "dropout", step, part))
             with device.autocast(config.precision):
-                nats = loss_of(model, rows).nats
-            (nats / count).backward()
-            total = total + nats.detach()
+                loss = loss_of(model, rows, carries[part])
+            (loss.nats / count).backward()
+            total, carries[part] = total + loss.nats.detach(), loss.carry
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip_norm))
         rate = learning_rate_at(step, config.steps, config.optimizer)
         set_learning_rate(optimizer, rate)

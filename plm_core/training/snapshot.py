@@ -1,8 +1,9 @@
 """Snapshots: the private state from which an interrupted run goes on, to the same last byte.
 
-Kept outside the outputs of the stage (DVC deletes those before a run), in a folder named by the digest of all that the
-result depends on: a changed parameter, input or source file never resumes another run's state. Randomness is a function
-of (seed, step) and the order of the data too, so weights, optimizer moments and the reports so far are the whole state.
+Kept outside the outputs of the stage (DVC deletes those before a run), in a folder named by the digest of all that
+the result depends on: a changed parameter, input or source file never resumes another run's state. Randomness is a
+function of (seed, step) and the order of the data too, so weights, optimizer moments, what a model with memory
+carries from batch to batch, and the reports so far are the whole state.
 """
 
 import json
@@ -17,6 +18,7 @@ from torch import nn
 
 from plm_core.config import BadInput
 from plm_core.files import atomic_folder, verify_checksums
+from plm_core.objectives.loss import Carry
 
 STATE_FILE = "state.safetensors"
 BEST_FILE = "best.safetensors"
@@ -46,18 +48,21 @@ class Snapshots:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         best: dict[str, torch.Tensor],
+        carries: list[Carry | None],
         progress: Progress,
     ) -> None:
         """Replace the snapshot by this state; a crash in the middle leaves the one before or the new one, whole."""
         with atomic_folder(self.folder / "last") as temporary:
-            save_file(_flatten(model, optimizer), temporary / STATE_FILE)
+            save_file(_flatten(model, optimizer, carries), temporary / STATE_FILE)
             save_file(best, temporary / BEST_FILE)
             (temporary / PROGRESS_FILE).write_text(json.dumps(vars(progress)))
 
     def load(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[Progress, dict[str, torch.Tensor]] | None:
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: int
+    ) -> tuple[Progress, dict[str, torch.Tensor], list[Carry | None]] | None:
         """Put the saved state into the model and its optimizer; None when there is no snapshot that can be used.
+
+        Returns the progress, the best weights, and what each of ``parts`` parts of a batch carries on.
 
         A damaged snapshot is put aside with a warning, and the run begins anew.
         """
@@ -70,9 +75,9 @@ class Snapshots:
                 warnings.warn(f"snapshot not used: {error}", stacklevel=2)
                 shutil.rmtree(folder)
                 continue
-            _unflatten(load_file(folder / STATE_FILE), model, optimizer)
+            carries = _unflatten(load_file(folder / STATE_FILE), model, optimizer, parts)
             progress = Progress(**json.loads((folder / PROGRESS_FILE).read_text()))
-            return progress, load_file(folder / BEST_FILE)
+            return progress, load_file(folder / BEST_FILE), carries
         return None
 
     def remove(self) -> None:
@@ -80,14 +85,21 @@ class Snapshots:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+def _flatten(
+    model: nn.Module, optimizer: torch.optim.Optimizer, carries: list[Carry | None]
+) -> dict[str, torch.Tensor]:
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for index, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in values.items()}
+    for part, carry in enumerate(carries):
+        tensors |= {f"carry.{part}.{place}": tensor for place, tensor in enumerate(carry or ())}
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _unflatten(tensors: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _unflatten(
+    tensors: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, parts: int
+) -> list[Carry | None]:
+    """Fill the model and its optimizer; returns what each of ``parts`` parts of a batch carries on."""
     model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
@@ -95,3 +107,9 @@ def _unflatten(tensors: dict[str, torch.Tensor], model: nn.Module, optimizer: to
             _, index, key = name.split(".")
             state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    device = next(model.parameters()).device
+    sizes = [sum(name.startswith(f"carry.{part}.") for name in tensors) for part in range(parts)]
+    return [
+        tuple(tensors[f"carry.{part}.{place}"].to(device) for place in range(size)) if size else None
+        for part, size in enumerate(sizes)
+    ]

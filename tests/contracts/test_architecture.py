@@ -151,7 +151,7 @@ def test_the_rules_of_imports_are_kept():
         ("datasets", ("plm_core/corpus/sources", "plm_core/evaluation/metrics.py", "plm_core/finetuning")),
         ("mlflow", ("tasks/seam/recorder.py", "tasks/seam/store.py", "tasks/package.py", "tasks/serve.py", "flows")),
         ("yaml", ("tasks/seam/params.py", "flows")),
-        ("safetensors", ("plm_core/checkpoint.py", "plm_core/training/snapshot.py")),
+        ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange", "plm_core/training/snapshot.py")),
     ],
 )
 def test_an_outside_library_enters_through_its_named_places(library, places):

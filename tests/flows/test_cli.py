@@ -1,12 +1,16 @@
 """The `plm` command as a process: what it imports, what it prints, how it ends."""
 
 import json
+import struct
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 
-COMMANDS = ["run", "deploy", "status", "compare", "promote", "rollback", "generate", "ui"]
+from flows import cli
+
+COMMANDS = ["run", "deploy", "status", "compare", "promote", "rollback", "generate", "export", "import", "ui"]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
 
 
@@ -78,3 +82,85 @@ def test_an_unknown_version_names_those_there_are(project):
     done = plm(project, "promote", "7", "--reason", "because")
     assert done.returncode == 2
     assert "7" in done.stderr
+
+
+def test_a_model_goes_out_to_transformers_and_comes_back(project, tmp_path, make_gpt, tokenizer):
+    import torch
+
+    from plm_core import checkpoint
+
+    model = make_gpt(dtype=torch.float32, vocab_size=tokenizer.vocab_size)
+    config = checkpoint.CheckpointConfig(
+        checkpoint.FORMAT, "gpt", "causal", vars(model.config), tokenizer.sha256, step=99, valid_nats=5.25
+    )
+    digest = checkpoint.save(project / "artifacts/models/tiny", model, tokenizer, config)
+    done = plm(project, "export", "--to", "hf", "out", "--model", "tiny")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((project / "out/config.json").read_text())["model_type"] == "gpt2"
+    done = plm(project, "import", "--from", "hf", "out", "--name", "again")
+    assert done.returncode == 0, done.stderr
+    assert f"start:\n  checkpoint: artifacts/imported/again\n  sha256: {digest}\n" in done.stdout
+    assert checkpoint.load(project / "artifacts/imported/again").digest == digest
+    done = plm(project, "import", "--from", "hf", "out", "--name", "../out")
+    assert (done.returncode, done.stderr[:13]) == (2, "error: name: ")
+
+
+@pytest.fixture
+def trained(tmp_path, tokenizer, make_gpt):
+    """The checkpoint of a tiny GPT."""
+    import torch
+
+    from plm_core import checkpoint
+
+    model = make_gpt(dtype=torch.float32, vocab_size=tokenizer.vocab_size)
+    with torch.no_grad():  # far from uniform
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+    config = checkpoint.CheckpointConfig(
+        checkpoint.FORMAT, "gpt", "causal", asdict(model.config), tokenizer.sha256, step=99, valid_nats=5.25
+    )
+    checkpoint.save(tmp_path / "trained", model, tokenizer, config)
+    return tmp_path / "trained"
+
+
+def test_the_options_of_generate_are_the_fields_of_its_configuration():
+    from plm_core.generation import SamplingConfig
+
+    fields = {name.replace("_", "-"): value for name, value in asdict(SamplingConfig()).items()}
+    assert fields.pop("until-end") is True
+    assert {name: default for name, _, default, _ in cli.SAMPLING} == fields
+    assert [type(default) for _, _, default, _ in cli.SAMPLING] == [kind for _, kind, _, _ in cli.SAMPLING]
+
+
+def test_prompts_are_continued_by_a_checkpoint_with_every_option(project, trained):
+    from plm_core import checkpoint
+    from plm_core.generation import SamplingConfig, generate
+
+    prompts = ["Ba", "-- to", ""]
+    wanted = SamplingConfig(7, until_end=False, temperature=3.5, top_k=99, top_p=0.9, repetition_penalty=1.5, seed=5)
+    options = ["--max-new-tokens=7", "--no-until-end", "--temperature=3.5", "--top-k=99", "--top-p=0.9"]
+    options += ["--repetition-penalty=1.5", "--seed=5", f"--checkpoint={trained}"]
+    loaded = checkpoint.load(trained)
+    texts = [p + generate(loaded, p, replace(wanted, seed=5 + row)) for row, p in enumerate(prompts)]
+    done = plm(project, "generate", *options, "--", *prompts)
+    assert done.stdout == "\n\n".join(texts) + "\n", done.stderr
+
+
+def test_attention_is_drawn_into_the_folder_where_plm_was_called(project, trained):
+    (project / "below").mkdir()
+    done = plm(project / "below", "attend", "Ba $x", f"--checkpoint={trained}", "--out=maps.png")
+    assert done.returncode == 0, done.stderr
+    assert "2 layer(s), 3 head(s)" in done.stdout
+    data = (project / "below/maps.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", data[16:24])
+    assert width > 300 < height
+    assert width > height  # three heads beside each other, two layers below each other
+
+
+def test_attention_to_a_text_of_many_tokens_is_refused_with_both_numbers(project, trained):
+    done = plm(project, "attend", "Ba " * 99, f"--checkpoint={trained}")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: attend.text: found ")
+    assert "expected at most 13" in done.stderr
+    assert not (project / "attention.png").exists()

@@ -20,9 +20,9 @@ SLEEPER = """
 import os, signal, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"])
 stray = subprocess.Popen(["sleep", "600"], start_new_session=True)
-with open("pids", "a") as file:
-    file.write(f"{os.getpid()} {child.pid} {stray.pid}\\n")
 try:
+    with open("pids", "a") as file:
+        file.write(f"{os.getpid()} {child.pid} {stray.pid}\\n")
     time.sleep(600)
 except KeyboardInterrupt:
     open("saved", "w").write("state")

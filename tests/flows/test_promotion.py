@@ -183,7 +183,8 @@ def _ask_the_server(root):
         code, answer = _post(f"http://127.0.0.1:{port}/invocations", question)
         assert code == 200
         assert [row["text"] for row in answer["predictions"]] == ["The state", "of the union"]
-        assert all(row["bits_per_byte"] > 0 and row["continuation"] for row in answer["predictions"])
+        assert all(row["likelihood"] > 0 and row["continuation"] for row in answer["predictions"])
+        assert {row["quantity"] for row in answer["predictions"]} == {"bits_per_byte"}
         for wrong in ({"max_new_tokens": 0}, {"temperature": -1.0}):
             code, _ = _post(f"http://127.0.0.1:{port}/invocations", question | {"params": wrong})
             assert code == 400
@@ -234,6 +235,47 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer):
     train(root, tokenizer, seed=3, nats=193.0, sha="today")
     (better,) = promotion.register(root, [STAGE], None)
     assert better.action == "promoted"
+
+
+BY_ACCURACY = """
+tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
+promotion:
+  registered_model: plm
+  primary: accuracy
+  min_gain: 0.0
+  metrics:
+    bits_per_byte: {direction: lower, tolerance: 0.02}
+    pseudo_bits_per_byte: {direction: lower, tolerance: 0.02}
+    accuracy: {direction: higher, tolerance: 0.03}
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluated_again(root, tokenizer):
+    """There is no corpus here: an evaluation would fail."""
+    (root / "params.yaml").write_text(BY_ACCURACY)
+
+    def outcome(name, quantity, size, right):
+        """Train and register a model whose excerpts have so many bytes and who is right so often in 100."""
+        train(root, tokenizer, seed=size, nats=2.0 * size)
+        folder = root / "artifacts/evidence/gpt"
+        rows = f"id,sha256,bytes,tokens,nats,quantity\n0,a,{size},20,{2.0 * size},{quantity}\n"
+        (folder / "likelihood.csv").write_text(rows)
+        answers = "".join(f"{i},x{i},old,{'old' if i < right else 'new'}\n" for i in range(100))
+        (folder / "era.csv").write_text(f"id,sha256,label,prediction\n{answers}")
+        (root / "artifacts/metrics/evaluate-gpt.json").write_text(json.dumps({quantity: 2.0}))
+        (found,) = promotion.register(root, [STAGE, Stage(name, outs=("artifacts/evidence/gpt/era.csv",))], None)
+        return found
+
+    assert outcome("causal", "bits_per_byte", 100, 50).action == "promoted"
+    worse = outcome("masked", "pseudo_bits_per_byte", 30, 48)
+    assert (worse.action, len(worse.reasons)) == ("refused", 1)
+    assert worse.reasons[0].startswith("accuracy: gains -0.02; expected more than")
+    better = outcome("masked again", "pseudo_bits_per_byte", 31, 52)
+    assert better.reasons == ["accuracy is better by 0.02, and no metric is worse than its tolerance allows"]
+    assert aliases(root) == {"3": ["champion"]}
+    rows = {row["metric"]: row["better"] for row in promotion.compare(root, "1", "3")}
+    assert rows == {"bits_per_byte": None, "pseudo_bits_per_byte": None}
 
 
 def test_with_mlflow_down_registration_says_so_at_once(root, tokenizer, monkeypatch):

@@ -14,11 +14,19 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
+    "models": ["gpt"],
     "ingest": {"source": "folder", "input": "data"},
     "clean": {"min_words": 2, "max_words": 99},
     "split": {"valid": 0.2, "test": 0.3, "salt": "plm"},
     "tokenizer": {"kind": "bpe", "vocab_size": 307},
-    "evaluate": {"stride": 13, "prompts": ["Ba", ""], "sampling": {"max_new_tokens": 7, "seed": 5}},
+    "evaluate": {
+        "stride": 13,
+        "excerpt": 17,
+        "orders": 2,
+        "prompts": ["Ba", ""],
+        "sampling": {"max_new_tokens": 7, "seed": 5},
+        "cloze": ["Ba ___ so."],
+    },
 }
 TRAINING = {
     "seed": 3,

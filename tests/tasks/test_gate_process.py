@@ -20,9 +20,9 @@ def gate(folder, *arguments, params=PARAMS):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def evidence(folder, name, nats, sha="a"):
+def evidence(folder, name, nats, sha="a", quantity="bits_per_byte"):
     (folder / name).mkdir()
-    rows = f"id,sha256,bytes,tokens,nats,quantity\n0,{sha},100,20,{nats},bits_per_byte\n"
+    rows = f"id,sha256,bytes,tokens,nats,quantity\n0,{sha},100,20,{nats},{quantity}\n"
     (folder / name / "likelihood.csv").write_text(rows)
 
 
@@ -53,6 +53,32 @@ def test_other_examples_have_a_field_of_their_own(tmp_path):
     assert json.loads((tmp_path / "decision.json").read_text())["examples_differ"] == ["likelihood.csv"]
 
 
+BY_ACCURACY = """
+promotion:
+  registered_model: plm
+  primary: accuracy
+  min_gain: 0.0
+  metrics:
+    bits_per_byte: {direction: lower, tolerance: 0.02}
+    accuracy: {direction: higher, tolerance: 0.03}
+"""
+
+
+def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
+    for name, prediction, quantity in [("old", "b", "bits_per_byte"), ("new", "a", "pseudo_bits_per_byte")]:
+        evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
+        (tmp_path / name / "era.csv").write_text(f"id,sha256,label,prediction\n0,x,a,{prediction}\n")
+    assert gate(tmp_path, "--challenger", "new", "--champion", "old", params=BY_ACCURACY).returncode == 0
+    decision = json.loads((tmp_path / "decision.json").read_text())
+    assert decision["passed"]
+    assert decision["examples_differ"] == []
+    assert {row["metric"]: row["verdict"] for row in decision["table"]} == {
+        "accuracy": "better",
+        "era/accuracy": "better",
+        "bits_per_byte": "not measured",
+    }
+
+
 def test_bad_input_is_one_line_and_status_2(tmp_path):
     evidence(tmp_path, "good", 10.0)
     (tmp_path / "empty").mkdir()
@@ -61,6 +87,7 @@ def test_bad_input_is_one_line_and_status_2(tmp_path):
         (("--challenger", "good"), PARAMS.replace("lower", "down"), "error: promotion.metrics.bits_per_byte.direction"),
         (("--challenger", "good"), PARAMS.replace("min_gain: 0.0", "min_gian: 0.0"), "error: promotion.min_gian"),
         (("--challenger", "good"), "tracking: {}", "error: promotion: no such section"),
+        (("--challenger", "good"), BY_ACCURACY, "error: promotion.primary: accuracy, but there is no evidence of a"),
     ]
     for arguments, params, message in cases:
         done = gate(tmp_path, *arguments, params=params)

@@ -91,10 +91,10 @@ def test_the_curve_and_the_metrics_of_pretrain_agree(built):
     valid = {int(row["step"]): float(row["valid_loss"]) for row in curve if row["valid_loss"]}
     assert list(valid) == [6, 12, 18, 24, 26]
     assert found["best_step"] == min(valid, key=valid.get)
-    assert found["valid_nats_per_token"] == min(valid.values())
-    assert found["tokens"] == 26 * 8 * 29
+    assert found["valid_loss"] == min(valid.values())
+    assert found["predictions"] == found["text_tokens"] == 26 * 8 * 29
     config = json.loads((built.root / "artifacts/models/gpt/config.json").read_text())
-    assert (config["step"], config["valid_nats"]) == (found["best_step"], found["valid_nats_per_token"])
+    assert (config["step"], config["valid_nats"]) == (found["best_step"], found["valid_loss"])
 
 
 def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(built):

@@ -10,13 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
-from plm_core.evaluation.gate import GateRules, MetricRule, Table, decide, read_evidence
+from plm_core.evaluation.evidence import QUANTITIES, Table
+from plm_core.evaluation.gate import UNJUDGED, GateRules, MetricRule, decide, read_evidence
 
 RULES = GateRules(
     primary="bits_per_byte",
     min_gain=0.0,
     metrics={"bits_per_byte": MetricRule("lower", 0.0), "era/accuracy": MetricRule("higher", 0.03)},
 )
+PAPERS = GateRules(
+    primary="accuracy",
+    min_gain=0.0,
+    metrics={name: MetricRule("lower", 0.02) for name in QUANTITIES} | {"accuracy": MetricRule("higher", 0.03)},
+)
+"""Rules for models of different papers, as in the parameters."""
 
 
 def write(folder, nats=(100.0, 200.0), correct=50, quantity="bits_per_byte", task="era", shuffle=None, last_text="7"):
@@ -36,12 +43,22 @@ def write(folder, nats=(100.0, 200.0), correct=50, quantity="bits_per_byte", tas
     return folder
 
 
-def evidence(bits, accuracy):
+def evidence(bits, accuracy, quantity="bits_per_byte"):
     """Evidence in memory, with these metric values."""
     return {
-        "likelihood.csv": Table(frozenset({("0", "a", "9")}), "bits_per_byte", bits),
+        "likelihood.csv": Table(frozenset({("0", "a", "9")}), quantity, bits),
         "era.csv": Table(frozenset({("0", "a", "old")}), "era/accuracy", accuracy),
     }
+
+
+def with_tasks(folder, quantity, era, following, nats=(100.0, 200.0)):
+    """An evidence folder with two tasks, of whose 100 examples so many are right."""
+    write(folder, nats, era, quantity)
+    return write(folder, nats, following, quantity, task="next")
+
+
+def verdicts(decision):
+    return {row.metric: row.verdict for row in decision.table}
 
 
 def judge(challenger, champion, rules=RULES):
@@ -98,10 +115,128 @@ def test_the_first_model_passes():
 def test_likelihoods_of_different_names_are_never_compared(tmp_path):
     causal = write(tmp_path / "causal")
     masked = write(tmp_path / "masked", nats=(1.0, 2.0), quantity="pseudo_bits_per_byte")
-    for challenger, champion in [(masked, causal), (causal, masked), (masked, masked)]:
-        decision = judge(challenger, champion)
+    for challenger, champion, verdict in [
+        (masked, causal, "not measured"),
+        (causal, masked, "not comparable"),
+        (masked, masked, "not measured"),
+        (masked, None, "not measured"),
+    ]:
+        decision = decide(read_evidence(challenger, RULES), champion and read_evidence(champion, RULES), RULES)
         assert not decision.passed
-        assert decision.reasons[0].startswith("bits_per_byte: not comparable: the challenger's evidence holds ")
+        assert len(decision.reasons) == 1
+        assert decision.reasons[0].startswith(f"bits_per_byte: {verdict}, and is promotion.primary: the challenger's")
+
+
+def test_a_model_of_another_paper_is_judged_by_its_accuracies(tmp_path):
+    causal = with_tasks(tmp_path / "causal", "bits_per_byte", 50, 60)
+    masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 49, 62, nats=(1e3, 1e3))
+    rules = PAPERS.for_evidence(masked)
+    decision = judge(masked, causal, rules)
+    assert decision.passed
+    assert decision.reasons == ["accuracy is better by 0.005, and no metric is worse than its tolerance allows"]
+    assert verdicts(decision) == {
+        "accuracy": "better",
+        "era/accuracy": "worse within its tolerance",
+        "next/accuracy": "better",
+        "bits_per_byte": "not measured",
+        "pseudo_bits_per_byte": "not comparable",
+        "fixed_order_bits_per_byte": "not measured",
+    }
+    shown = {row.metric: (row.champion, row.challenger) for row in decision.table}
+    assert shown["accuracy"] == pytest.approx((0.55, 0.555))
+    assert shown["bits_per_byte"] == (pytest.approx(300 / math.log(2) / 61), None)
+    assert shown["pseudo_bits_per_byte"] == (None, pytest.approx(2000 / math.log(2) / 61))
+    assert shown["fixed_order_bits_per_byte"] == (None, None)
+    back = judge(causal, masked, rules)
+    assert back.reasons == ["accuracy: gains -0.005; expected more than promotion.min_gain = 0"]
+    assert verdicts(back)["bits_per_byte"] == "not comparable"
+
+
+@pytest.mark.parametrize(("nats", "passed"), [(101.0, True), (98.0, True), (102.0, False)])
+def test_a_model_of_the_same_paper_is_judged_by_its_likelihood_as_well(tmp_path, nats, passed):
+    """0.02 bits a byte of 61 bytes are 0.85 nats."""
+    champion = with_tasks(tmp_path / "old", "fixed_order_bits_per_byte", 50, 60, nats=(100.5, 200.0))
+    challenger = with_tasks(tmp_path / "new", "fixed_order_bits_per_byte", 70, 60, nats=(nats, 200.0))
+    decision = judge(challenger, champion, PAPERS.for_evidence(challenger))
+    assert decision.passed is passed
+    assert verdicts(decision)["bits_per_byte"] == "not measured"
+    if not passed:
+        assert decision.reasons[0].startswith("fixed_order_bits_per_byte: worse by 0.035")
+
+
+def test_no_single_task_may_lose_more_than_the_tolerance_whatever_the_mean_gains(tmp_path):
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
+    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 90, 56)
+    decision = judge(challenger, champion, PAPERS.for_evidence(challenger))
+    assert decision.reasons == ["next/accuracy: worse by 0.04; allowed are 0.03"]
+    assert verdicts(decision)["accuracy"] == "better"
+
+
+def test_the_mean_must_gain_more_than_min_gain(tmp_path):
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
+    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 50, 62)
+    for min_gain, passed in [(0.0, True), (0.01, False)]:
+        rules = replace(PAPERS, min_gain=min_gain).for_evidence(challenger)
+        assert judge(challenger, champion, rules).passed is passed
+
+
+def test_the_first_model_of_any_paper_passes(tmp_path):
+    for quantity in QUANTITIES:
+        folder = with_tasks(tmp_path / quantity, quantity, 50, 60)
+        rules = PAPERS.for_evidence(folder)
+        decision = decide(read_evidence(folder, rules), None, rules)
+        assert decision.passed
+        assert verdicts(decision).pop(quantity) == "no champion"
+        assert list(verdicts(decision).values()).count("not measured") == 2
+
+
+@pytest.mark.parametrize("quantity", ["bits_per_byte", "pseudo_bits_per_byte"])
+def test_a_likelihood_that_is_not_finite_never_passes_whatever_the_champion_has(tmp_path, quantity):
+    champion = with_tasks(tmp_path / "old", quantity, 50, 60)
+    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 90, 90, nats=(math.nan, 1.0))
+    decision = judge(challenger, champion, PAPERS.for_evidence(challenger))
+    assert decision.reasons == ["pseudo_bits_per_byte: not a finite number"]
+
+
+def test_other_examples_matter_where_they_are_compared_only(tmp_path):
+    """An excerpt has fewer bytes than a document: no reason to evaluate a champion of another quantity again."""
+    causal = with_tasks(tmp_path / "causal", "bits_per_byte", 50, 60)
+    masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 51, 61, nats=(1.0,))
+    shorter = with_tasks(tmp_path / "shorter", "bits_per_byte", 51, 61, nats=(1.0,))
+    assert judge(masked, causal, PAPERS.for_evidence(masked)).passed
+    assert judge(shorter, causal, PAPERS.for_evidence(shorter)).examples_differ == ["likelihood.csv"]
+    (causal / "next.csv").unlink()
+    assert judge(masked, causal, PAPERS.for_evidence(masked)).examples_differ == ["next.csv"]
+
+
+def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_path):
+    """The first 128 tokens of a document are other bytes for another tokenizer, however often they are evaluated."""
+    champion = with_tasks(tmp_path / "old", "pseudo_bits_per_byte", 50, 60)
+    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 51, 61, nats=(1e3, 1e3))
+    path = challenger / "likelihood.csv"
+    path.write_text(path.read_text().replace("1,1,31,", "1,1,29,"))
+    rules = PAPERS.for_evidence(challenger)
+    decision = judge(challenger, champion, rules)
+    assert decision.passed
+    assert decision.examples_differ == ["likelihood.csv"]
+    assert verdicts(decision)["pseudo_bits_per_byte"] == "not comparable"
+    by_likelihood = judge(challenger, champion, replace(rules, primary="pseudo_bits_per_byte"))
+    assert not by_likelihood.passed
+    assert by_likelihood.examples_differ == ["likelihood.csv"]
+    assert by_likelihood.reasons[0].startswith("pseudo_bits_per_byte: not comparable, and is promotion.primary: ")
+    (champion / "next.csv").unlink()
+    assert judge(challenger, champion, rules).table == []
+
+
+def test_without_a_task_the_mean_accuracy_cannot_be_the_primary(tmp_path):
+    (write(tmp_path) / "era.csv").unlink()
+    with pytest.raises(
+        BadInput, match=r"^promotion.primary: accuracy, but .* expected tasks in finetune.tasks, or a lik"
+    ):
+        PAPERS.for_evidence(tmp_path)
+    by_likelihood = replace(PAPERS, primary="bits_per_byte").for_evidence(tmp_path)
+    assert list(by_likelihood.metrics) == list(QUANTITIES)
+    assert decide(read_evidence(tmp_path, by_likelihood), None, by_likelihood).passed
 
 
 @pytest.mark.parametrize("change", [{"nats": (1.0,)}, {"last_text": "other"}])
@@ -159,12 +294,15 @@ def test_rules_are_read_strictly(change, message):
 
 
 NUMBERS = st.floats(0, 10)
-SIDES = st.builds(evidence, NUMBERS, st.floats(0, 1))
+SIDES = st.builds(evidence, NUMBERS, st.floats(0, 1), st.sampled_from(QUANTITIES))
 ANY_RULES = st.builds(
     lambda primary, gain, one, two: GateRules(
-        primary, gain, {"bits_per_byte": MetricRule("lower", one), "era/accuracy": MetricRule("higher", two)}
+        primary,
+        gain,
+        {name: MetricRule("lower", one) for name in QUANTITIES}
+        | {name: MetricRule("higher", two) for name in ("accuracy", "era/accuracy")},
     ),
-    st.sampled_from(["bits_per_byte", "era/accuracy"]),
+    st.sampled_from(["bits_per_byte", "pseudo_bits_per_byte", "era/accuracy", "accuracy"]),
     NUMBERS,
     NUMBERS,
     NUMBERS,
@@ -181,10 +319,20 @@ def test_no_model_beats_itself(side, rules):
     assert not decide(side, side, rules).passed
 
 
-@given(NUMBERS, st.floats(0, 1), SIDES, ANY_RULES, st.floats(0, 10), st.floats(0, 1))
-def test_a_better_challenger_is_never_refused_where_a_worse_one_passes(bits, accuracy, champion, rules, less, more):
-    before = decide(evidence(bits, accuracy), champion, rules)
-    after = decide(evidence(bits - less, accuracy + more), champion, rules)
+@given(SIDES, st.none() | SIDES, ANY_RULES)
+def test_who_passes_was_judged_by_the_primary(challenger, champion, rules):
+    decision = decide(challenger, champion, rules)
+    if decision.passed:
+        assert verdicts(decision)[rules.primary] in ("better", "no champion")
+    assert all(row.difference is None for row in decision.table if row.verdict in UNJUDGED)
+
+
+@given(NUMBERS, st.floats(0, 1), st.sampled_from(QUANTITIES), SIDES, ANY_RULES, st.floats(0, 10), st.floats(0, 1))
+def test_a_better_challenger_is_never_refused_where_a_worse_one_passes(
+    bits, accuracy, quantity, champion, rules, less, more
+):
+    before = decide(evidence(bits, accuracy, quantity), champion, rules)
+    after = decide(evidence(bits - less, accuracy + more, quantity), champion, rules)
     assert after.passed or not before.passed
 
 
@@ -206,5 +354,8 @@ def test_the_rule_accuracy_is_that_of_every_task_without_its_own(tmp_path):
     written_out = rules.for_evidence(tmp_path)
     assert written_out.metrics == {"bits_per_byte": MetricRule("lower", 0.0), "a/accuracy": every, "b/accuracy": own}
     assert written_out.for_evidence(tmp_path) == written_out
-    with pytest.raises(ValueError, match="primary"):
-        GateRules("accuracy", 0.0, {"accuracy": every})
+    mean = replace(rules, primary="accuracy").for_evidence(tmp_path)
+    assert mean.metrics == written_out.metrics | {"accuracy": every}
+    assert mean.tasks() == ["a/accuracy", "b/accuracy"]
+    assert mean.files() == ["a.csv", "b.csv", "likelihood.csv"]
+    assert mean.for_evidence(tmp_path) == mean

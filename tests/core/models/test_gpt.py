@@ -1,4 +1,4 @@
-"""GPT is the model of the paper: its size, its wiring, what each position can see, how it starts."""
+"""GPT is the model of the paper, by an implementation of its formulas that shares no code; and how it learns."""
 
 import math
 
@@ -16,17 +16,6 @@ B, T, V, D, H, LAYERS, CONTEXT = 5, 11, 37, 21, 3, 2, 13
 
 def ids(seed=0, batch=B, length=T, vocab=V):
     return torch.randint(vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize(
-    ("V", "T", "layers", "D", "parameters"),
-    [(50_257, 1024, 12, 768, 124_439_808), (50_257, 1024, 24, 1024, 354_823_168), (37, 13, 2, 21, 12_222)],
-)
-def test_the_parameters_are_as_many_as_the_released_models_have(V, T, layers, D, parameters):
-    with torch.device("meta"):
-        model = GPT(GPTConfig(V, T, layers, heads=D // 7 if D == 21 else D // 64, width=D))
-    block = 4 * D + (D * 3 * D + 3 * D) + (D * D + D) + (D * 4 * D + 4 * D) + (4 * D * D + D)
-    assert sum(p.numel() for p in model.parameters()) == V * D + T * D + layers * block + 2 * D == parameters
 
 
 def reference(weights, tokens):
@@ -81,22 +70,6 @@ def test_the_logits_are_those_of_an_independent_implementation(make_gpt):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_no_position_reads_the_future_and_every_position_reads_all_its_past(make_gpt):
-    model = make_gpt()
-    embedded = model.tokens(ids(batch=1)).detach().requires_grad_()
-    x = embedded + model.positions(torch.arange(T))
-    for block in model.blocks:
-        x = block(x)
-    hidden = model.norm(x)
-    for t in range(T):
-        (gradient,) = torch.autograd.grad(
-            hidden[0, t].square().sum() * (1 + hidden[0, t].sum()), embedded, retain_graph=True
-        )
-        reach = gradient[0].abs().sum(-1)
-        assert (reach[: t + 1] > 0).all()
-        assert (reach[t + 1 :] == 0).all()
-
-
 @torch.no_grad()
 def test_later_tokens_and_other_rows_change_no_hidden_state(make_gpt):
     model = make_gpt()
@@ -120,25 +93,6 @@ def test_the_output_layer_is_the_token_embedding(make_gpt):
     loss.backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
     assert (model.tokens.weight.grad.abs().sum(-1) > 0).all()  # of every token, also of those not in the input
-
-
-def test_the_initial_deviations_are_those_of_the_paper():
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=997, context=199, layers=5, heads=4, width=128))
-    residual = 0.02 / math.sqrt(2 * 5)
-    expected = {"tokens": 0.02, "positions": 0.01, "qkv": 0.02, "up": 0.02, "out": residual, "down": residual}
-    seen = set()
-    for name, parameter in model.named_parameters():
-        kind, leaf = name.split(".")[-2:]
-        if leaf == "bias":
-            assert (parameter == 0).all(), name
-        elif "norm" in kind:
-            assert (parameter == 1).all(), name
-        else:
-            assert parameter.std().item() == pytest.approx(expected[kind], rel=0.05), name
-            assert abs(parameter.mean().item()) < 5 * expected[kind] / math.sqrt(parameter.numel()), name
-            seen.add(kind)
-    assert seen == set(expected)
 
 
 @torch.no_grad()
@@ -170,13 +124,6 @@ def test_dropout_is_random_in_training_and_absent_in_evaluation(make_gpt):
     assert torch.equal(model(ids()), model(ids()))
 
 
-def test_a_sequence_longer_than_the_context_is_an_error(make_gpt):
-    model = make_gpt()
-    assert model(ids(length=CONTEXT)).shape == (B, CONTEXT, D)
-    with pytest.raises(ValueError, match=r"^context: a sequence of 14 tokens is longer than the 13 positions"):
-        model(ids(length=CONTEXT + 1))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -195,7 +142,7 @@ def test_an_impossible_shape_is_refused_by_name(change, message):
 
 
 def test_an_architecture_is_built_from_its_configuration_alone():
-    shape = {"vocab_size": V, "context": CONTEXT, "layers": LAYERS, "heads": H, "width": D}
+    shape = {"vocab_size": V, "context": CONTEXT, "layers": LAYERS, "heads": H, "width": 30}
     for entry in MODELS.values():
         config = from_dict(entry.config, shape, "model")
         assert (config.vocab_size, config.context) == (V, CONTEXT)

@@ -6,17 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput
+from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore, write_store
-from plm_core.text.views import Windows, epoch_order, items_at, stream_seed
+from plm_core.text.views import Pairs, Streams, Windows, draws, epoch_order, items_at, stream_seed
 
 SEEDS = st.integers(0, 2**63 - 1)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory, documents, tokenizer):
-    folder = tmp_path_factory.mktemp("views") / "train"
-    write_store(folder, ((d.id, d.text) for d in documents), tokenizer, shard_tokens=777)
-    return TokenStore(folder)
 
 
 @given(seed=SEEDS, epoch=st.integers(0, 99), count=st.integers(1, 199))
@@ -61,7 +55,7 @@ def test_named_streams_of_one_seed_are_independent():
 
 
 def test_windows_overlap_by_one_and_cover_the_stream_but_for_less_than_a_context(store):
-    windows = Windows(store, 13)
+    windows = Windows(store, 14, 13)
     stream = store.tokens(0, len(store))
     rows = windows.first_rows(10**9)
     assert rows.shape == (len(windows), 14)
@@ -72,7 +66,7 @@ def test_windows_overlap_by_one_and_cover_the_stream_but_for_less_than_a_context
 
 
 def test_the_rows_of_a_step_are_the_windows_of_its_items(store):
-    windows = Windows(store, 13)
+    windows = Windows(store, 14, 13)
     rows = windows.rows_at(5, 99, 7)
     assert rows.shape == (7, 14)
     items = items_at(5, 99, 7, len(windows))
@@ -80,8 +74,107 @@ def test_the_rows_of_a_step_are_the_windows_of_its_items(store):
         assert np.array_equal(row, store.tokens(item * 13, item * 13 + 14))
 
 
-@pytest.mark.parametrize("surplus", [0, 1, 99])
-def test_a_context_longer_than_the_data_is_refused_by_name(store, surplus):
-    with pytest.raises(BadInput, match=rf"train: holds {len(store)} tokens, fewer than one window .* model\.context"):
-        Windows(store, len(store) + surplus)
-    assert len(Windows(store, len(store) - 1)) == 1
+@pytest.mark.parametrize("surplus", [1, 99])
+def test_a_row_longer_than_the_data_is_refused_by_name(store, surplus):
+    too_small = rf"train: holds {len(store)} tokens, fewer than the {len(store) + surplus} .* model\.context"
+    with pytest.raises(BadInput, match=too_small):
+        Windows(store, len(store) + surplus, 1)
+    with pytest.raises(BadInput, match=too_small):
+        Streams(store, 1, len(store) + surplus, 1)
+    assert len(Windows(store, len(store), 13)) == 1
+    assert Streams(store, 7, len(store), len(store) // 7).steps == 1
+
+
+@pytest.mark.parametrize(("length", "advance"), [(13, 13), (14, 13), (7, 3)])
+def test_windows_of_any_overlap_begin_where_they_should_and_the_next_would_not_fit(store, length, advance):
+    windows = Windows(store, length, advance)
+    for window in (0, 1, len(windows) - 1):
+        assert np.array_equal(windows.row(window), store.tokens(window * advance, window * advance + length))
+    assert len(windows) * advance + length > len(store)
+
+
+@given(
+    seed=SEEDS, rows=st.integers(1, 7), advance=st.integers(1, 13), ahead=st.integers(0, 13), step=st.integers(0, 999)
+)
+def test_each_row_of_a_stream_continues_that_of_the_step_before(store, seed, rows, advance, ahead, step):
+    streams = Streams(store, rows, advance + ahead, advance)
+    now, later = streams.rows_at(seed, step), streams.rows_at(seed, step + 1)
+    assert now.shape == (rows, advance + ahead)
+    if not streams.begins(step + 1):
+        assert np.array_equal(now[:, advance:], later[:, :ahead])
+    assert np.array_equal(streams.rows_at(seed, step), now)
+
+
+def test_a_pass_of_streams_reads_the_whole_store_but_for_less_than_a_step_and_the_next_begins_elsewhere(store):
+    streams = Streams(store, 5, 13, 13)
+    read = np.concatenate([streams.rows_at(3, step).flatten() for step in range(streams.steps)])
+    assert len(store) - len(read) < 5 * 13 + 5
+    counts = np.bincount(store.tokens(0, len(store)), minlength=307)
+    assert (np.bincount(read, minlength=307) <= counts).all()
+    assert [streams.begins(step) for step in (0, 1, streams.steps - 1, streams.steps)] == [True, False, False, True]
+    assert not np.array_equal(streams.rows_at(3, 0), streams.rows_at(3, streams.steps))
+    assert not np.array_equal(streams.rows_at(3, 0), streams.rows_at(4, 0))
+
+
+def test_a_stream_goes_on_at_the_beginning_behind_the_end_of_the_store(store):
+    streams = Streams(store, 1, len(store), 13)
+    row = streams.rows_at(7, 1)[0]
+    stream = store.tokens(0, len(store))
+    assert any(np.array_equal(row, np.roll(stream, -start)) for start in np.flatnonzero(stream == row[0]))
+
+
+@given(seed=SEEDS, item=st.integers(0, 10**6), length=st.integers(2, 99))
+def test_a_pair_is_of_one_document_or_of_two(store, seed, item, length):
+    pairs = Pairs(store, length)
+    a, b, follows = pairs.pair(item % len(pairs), draws(seed, 0, 0))
+    assert 2 <= len(a) + len(b) <= length
+    assert len(a) >= 1
+    assert len(b) >= 1
+    assert EOS not in a
+    assert EOS not in b
+    texts = [document[:-1] for document in store.documents()]
+    if follows:
+        assert any(holds(text, np.concatenate((a, b))) for text in texts)
+    else:
+        of_a, of_b = ({i for i, text in enumerate(texts) if holds(text, part)} for part in (a, b))
+        assert len(of_a | of_b) > 1
+        assert of_a
+        assert of_b
+
+
+def holds(text, part):
+    """Whether a document contains these tokens in a row."""
+    windows = np.lib.stride_tricks.sliding_window_view(text, min(len(part), len(text)))
+    return len(part) <= len(text) and bool((windows == part).all(axis=1).any())
+
+
+def test_the_items_of_pairs_cover_every_token_of_every_document_and_coins_are_fair(store):
+    pairs = Pairs(store, 37)
+    stream = store.tokens(0, len(store)).astype(np.uint16)
+    seen, tosses, followed = stream == EOS, 0, 0
+    for item in range(len(pairs)):
+        follows, seed = False, 0
+        while not follows:
+            a, b, follows = pairs.pair(item, draws(seed, 0, item))
+            seed, tosses, followed = seed + 1, tosses + 1, followed + follows
+        span = np.concatenate((a, b)).astype(np.uint16).tobytes()
+        place = stream.tobytes().find(span)
+        while place % 2:
+            place = stream.tobytes().find(span, place + 1)
+        seen[place // 2 : (place + len(span)) // 2] = True
+    assert seen.all()
+    assert abs(followed - tosses / 2) < 4 * (tosses / 4) ** 0.5
+
+
+def test_pairs_of_a_single_document_are_refused(tmp_path, tokenizer):
+    write_store(tmp_path / "one", [("a", "some words of one document"), ("b", "")], tokenizer)
+    with pytest.raises(BadInput, match=r"one: next_sentence draws pairs from at least two documents .* found 1"):
+        Pairs(TokenStore(tmp_path / "one"), 7)
+
+
+@given(seed=SEEDS, step=st.integers(0, 10**9), row=st.integers(0, 10**6))
+def test_the_draws_of_a_row_depend_on_its_seed_step_and_place_alone(seed, step, row):
+    first = draws(seed, step, row).random(3)
+    assert np.array_equal(draws(seed, step, row).random(3), first)
+    for other in ((seed ^ 1, step, row), (seed, step + 1, row), (seed, step, row + 1)):
+        assert not np.array_equal(draws(*other).random(3), first)

@@ -5,24 +5,24 @@ from dataclasses import asdict, replace
 import numpy as np
 import torch
 
-from plm_core.objectives import OBJECTIVES
+from plm_core.objectives.causal import Causal, causal_batch
 from plm_core.text.views import items_at
 from plm_core.training.loop import LoopConfig
 from plm_core.training.optimizer import OptimizerConfig
 
-CAUSAL = OBJECTIVES["causal"]
+CAUSAL = Causal()
 OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=3)
 CONFIG = LoopConfig(seed=7, steps=26, batch=8, optimizer=OPTIMIZER, report_every=2, valid_every=6, snapshot_every=4)
 ROWS = np.random.default_rng(5).integers(37, size=(99, 12))
 
 
 def batch_at(step):
-    return CAUSAL.batch(ROWS[items_at(13, step, 8, 90)])
+    return causal_batch(ROWS[items_at(13, step, 8, 90)])
 
 
 @torch.no_grad()
 def validate(model):
-    loss = CAUSAL.loss(model, CAUSAL.batch(ROWS[90:]))
+    loss = CAUSAL.loss(model, causal_batch(ROWS[90:]))
     return float(loss.nats / loss.count)
 
 

@@ -1,0 +1,34 @@
+"""Which model a command works on: its options, and a task run on the checkpoint that they name. Used by the CLI."""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--model`` and ``--checkpoint``, of which one can be given."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--model", default="champion", help="a trained section, a version or an alias (default: %(default)s)"
+    )
+    which.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint's folder instead")
+
+
+def run(root: Path, given: argparse.Namespace, task: str, *arguments: str) -> int:
+    """Run a task on the checkpoint that ``--checkpoint`` or ``--model`` names; its exit status."""
+    local = given.checkpoint.resolve() if given.checkpoint else root / "artifacts/models" / given.model
+    with tempfile.TemporaryDirectory() as folder:
+        found = local.is_dir() or given.checkpoint
+        checkpoint = local if found else _registered(root, given.model, Path(folder))
+        command = [sys.executable, "-m", task, f"--checkpoint={checkpoint}", *arguments]
+        return subprocess.run(command, cwd=root, check=False).returncode
+
+
+def _registered(root: Path, name: str, target: Path) -> Path:
+    """The checkpoint of a registered version, fetched into ``target``."""
+    from flows import registry
+
+    with registry.opened(root) as opened:
+        return opened.checkpoint(opened.get(name), target)

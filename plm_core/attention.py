@@ -1,0 +1,69 @@
+"""What a model's attention looks at: the weights of every head, for pictures. Used by the `attend` command.
+
+Shapes: T positions, H heads, L layers, D width, Q queries, K keys.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+
+@torch.no_grad()
+def attention_maps(model: Any, ids: Tensor, objective: str) -> Tensor:
+    """The attention weights of one text, ids ``[1, T]``, as ``[L, H, T, T]``; each row of a map sums to one.
+
+    A model of a causal objective reads from left to right, any other in both directions (XLNet: the content stream).
+
+    Raises:
+        ValueError: ids hold another number of rows than one.
+    """
+    if len(ids) != 1:
+        raise ValueError(f"ids: {len(ids)} rows; expected 1")
+    model.eval()
+    with _Recorder() as recorder:
+        if objective == "causal":
+            model.read(ids)
+        else:
+            model.encode(ids)
+    return torch.cat(recorder.maps)
+
+
+class _Recorder(TorchFunctionMode):
+    """Computes the weights beside every call of ``scaled_dot_product_attention``, which does not give them away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            self.maps.append(weights(*args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+def weights(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(q k^T scale + mask) as ``[B, H, Q, K]`` (Vaswani et al. 2017, equation 1), from the arguments of
+    ``scaled_dot_product_attention``; dropout is left out."""
+    scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(-1)

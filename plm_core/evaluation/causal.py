@@ -1,0 +1,68 @@
+"""``bits_per_byte``: the likelihood of a causal model, by the chain rule from left to right.
+
+-log p(x) = -sum_t log p(x_t | x_<t) (Radford et al. 2018, equation 1): a proper probability of the text, each token
+given those before it. Pseudo-likelihoods and permutation models' likelihoods condition otherwise, and have other names.
+
+Shapes: W windows, T positions, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, summed_nats, windows
+from plm_core.training.device import Device
+
+QUANTITY = "bits_per_byte"
+WINDOWS_AT_ONCE = 16
+
+
+@torch.no_grad()
+def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[DocumentScore]:
+    """Score whole documents: each is read as EOS, its tokens, EOS, and all but the first EOS are predicted once.
+
+    A model without memory reads a document longer than its context in windows that advance by ``stride`` tokens: a
+    token has at least ``context - stride`` tokens before it (but for the document's first ones), so a smaller stride
+    costs more and predicts better. A model with memory reads segments of its context one after the other, and carries
+    the states of its last ``memory`` positions on (Dai et al. 2019, section 3.2).
+    """
+    model.eval()
+    for text in texts:
+        sequence = text.sequence(device.device)
+        if getattr(model.config, "memory", 0):
+            nats = _segments(model, sequence)
+        else:
+            nats = _windows(model, sequence, min(config.stride, model.config.context))
+        yield DocumentScore(nats, len(sequence) - 1, text.bytes)
+
+
+def _windows(model: Any, sequence: torch.Tensor, stride: int) -> float:
+    # Windows of one shape go through the model together; the sum is exact enough in any order.
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for start, first, stop in windows(len(sequence) - 1, model.config.context, stride):
+        shapes.setdefault((stop - start, first - start), []).append(start)
+    return math.fsum(
+        _nats(model, sequence, starts[i : i + WINDOWS_AT_ONCE], length, skip)
+        for (length, skip), starts in shapes.items()
+        for i in range(0, len(starts), WINDOWS_AT_ONCE)
+    )
+
+
+def _nats(model: Any, sequence: torch.Tensor, starts: Sequence[int], length: int, skip: int) -> float:
+    """The summed nats from position ``skip`` on in the windows of ``length`` tokens at ``starts``."""
+    rows = torch.stack([sequence[start : start + length + 1] for start in starts])
+    hidden, _ = model.read(rows[:, :-1])
+    return summed_nats(model.logits(hidden[:, skip:]), rows[:, skip + 1 :])
+
+
+def _segments(model: Any, sequence: torch.Tensor) -> float:
+    context, nats = model.config.context, []
+    memory = model.empty_memory(1, 0)
+    for start in range(0, len(sequence) - 1, context):
+        targets = sequence[start + 1 : start + context + 1][None]
+        hidden, memory = model.read(sequence[start : start + targets.shape[1]][None], state=memory)
+        memory = memory.last(model.config.memory)
+        nats.append(summed_nats(model.logits(hidden), targets))
+    return math.fsum(nats)

@@ -1,0 +1,67 @@
+"""``pseudo_bits_per_byte``: the pseudo-log-likelihood of a masked model.
+
+-sum_t log p(x_t | all other tokens): each token is masked in turn and predicted from both sides (Wang and Cho 2019,
+"BERT has a Mouth"; Salazar et al. 2020, "Masked Language Model Scoring", equation 1). These conditionals do not
+multiply to a probability of the text: a token helps to predict its neighbour and is predicted by it. So the number is
+usually lower than a likelihood by the chain rule, and must not be compared with one; masked models are compared by it.
+
+The rest of a long word gives a token away. With ``within_word`` the tokens of the same word to its right are masked as
+well (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring": PLL-word-l2r).
+
+Shapes: N masked copies, T positions, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, summed_nats, windows
+from plm_core.text.special import CLS, MASK, SEP
+from plm_core.training.device import Device
+
+QUANTITY = "pseudo_bits_per_byte"
+COPIES_AT_ONCE = 64
+
+
+@torch.no_grad()
+def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[DocumentScore]:
+    """Score the excerpt of each document: every token of it is predicted once, at a mask, in one copy of its window.
+
+    A window is framed as in training, ``CLS tokens SEP``. A text that is longer than the context is read in windows one
+    after the other; the last one begins early, so that its tokens have as many beside them as any.
+
+    Raises:
+        ValueError: the model's context has no room for a token between CLS and SEP.
+    """
+    room = model.config.context - 2
+    if room < 1:
+        raise ValueError(f"context: {model.config.context}; expected at least 3, for CLS, a token and SEP")
+    model.eval()
+    for text in texts:
+        text = text.first(config.excerpt)
+        ids = torch.tensor(text.ids, dtype=torch.long, device=device.device)
+        # Tokens hide together when they are of one word: without `within_word` every token is its own.
+        alone = torch.tensor(text.starts, dtype=torch.bool, device=device.device) | (not config.within_word)
+        copies = [
+            (start, token) for start, first, stop in windows(len(ids), room, room) for token in range(first, stop)
+        ]
+        length = min(len(ids), room)
+        nats = (
+            _nats(model, ids, alone.cumsum(0), copies[i : i + COPIES_AT_ONCE], length)
+            for i in range(0, len(copies), COPIES_AT_ONCE)
+        )
+        yield DocumentScore(math.fsum(nats), len(ids), text.bytes)
+
+
+def _nats(model: Any, ids: torch.Tensor, words: torch.Tensor, copies: Sequence[tuple[int, int]], length: int) -> float:
+    """The summed nats of one masked token each in N windows of ``length`` tokens, given as (start, token)."""
+    start, token = torch.tensor(copies, device=ids.device).T[..., None]
+    places = start + torch.arange(length, device=ids.device)
+    hidden = (places >= token) & (words[places] == words[token])
+    inputs = F.pad(ids[places].masked_fill(hidden, MASK), (1, 0), value=CLS)
+    states = model.encode(F.pad(inputs, (0, 1), value=SEP))
+    at_mask = states[torch.arange(len(copies), device=ids.device), 1 + (token - start)[:, 0]]
+    return summed_nats(model.logits(at_mask), ids[token[:, 0]])

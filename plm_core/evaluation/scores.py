@@ -1,0 +1,151 @@
+"""What every likelihood shares: the text that is scored, the score of a document, and sums that are divided once.
+
+Used by the files of one quantity each (``causal.py``, ``pseudo.py``, ``permutation.py``) and by who calls them. Bits
+per byte divides by the UTF-8 bytes of the text, so that models with different tokenizers can be compared (Gao et al.
+2020, "The Pile", section 3.1); perplexity per token cannot.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch.nn import functional as F
+
+from plm_core.corpus.normalize import WORD_BOUNDARY
+from plm_core.text.special import EOS
+from plm_core.text.tokenizer import Tokenizer
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""How the tokenizer spells one byte of a character that has no piece of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LikelihoodConfig:
+    """How likelihoods are measured; part of section ``evaluate`` of the parameters."""
+
+    stride: int
+    """Tokens by which a causal model's window advances over a long document; its context or more: disjoint windows."""
+    excerpt: int | None = None
+    """Score only so many tokens from the start of each document, where a token is dear: the pseudo-likelihood, which
+    costs a forward pass a token, and the mean over orders. Null for whole documents."""
+    within_word: bool = False
+    """Whether the pseudo-likelihood masks the rest of a token's word with it."""
+    orders: int = 0
+    """Over how many random orders a permutation model's likelihood is averaged; 0: not at all."""
+
+    def __post_init__(self) -> None:
+        if self.stride < 1:
+            raise ValueError(f"stride: {self.stride}; expected at least 1")
+        if self.excerpt is not None and self.excerpt < 1:
+            raise ValueError(f"excerpt: {self.excerpt}; expected at least 1, or null for whole documents")
+        if self.orders < 0:
+            raise ValueError(f"orders: {self.orders}; expected at least 0")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A document, or its beginning, as tokens; what they spell is known token by token."""
+
+    ids: list[int]
+    """Without any special token."""
+    sizes: list[int]
+    """The UTF-8 bytes of each token's text."""
+    starts: list[bool]
+    """Whether a word begins with this token."""
+    ended: bool = True
+    """Whether the document ends here, and EOS is its next token."""
+
+    @property
+    def bytes(self) -> int:
+        """The UTF-8 bytes of these tokens and no others; EOS adds none."""
+        return sum(self.sizes)
+
+    def first(self, most: int | None) -> Self:
+        """The first ``most`` tokens; all for None."""
+        if most is None or most >= len(self.ids):
+            return self
+        return replace(self, ids=self.ids[:most], sizes=self.sizes[:most], starts=self.starts[:most], ended=False)
+
+    def sequence(self, device: torch.device) -> torch.Tensor:
+        """EOS, the tokens, and EOS again where the document ends: a 1-D tensor of ids."""
+        return torch.tensor([EOS, *self.ids, EOS][: None if self.ended else -1], device=device)
+
+
+def tokenized(text: str, tokenizer: Tokenizer) -> Text:
+    """The tokens of ``normalize(text)``. A word begins at a space, at the line end, and after it."""
+    ids = tokenizer.encode(text)
+    pieces = [tokenizer.piece(token) for token in ids]
+    after_line_end = [True, *(piece == "\n" for piece in pieces)]
+    return Text(
+        ids,
+        [1 if _BYTE.fullmatch(piece) else len(piece.replace(WORD_BOUNDARY, " ").encode()) for piece in pieces],
+        [
+            piece.startswith((WORD_BOUNDARY, "\n")) or first
+            for piece, first in zip(pieces, after_line_end, strict=False)
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class DocumentScore:
+    """The likelihood of one document, or of its excerpt."""
+
+    nats: float
+    """-sum log p over its predictions, in nats."""
+    tokens: int
+    """How many predictions that is."""
+    bytes: int
+    """The UTF-8 bytes of the tokens that were predicted."""
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The likelihood of a set of documents: sums, divided once. Which quantity it is, its scorer knows."""
+
+    nats: float
+    tokens: int
+    bytes: int
+
+    @property
+    def nats_per_token(self) -> float:
+        """The mean negative log-likelihood of a token, in nats."""
+        return self.nats / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """exp of ``nats_per_token``: for causal models, and comparable only between those with the same tokenizer."""
+        return math.exp(self.nats_per_token)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The sum in bits over the bytes of the text: comparable within one quantity, for models of any tokenizer."""
+        return self.nats / math.log(2) / self.bytes
+
+
+def total(scores: Iterable[DocumentScore]) -> Likelihood:
+    """Sum the scores of documents."""
+    rows = list(scores)
+    return Likelihood(
+        math.fsum(row.nats for row in rows), sum(row.tokens for row in rows), sum(row.bytes for row in rows)
+    )
+
+
+def windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """``(start, first, stop)``: read tokens [start, stop), take the predictions of [first, stop); each token once.
+
+    All windows of a text that is longer than the context are as long as the context, the last one too.
+    """
+    scored = 0
+    while scored < length:
+        stop = min(length, context if scored == 0 else scored + stride)
+        yield max(0, stop - context), scored, stop
+        scored = stop
+
+
+def summed_nats(logits: torch.Tensor, targets: torch.Tensor) -> float:
+    """-sum log p of the targets ``[...]`` by logits ``[..., V]``, added up in double precision."""
+    nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return float(nats.double().sum())

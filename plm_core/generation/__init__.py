@@ -1,0 +1,99 @@
+"""Text from a model, token by token. Used by evaluation samples, the `generate` command and serving.
+
+``reading`` gets the next token's logits from a model, ``sampling`` draws from them; here they become texts.
+Shapes: B rows, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from plm_core.checkpoint import Loaded
+from plm_core.generation.reading import Reading
+from plm_core.generation.sampling import SamplingConfig, distribution
+from plm_core.text.special import EOS, PIECES
+
+__all__ = ["SamplingConfig", "continue_ids", "generate", "generate_batch", "stream"]
+
+
+@torch.no_grad()
+def continue_ids(
+    model: Any, objective: str, prompts: Sequence[Sequence[int]], config: SamplingConfig, use_cache: bool = True
+) -> Iterator[list[int | None]]:
+    """Yield the next id of every row, step by step, after EOS and the row's prompt; None for a row that has ended.
+
+    Row i draws with the seed ``config.seed + i``, and what it draws depends on no other row. Special tokens are never
+    drawn but for EOS, which ends a row and is not yielded. Without ``use_cache`` every step reads the whole window
+    again: the tokens are the same.
+
+    Raises:
+        BadInput: a model of this objective does not continue texts.
+    """
+    reading = Reading(model, objective, use_cache)
+    sources = [torch.Generator().manual_seed(config.seed + row) for row in range(len(prompts))]
+    texts = [[EOS, *prompt] for prompt in prompts]
+    ended = [False] * len(prompts)
+    never = [token for token in range(len(PIECES)) if token != EOS or not config.until_end]
+    seen = torch.zeros(len(prompts), model.config.vocab_size, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        seen[row, list(prompt)] = True
+    model.eval()
+    for _ in range(config.max_new_tokens):
+        # In float64 on the CPU: the same draws on every machine, and sums of probabilities that are exact enough.
+        logits = reading.logits(texts).double().cpu()
+        logits[:, never] = float("-inf")
+        shares = distribution(logits, seen, config)
+        for row, source in enumerate(sources):
+            token = int(torch.multinomial(shares[row], 1, generator=source))
+            texts[row].append(token)
+            seen[row, token] = True
+            ended[row] |= token == EOS
+        if all(ended):
+            return
+        yield [None if end else text[-1] for end, text in zip(ended, texts, strict=True)]
+
+
+def generate(loaded: Loaded, prompt: str, config: SamplingConfig) -> str:
+    """The continuation of a prompt, as text.
+
+    Raises:
+        BadInput: a model of this objective does not continue texts.
+    """
+    return generate_batch(loaded, [prompt], config)[0]
+
+
+def generate_batch(loaded: Loaded, prompts: Sequence[str], config: SamplingConfig) -> list[str]:
+    """The continuation of each prompt, read together; prompt i has the text of ``generate`` with the seed ``seed + i``.
+
+    Raises:
+        BadInput: a model of this objective does not continue texts.
+    """
+    if not prompts:
+        return []
+    starts = [loaded.tokenizer.encode(prompt) for prompt in prompts]
+    texts = [start.copy() for start in starts]
+    for tokens in continue_ids(loaded.model, loaded.config.objective, starts, config):
+        for text, token in zip(texts, tokens, strict=True):
+            if token is not None:
+                text.append(token)
+    decode = loaded.tokenizer.decode
+    return [decode(text)[len(decode(start)) :] for start, text in zip(starts, texts, strict=True)]
+
+
+def stream(loaded: Loaded, prompt: str, config: SamplingConfig) -> Iterator[str]:
+    """``generate`` piece by piece; a character spelled in several byte tokens comes when it is whole.
+
+    Raises:
+        BadInput: a model of this objective does not continue texts.
+    """
+    decode = loaded.tokenizer.decode
+    ids: list[int] = loaded.tokenizer.encode(prompt)
+    shown = decode(ids)
+    for tokens in continue_ids(loaded.model, loaded.config.objective, [ids.copy()], config):
+        ids += [token for token in tokens if token is not None]
+        text = decode(ids)
+        if not text.endswith("\ufffd"):
+            yield text[len(shown) :]
+            shown = text
+    yield decode(ids)[len(shown) :]

@@ -1,0 +1,109 @@
+"""The logits of the next token of growing texts, and what is kept of reading them. Used by ``continue_ids``.
+
+A model sees a window of a text. While the text fits, what was read is kept as a cache and only new tokens are read.
+When it outgrows the window, the window's start jumps so that half of it remains, and the cache is made anew: so the
+tokens are those of reading the whole window every time. Where a window starts depends on its own text's length alone.
+
+Shapes: B rows, T positions, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from plm_core.config import BadInput
+from plm_core.models.xlnet import left_to_right
+from plm_core.text.special import MASK, PAD
+
+Reader = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
+"""``(model, ids, keep, state)`` to the logits ``[B, V]`` of the token after ``ids`` [B, T], and a state to go on from.
+``keep`` [B, T] is false for padding (None: no padding); ``state`` is what the call before returned, None at first."""
+
+
+def causal(model: Any, ids: Tensor, keep: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+    """The next token of GPT and Transformer-XL: the last hidden state predicts it."""
+    *earlier, last = _pieces(ids, keep, model.config.context)
+    for piece in earlier:
+        _, state = model.read(*piece, state)
+    hidden, state = model.read(*last, state)
+    return model.logits(hidden[:, -1]), state
+
+
+def permutation(model: Any, ids: Tensor, keep: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+    """The next token of XLNet: the query stream at the next position predicts it (Yang et al. 2019, section 2.3).
+
+    That position holds MASK, comes last in the order, and so is seen by none; the memory goes without it.
+    """
+    state = model.empty_memory(len(ids), 0) if state is None else state
+    *earlier, (part, kept) = _pieces(ids, keep, model.config.context - 1)
+    for piece in earlier:
+        _, state = model.read(*piece, state)
+    kept = torch.ones_like(part, dtype=torch.bool) if kept is None else kept
+    order = left_to_right(F.pad(kept, (0, 1), value=True))
+    queries = torch.full_like(part[:, :1], part.shape[1])
+    hidden = model(F.pad(part, (0, 1), value=MASK), order, memory=state, queries=queries)
+    return model.logits(hidden.query[:, 0]), state.extended(hidden.states[:, :, :-1], kept)
+
+
+READERS: dict[str, Reader] = {"causal": causal, "permutation": permutation}
+"""How a model is asked for the next token, by the name of the objective it was trained by."""
+
+
+class Reading:
+    """A model that reads growing texts."""
+
+    def __init__(self, model: Any, objective: str, use_cache: bool) -> None:
+        """Without ``use_cache`` nothing is kept.
+
+        Raises:
+            BadInput: there is no reader for the objective.
+        """
+        if objective not in READERS:
+            raise BadInput(
+                f"objective: found {objective!r}; expected one of {', '.join(READERS)}. A {objective} model does not "
+                "continue texts: look at its evaluation (a masked model fills gaps), or take another model"
+            )
+        self.model, self.read, self.use_cache = model, READERS[objective], use_cache
+        # Of the three papers' models, the one with a memory sees further back than it reads at once.
+        self.window = model.config.context + getattr(model.config, "memory", 0)
+        self.device = next(model.parameters()).device
+        self.starts: list[int] = []
+        self.state: Any = None
+
+    def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """The logits ``[B, V]`` of the token after each text, which is that of the call before and one token more."""
+        starts = [window_start(len(text), self.window) for text in texts]
+        if self.state is not None and starts == self.starts:
+            ids, keep = torch.tensor([text[-1:] for text in texts], device=self.device), None
+        else:
+            ids, keep = left_padded([text[start:] for text, start in zip(texts, starts, strict=True)], self.device)
+            self.state = None
+        logits, state = self.read(self.model, ids, keep, self.state)
+        if self.use_cache:
+            self.starts, self.state = starts, state
+        return logits
+
+
+def window_start(length: int, window: int) -> int:
+    """Where the window of a text of ``length`` tokens starts: 0 while it fits, then jumps that leave half a window."""
+    jump = window + 1 - (window + 1) // 2
+    return max(0, -(-(length - window) // jump)) * jump
+
+
+def left_padded(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Ids ``[B, T]`` that end together and ``keep`` [B, T], false for padding; None when there is no padding."""
+    longest = max(len(text) for text in texts)
+    ids = torch.tensor([[PAD] * (longest - len(text)) + list(text) for text in texts], device=device)
+    if all(len(text) == longest for text in texts):
+        return ids, None
+    missing = torch.tensor([longest - len(text) for text in texts], device=device)
+    return ids, torch.arange(longest, device=device) >= missing[:, None]
+
+
+def _pieces(ids: Tensor, keep: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Ids and keep in pieces of at most ``size`` positions, from left to right."""
+    for start in range(0, ids.shape[1], size):
+        yield ids[:, start : start + size], None if keep is None else keep[:, start : start + size]

@@ -1,0 +1,93 @@
+"""How the next token is drawn: which probabilities the logits become. Used by ``continue_ids``.
+
+Sources: temperature (Ackley, Hinton, Sejnowski 1985), top-k (Fan, Lewis, Dauphin 2018), top-p (Holtzman, Buys, Du,
+Forbes, Choi 2020, section 3.1), repetition penalty (Keskar, McCann, Varshney, Xiong, Socher 2019, section 4.1).
+Shapes: B rows, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How a text goes on: how far, and how each token is drawn."""
+
+    max_new_tokens: int = 64
+    """The longest continuation, in tokens."""
+    until_end: bool = True
+    """Whether the text ends at the end-of-document token; if not, that token is never drawn and the text has exactly
+    ``max_new_tokens`` tokens."""
+    temperature: float = 0.8
+    """Divides the logits; 0 takes the most likely token each time (greedy)."""
+    top_k: int = 50
+    """Draw among the k most likely tokens; 0 for all."""
+    top_p: float = 1.0
+    """Then draw among the fewest most likely tokens whose probabilities add up to this; 1 for all."""
+    repetition_penalty: float = 1.0
+    """The logits of tokens that prompt or text hold are divided by it when positive, else multiplied; 1 for none."""
+    seed: int = 0
+    """Of the draws; equal seeds give equal texts. Row i of a batch has the seed ``seed + i``."""
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens: {self.max_new_tokens}; expected at least 1")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature: {self.temperature}; expected at least 0 and finite")
+        if self.top_k < 0:
+            raise ValueError(f"top_k: {self.top_k}; expected at least 0")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p: {self.top_p}; expected above 0 and at most 1")
+        if not 1 <= self.repetition_penalty < math.inf:
+            raise ValueError(f"repetition_penalty: {self.repetition_penalty}; expected at least 1 and finite")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed: {self.seed}; expected a whole number from 0 to 2**63 - 1")
+
+
+def distribution(logits: Tensor, seen: Tensor, config: SamplingConfig) -> Tensor:
+    """Logits ``[B, V]`` to the probabilities ``[B, V]`` that the next token is drawn by.
+
+    ``seen`` [B, V] is true for the tokens that prompt or text hold. The order is that of the fields' effects: penalty,
+    temperature, top-k, top-p.
+    """
+    logits = penalised(logits, seen, config.repetition_penalty)
+    if config.temperature == 0:
+        return F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+    # The largest becomes 0 first, or a low temperature would make it infinite.
+    shifted = logits - logits.amax(-1, keepdim=True)
+    probabilities = torch.softmax(shifted / config.temperature, dim=-1)
+    if config.top_k:
+        probabilities = top_k(probabilities, config.top_k)
+    if config.top_p < 1:
+        probabilities = top_p(probabilities, config.top_p)
+    return probabilities
+
+
+def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Logits ``[B, V]`` with those of ``seen`` [B, V] made smaller by the factor ``penalty``.
+
+    Keskar et al. 2019 divide; a negative logit would grow by that, so it is multiplied.
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def top_k(probabilities: Tensor, k: int) -> Tensor:
+    """Probabilities ``[B, V]`` of the k most likely tokens of each row, which sum to one; others are zero."""
+    values, ids = probabilities.topk(min(k, probabilities.shape[-1]))
+    return _only(probabilities, ids, values)
+
+
+def top_p(probabilities: Tensor, mass: float) -> Tensor:
+    """Probabilities ``[B, V]`` of the fewest tokens that together reach ``mass``, which sum to one; others are zero."""
+    values, ids = probabilities.sort(descending=True, stable=True)
+    before = F.pad(values.cumsum(-1)[:, :-1], (1, 0))
+    return _only(probabilities, ids, values.masked_fill(before >= mass, 0.0))
+
+
+def _only(probabilities: Tensor, ids: Tensor, values: Tensor) -> Tensor:
+    kept = torch.zeros_like(probabilities).scatter(-1, ids, values)
+    return kept / kept.sum(-1, keepdim=True)

@@ -1,0 +1,81 @@
+"""The model card of an exported checkpoint: what it is, by what it was judged, how to load it."""
+
+from dataclasses import asdict
+
+from plm_core.checkpoint import Loaded
+from plm_core.evaluation.likelihood import SCORERS
+from plm_core.interchange import tokenizer
+from plm_core.interchange.family import Family
+
+JUDGED = {
+    "causal": "each token given those before it, by the chain rule: a likelihood of the text",
+    "masked": "each token given all the others (pseudo-log-likelihood): no likelihood of the text, and not to be "
+    "compared with one",
+    "permutation": "each token given those before it, by the query stream: a likelihood of the text in one of the "
+    "orders that training draws, not comparable with that of a causal model",
+}
+"""What is measured of a model of each objective."""
+
+USE = {
+    "causal": "A document starts with `</s>`, and so does a prompt: `tokenizer(text)` puts it there.",
+    "masked": "`tokenizer(text)` frames a text as `<cls> text <sep>`, and two as `<cls> A <sep> B <sep>`. To mask a "
+    "token, write `tokenizer.mask_token_id` into the ids. Whether the head for the next sentence was trained, the "
+    "checkpoint does not say.",
+    "permutation": "`tokenizer(text)` frames a text as `text <sep> <cls>`, and two as `A <sep> B <sep> <cls>`. Give "
+    "`perm_mask` and `target_mapping` to predict tokens; without them the model reads in both directions.",
+}
+"""How inputs are framed for a model of each objective."""
+
+
+def card(loaded: Loaded, family: Family) -> str:
+    """The text of ``README.md``."""
+    objective = loaded.config.objective
+    sizes = asdict(loaded.model.config)
+    parameters = sum(p.numel() for p in loaded.model.parameters())
+    rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
+    deviations = "\n".join(f"- {line}" for line in tokenizer.deviations(loaded.tokenizer))
+    return f"""---
+library_name: transformers
+tags: [{family.model_type}, {objective}]
+---
+
+# {family.architecture}, trained by the {objective} objective
+
+The computation is that of `{family.model_class}` in transformers. {parameters:,} parameters in float32.
+
+| size | |
+| --- | --- |
+{rows}
+
+## How to load it
+
+```python
+from transformers import {family.auto_class}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("this/folder")
+model = {family.auto_class}.from_pretrained("this/folder")
+```
+
+{USE[objective]}
+
+## By what it was judged
+
+`{SCORERS[objective].quantity}`: {JUDGED[objective]}. The weights are those of step {loaded.config.step}, with a \
+validation loss of {loaded.config.valid_nats:.4f} nats a prediction (0 where it is not known).
+
+## Tokenizer
+
+sentencepiece {tokenizer.kind(loaded.tokenizer)}, {loaded.tokenizer.vocab_size} pieces, every byte among them. Texts \
+are normalised first: NFC, line ends as `\\n`, no NUL, U+2581 as `_`. `tokenizer.json` gives the ids that \
+`tokenizer.model` gives, for every text, with these exceptions:
+
+{deviations}
+
+No text can spell a special token: `<mask>` in a text is read as six characters. Give `split_special_tokens=False` to \
+read it as the token.
+
+## Where it comes from
+
+Exported from the checkpoint with the digest `{loaded.digest}` (sha256 of its `SHA256SUMS`); tokenizer \
+`{loaded.tokenizer.sha256}`.
+"""

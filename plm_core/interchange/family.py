@@ -1,0 +1,177 @@
+"""What a paper's model is called by Hugging Face transformers: a table of sizes and one of weights, read both ways.
+
+Used by the files of the papers, each of which holds one ``Family``, and by ``interchange.folder``. Shapes: D width,
+H heads.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from plm_core.config import BadInput
+
+
+class Layout(NamedTuple):
+    """How one of our tensors lies in theirs. Only the order of numbers changes, so gradients map in the same way."""
+
+    ours: Callable[[list[Tensor]], Tensor]
+    """From their tensors to ours."""
+    theirs: Callable[[Tensor, int], Sequence[Tensor]]
+    """From ours and H to their tensors."""
+
+
+SAME = Layout(lambda theirs: theirs[0], lambda ours, heads: [ours])
+TRANSPOSED = Layout(lambda theirs: theirs[0].T, lambda ours, heads: [ours.T])
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One line of the table of weights."""
+
+    ours: str
+    """Our name; ``{}`` stands for the number of the block."""
+    theirs: tuple[str, ...]
+    """Their names."""
+    layout: Layout = SAME
+
+
+@dataclass(frozen=True)
+class Size:
+    """One line of the table of sizes."""
+
+    ours: str
+    """The field of our configuration."""
+    theirs: tuple[str, ...]
+    """Their keys: all are written, the first is read."""
+    default: float | None = None
+    """What is read where their key is absent; None when it must be there."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model type of transformers whose computation is that of one of our architectures."""
+
+    architecture: str
+    """The name in ``MODELS``."""
+    model_type: str
+    """Their name for it."""
+    model_class: str
+    """Their class that computes all that ours does."""
+    auto_class: str
+    """The automatic class that loads it."""
+    objective: str
+    """The name in ``OBJECTIVES`` of the training that their class is for."""
+    sizes: tuple[Size, ...]
+    """The table of sizes."""
+    fixed: Mapping[str, tuple[Any, ...]]
+    """What their configuration must say for the computation to be ours: the first is written, an absent key is fine."""
+    marks: Mapping[str, int]
+    """The special tokens that their configuration names; written, not read."""
+    inner: str
+    """Their key for the size of the feed-forward layer, which here is 4 D."""
+    weights: tuple[Weight, ...]
+    """The table of weights: all of theirs but the tied ones, and all of ours."""
+    base: str
+    """The prefix of the encoder's weights; a folder may leave it out. What has another prefix is a head."""
+    tied: Mapping[str, str]
+    """Their weights that are others of theirs: never written, and equal where a folder holds both."""
+    frame: tuple[tuple[str, int], ...]
+    """The row of one text A, with the special tokens around it: pieces and their segments."""
+    frame_of_two: tuple[tuple[str, int], ...]
+    """The row of two texts, A and B."""
+    padding_side: str
+    """Where padding stands by default."""
+    ignored: tuple[str, ...] = ()
+    """The ends of names that are no weights."""
+
+    @property
+    def segmented(self) -> bool:
+        """Whether the model reads segments."""
+        return any(segment for _, segment in self.frame_of_two)
+
+    def lines(self, layers: int) -> Iterator[tuple[str, tuple[str, ...], Layout]]:
+        """The table of weights with the numbers of the blocks filled in."""
+        for weight in self.weights:
+            for number in range(layers if "{}" in weight.ours else 1):
+                yield weight.ours.format(number), tuple(n.format(number) for n in weight.theirs), weight.layout
+
+    def to_theirs(self, tensors: Mapping[str, Tensor], layers: int, heads: int) -> dict[str, Tensor]:
+        """Our weights, or their gradients, under their names."""
+        found: dict[str, Tensor] = {}
+        for ours, theirs, layout in self.lines(layers):
+            found |= zip(theirs, (t.contiguous() for t in layout.theirs(tensors[ours], heads)), strict=True)
+        return found
+
+    def to_ours(
+        self, tensors: Mapping[str, Tensor], layers: int, where: str, encoder_only: bool = False
+    ) -> dict[str, Tensor]:
+        """Their weights, or their gradients, under our names.
+
+        ``encoder_only`` is for a folder that holds no head, as those of sentence encoders: what it lacks is left out.
+
+        Raises:
+            BadInput: a weight is missing, one has no place in our model, or two that are one differ.
+        """
+        given = {self._full_name(name): t for name, t in tensors.items() if not name.endswith(self.ignored)}
+        found, missing = {}, []
+        for ours, theirs, layout in self.lines(layers):
+            if encoder_only and not all(name.startswith(self.base) for name in theirs):
+                continue
+            missing += [name for name in theirs if name not in given]
+            if not missing:
+                found[ours] = layout.ours([given[name] for name in theirs]).contiguous()
+        used = {name for _, theirs, _ in self.lines(layers) for name in theirs}
+        for name, other in self.tied.items():
+            if name in given and other in given and not torch.equal(given[name], given[other]):
+                raise BadInput(f"{where}: {name} differs from {other}; expected them tied, as in {self.model_class}")
+        if missing:
+            raise BadInput(f"{where}: lacks {_listed(missing)}; expected the weights of a {self.model_class}")
+        if unknown := given.keys() - used - self.tied.keys():
+            raise BadInput(f"{where}: holds {_listed(unknown)}, which {self.model_class} of {layers} layers has not")
+        return found
+
+    def _full_name(self, name: str) -> str:
+        """Their name with the prefix that a folder may leave out."""
+        known = {n.split(".", 1)[0] for w in self.weights for n in w.theirs} | {n.split(".", 1)[0] for n in self.tied}
+        return name if name.split(".", 1)[0] in known else self.base + name
+
+    def their_config(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """Their configuration of a model with our configuration ``model``."""
+        sizes = {name: model[size.ours] for size in self.sizes for name in size.theirs}
+        fixed = {name: accepted[0] for name, accepted in self.fixed.items()}
+        return {"model_type": self.model_type, "architectures": [self.model_class], self.inner: 4 * model["width"]} | (
+            sizes | fixed | dict(self.marks)
+        )
+
+    def our_config(self, theirs: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Our configuration of a model with their configuration ``theirs``.
+
+        Raises:
+            BadInput: a size is missing, or the configuration asks for a computation that is not ours.
+        """
+        for name, accepted in self.fixed.items():
+            if name in theirs and theirs[name] not in accepted:
+                raise BadInput(
+                    f"{where}.{name}: found {theirs[name]!r}; expected {' or '.join(repr(a) for a in accepted)}: "
+                    f"{self.architecture} computes nothing else"
+                )
+        model: dict[str, Any] = {}
+        for size in self.sizes:
+            value = theirs.get(size.theirs[0])
+            if value is None and size.default is None:
+                raise BadInput(f"{where}.{size.theirs[0]}: missing; expected the model's {size.ours}")
+            model[size.ours] = size.default if value is None else value
+        inner = theirs.get(self.inner)
+        if inner not in (None, 4 * model["width"]):
+            raise BadInput(f"{where}.{self.inner}: found {inner}; expected {4 * model['width']}, 4 times the width")
+        return model
+
+
+def _listed(names: Sequence[str] | set[str], most: int = 7) -> str:
+    """Names in their order, but no more than can be read."""
+    ordered = sorted(set(names))
+    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + rest

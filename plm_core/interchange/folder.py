@@ -1,0 +1,158 @@
+"""Checkpoints as folders that transformers loads, and such folders as checkpoints.
+
+Used by the ``export`` and ``import`` commands. What comes out of ``export_hf`` gives the same checkpoint, bit for bit,
+when ``import_hf`` reads it.
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from plm_core import checkpoint
+from plm_core.config import BadInput, from_dict
+from plm_core.files import atomic_folder
+from plm_core.interchange import bert, gpt, tokenizer, xlnet
+from plm_core.interchange.card import card
+from plm_core.interchange.family import Family
+from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+
+FAMILIES = {family.architecture: family for family in (gpt.FAMILY, bert.FAMILY, xlnet.FAMILY)}
+OWN = "plm_checkpoint"
+"""The key of their configuration under which an ``Origin`` is kept."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a checkpoint says of its training and transformers has no key for; 0 where it is not known."""
+
+    step: int = 0
+    """The step whose weights these are."""
+    valid_nats: float = 0.0
+    """Validation loss at that step, in nats a prediction."""
+
+
+def export_hf(checkpoint_folder: Path, target: Path) -> None:
+    """Write a checkpoint as a folder that transformers' automatic classes load without a network.
+
+    Raises:
+        BadInput: the checkpoint is damaged, fine-tuned or of a training that transformers has no model for, or
+            ``target`` holds something.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BadInput(f"{target}: holds something; expected an empty or a new folder")
+    loaded = checkpoint.load(checkpoint_folder)
+    family = _family(loaded.config, checkpoint_folder)
+    sizes = asdict(loaded.model.config)
+    weights = family.to_theirs(loaded.model.state_dict(), sizes["layers"], sizes["heads"])
+    origin = asdict(Origin(loaded.config.step, loaded.config.valid_nats))
+    with atomic_folder(target, checksums=False) as folder:
+        save_file(weights, folder / checkpoint.WEIGHTS_FILE, metadata={"format": "pt"})
+        _write(folder / checkpoint.CONFIG_FILE, family.their_config(sizes) | {"dtype": "float32", OWN: origin})
+        _write(folder / "tokenizer.json", tokenizer.tokenizer_json(loaded.tokenizer, family))
+        _write(folder / "tokenizer_config.json", tokenizer.tokenizer_config(family, sizes["context"]))
+        shutil.copyfile(loaded.tokenizer.path, folder / MODEL_FILE)
+        (folder / "README.md").write_text(card(loaded, family), encoding="utf-8")
+
+
+def import_hf(source: Path, target: Path) -> str:
+    """Write a folder of transformers as a checkpoint, and return the checkpoint's digest.
+
+    The checkpoint names the objective that the folder's class is for, with a step and a loss of 0 where the folder does
+    not say them.
+
+    Raises:
+        BadInput: the folder lacks a file or a tokenizer of this project, or its model is not one that we compute.
+    """
+    place = source / checkpoint.CONFIG_FILE
+    theirs = _read(place)
+    families = {family.model_type: family for family in FAMILIES.values()}
+    family = families.get(str(theirs.get("model_type")))
+    if family is None:
+        raise BadInput(f"{place}.model_type: found {theirs.get('model_type')!r}; expected one of {', '.join(families)}")
+    if not (source / MODEL_FILE).is_file():
+        raise BadInput(
+            f"{source / MODEL_FILE}: missing; expected a sentencepiece model with this project's special tokens, as "
+            "`plm export` leaves: no other tokenizer can be read"
+        )
+    text = Tokenizer(source / MODEL_FILE)
+    sizes = family.our_config(theirs, str(place))
+    if sizes["vocab_size"] != text.vocab_size:
+        raise BadInput(f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {MODEL_FILE}")
+    model: Any = checkpoint.build(family.architecture, sizes, str(place))
+    _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
+    origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
+    config = checkpoint.CheckpointConfig(
+        checkpoint.FORMAT,
+        family.architecture,
+        family.objective,
+        asdict(model.config),
+        text.sha256,
+        origin.step,
+        origin.valid_nats,
+    )
+    return checkpoint.save(target, model, text, config)
+
+
+def weights_of(source: Path) -> dict[str, Tensor]:
+    """All tensors of a folder's ``model*.safetensors``, as float32.
+
+    Raises:
+        BadInput: there is none, or one cannot be read.
+    """
+    files = sorted(source.glob("model*.safetensors"))
+    if not files:
+        raise BadInput(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors")
+    found: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            found |= load_file(file)
+        except SafetensorError as error:
+            raise BadInput(f"{file}: not a safetensors file ({error})") from error
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in found.items()}
+
+
+def _family(config: checkpoint.CheckpointConfig, folder: Path) -> Family:
+    """The family of a checkpoint that has one."""
+    if config.head is not None:
+        raise BadInput(f"{folder}: is a fine-tuned model; expected a pretrained one")
+    family = FAMILIES.get(config.architecture)
+    if family is None:
+        raise BadInput(f"{folder}: is a {config.architecture}; expected one of {', '.join(FAMILIES)}")
+    if config.objective != family.objective:
+        name = "Transformer-XL" if (config.architecture, config.objective) == ("xlnet", "causal") else "this model"
+        raise BadInput(
+            f"{folder}: is {config.architecture} trained by the {config.objective} objective; {name} has no "
+            f"counterpart in transformers (expected the {family.objective} objective, as {family.model_class})"
+        )
+    return family
+
+
+def _fill(model: Any, weights: dict[str, Tensor], source: Path) -> None:
+    """Give a model its weights, or say which do not fit."""
+    for name, own in model.state_dict().items():
+        if weights[name].shape != own.shape:
+            found, expected = tuple(weights[name].shape), tuple(own.shape)
+            raise BadInput(f"{source}: the weights of {name} are {found}; expected {expected}, as config.json says")
+    model.load_state_dict(weights)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing; expected a folder of transformers") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInput(f"{path}: not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise BadInput(f"{path}: found a {type(content).__name__}; expected an object")
+    return content
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

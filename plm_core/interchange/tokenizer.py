@@ -1,0 +1,150 @@
+"""The tokenizer as the files of Hugging Face tokenizers: ``tokenizer.json`` and ``tokenizer_config.json``.
+
+Built by hand from the pieces and scores of the sentencepiece model. Token ids are the same for every text, special
+tokens included: no text can spell one, unless the reader asks for it by ``split_special_tokens=False``. What differs is
+said by ``deviations``.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from plm_core.corpus.normalize import WORD_BOUNDARY
+from plm_core.interchange.family import Family
+from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
+from plm_core.text.tokenizer import BYTES_AND_SPECIALS, Tokenizer
+
+Frame = Sequence[tuple[str, int]]
+
+
+def kind(tokenizer: Tokenizer) -> str:
+    """``bpe`` or ``unigram``: the scores of a BPE model are its pieces' ranks, 0, -1, -2, ..."""
+    learned = [score for _, score in tokenizer.scores()[BYTES_AND_SPECIALS:]]
+    return "bpe" if learned == [-rank for rank in range(len(learned))] else "unigram"
+
+
+def deviations(tokenizer: Tokenizer) -> list[str]:
+    """In which cases the exported tokenizer can give other ids than ours, for people to read."""
+    found = [f"A character that Unicode gained after {unicodedata.unidata_version} may be composed differently (NFC)."]
+    if kind(tokenizer) == "unigram":
+        found.append(
+            "sentencepiece adds log probabilities in single precision, tokenizers in double: where two segmentations "
+            "of a text are equally likely but for rounding, the other may be taken, the more so the longer the text."
+        )
+    return found
+
+
+def tokenizer_json(tokenizer: Tokenizer, family: Family) -> dict[str, Any]:
+    """The content of ``tokenizer.json``."""
+    learned = [piece for piece, _ in tokenizer.scores()[BYTES_AND_SPECIALS:]]
+    bpe = kind(tokenizer) == "bpe"
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": i, "content": piece, "special": True, "normalized": False}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+            for i, piece in enumerate(PIECES)
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers()},
+        "pre_tokenizer": None if bpe else _pre_tokenizer(tokenizer),
+        "post_processor": _post_processor(family.frame, family.frame_of_two),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}],
+        },
+        "model": _bpe(tokenizer, learned) if bpe else _unigram(tokenizer),
+    }
+
+
+def tokenizer_config(family: Family, context: int) -> dict[str, Any]:
+    """The content of ``tokenizer_config.json``."""
+    names = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS, "mask": MASK, "cls": CLS, "sep": SEP}
+    if "bos_token_id" in family.marks:
+        names["bos"] = family.marks["bos_token_id"]
+    segments = ["token_type_ids"] if family.segmented else []
+    return {f"{name}_token": PIECES[token] for name, token in names.items()} | {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "padding_side": family.padding_side,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _replace(old: str, new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def _normalizers() -> list[dict[str, Any]]:
+    """``normalize`` in its order, then sentencepiece's own mark for a space."""
+    pairs = [("\r\n", "\n"), ("\r", "\n"), ("\0", ""), (WORD_BOUNDARY, "_")]
+    return [*(_replace(old, new) for old, new in pairs), {"type": "NFC"}, _replace(" ", WORD_BOUNDARY)]
+
+
+def _bpe(tokenizer: Tokenizer, learned: Sequence[str]) -> dict[str, Any]:
+    """sentencepiece merges the neighbours whose joined piece ranks highest: every division of a piece is a merge."""
+    known = set(learned)
+    merges = [
+        [piece[:i], piece[i:]]
+        for piece in learned
+        for i in range(1, len(piece))
+        if piece[:i] in known and piece[i:] in known
+    ]
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": PIECES[UNK],
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": True,
+        "ignore_merges": False,
+        "vocab": {piece: i for i, (piece, _) in enumerate(tokenizer.scores())},
+        "merges": merges,
+    }
+
+
+def _unigram(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Pieces that no text can spell get a score that no segmentation into characters is as low as."""
+    pieces = tokenizer.scores()
+    longest = max(len(piece) for piece, _ in pieces[:BYTES_AND_SPECIALS])
+    never = (longest + 1) * min(score for _, score in pieces) - 1
+    vocab = [
+        [piece, never if i < BYTES_AND_SPECIALS and piece != "\n" else score] for i, (piece, score) in enumerate(pieces)
+    ]
+    return {"type": "Unigram", "unk_id": UNK, "vocab": vocab, "byte_fallback": True}
+
+
+def _pre_tokenizer(tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """Cut out the characters of special pieces that have no piece of their own, so that no special piece is found.
+
+    Such a character is spelled in bytes wherever it stands, so that cutting there changes nothing else. A special piece
+    all of whose characters have pieces is never chosen, by its score.
+    """
+    pieces = [piece for piece, _ in tokenizer.scores()]
+    known = set(pieces[BYTES_AND_SPECIALS:])
+    alone = sorted({c for piece in pieces[:BYTES_AND_SPECIALS] for c in piece} - known - {"\n"})
+    if not alone:
+        return None
+    pattern = {"Regex": f"[{''.join(re.escape(c) for c in alone)}]"}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
+def _post_processor(frame: Frame, frame_of_two: Frame) -> dict[str, Any]:
+    """How ``tokenizer(text)`` frames a text, or two: as the rows that the model was trained on."""
+
+    def line(parts: Frame) -> list[dict[str, Any]]:
+        kinds = {True: "Sequence", False: "SpecialToken"}
+        return [{kinds[name in "AB"]: {"id": name, "type_id": segment}} for name, segment in parts]
+
+    special = sorted({name for name, _ in frame_of_two if name not in "AB"})
+    return {
+        "type": "TemplateProcessing",
+        "single": line(frame),
+        "pair": line(frame_of_two),
+        "special_tokens": {name: {"id": name, "ids": [PIECES.index(name)], "tokens": [name]} for name in special},
+    }

@@ -1,0 +1,159 @@
+"""BERT. Devlin, Chang, Lee, Toutanova 2019, "BERT: Pre-training of Deep Bidirectional Transformers".
+
+Also RoBERTa (Liu et al. 2019), which is this model trained otherwise: no next-sentence prediction, masks drawn anew
+each time, packed full sentences. Section 3 of the paper and the released code: every position reads every other, the
+layer normalisation follows each residual sum (post-norm, Vaswani et al. 2017), a position is the sum of its token's,
+its segment's and its place's embedding, and two heads predict masked tokens and whether the second segment follows the
+first.
+
+Two things deviate: GELU is computed exactly (erf) and not by its tanh form, as PyTorch's ports of the released weights
+do, and initial weights are drawn from the whole normal distribution, not one truncated at two deviations.
+
+Shapes: B rows, T positions, N masked positions, D width, H heads, S segments, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plm_core.models.blocks import check_ids, check_length, check_sizes
+
+EPSILON = 1e-12
+"""Added to the variance in layer normalisation, as released."""
+
+PRESETS: dict[str, dict[str, int]] = {
+    # Devlin et al. 2019, section 3; the vocabulary is that of the released uncased models.
+    "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768},
+    "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
+}
+"""The published sizes."""
+
+
+@dataclass(frozen=True)
+class BERTConfig:
+    """Section ``model`` of a BERT; the vocabulary comes from the tokenizer."""
+
+    vocab_size: int
+    """V, the number of token ids."""
+    context: int
+    """The largest T: how many positions have an embedding."""
+    layers: int
+    """The number of blocks."""
+    heads: int
+    """H, attention heads a block; must divide ``width``."""
+    width: int
+    """D, the size of the residual stream."""
+    segments: int = 2
+    """S, how many segments have an embedding."""
+    dropout: float = 0.1
+    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "segments")
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over all positions that are kept (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, config: BERTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``; ``visible`` [B, 1, 1, T] is false where a position is not to be read."""
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, visible, dropout_p=self.dropout if self.training else 0.0)
+        return self.out(y.transpose(1, 2).reshape(B, T, D))
+
+
+class Block(nn.Module):
+    """Post-norm: the sum of a sub-block and its input is normalised."""
+
+    def __init__(self, config: BERTConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.norm_1 = nn.LayerNorm(config.width, eps=EPSILON)
+        self.up = nn.Linear(config.width, 4 * config.width)
+        self.down = nn.Linear(4 * config.width, config.width)
+        self.norm_2 = nn.LayerNorm(config.width, eps=EPSILON)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``."""
+        x = self.norm_1(x + self.drop(self.attention(x, visible)))
+        return self.norm_2(x + self.drop(self.down(F.gelu(self.up(x)))))
+
+
+class BERT(nn.Module):
+    """The encoder with both heads: ``encode``, then ``logits`` of masked tokens, or ``pool`` and ``next_sentence``."""
+
+    def __init__(self, config: BERTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.positions = nn.Embedding(config.context, config.width)
+        self.segments = nn.Embedding(config.segments, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=EPSILON)
+        self.drop = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.pooler = nn.Linear(config.width, config.width)
+        self.transform = nn.Linear(config.width, config.width)
+        self.transform_norm = nn.LayerNorm(config.width, eps=EPSILON)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.follows = nn.Linear(config.width, 2)
+        initialise(self)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen all ids.
+
+        ``segments`` [B, T] says to which segment an id belongs (None: all to the first), ``keep`` [B, T] is false where
+        an id is padding, which no position sees.
+
+        Raises:
+            ValueError: T is larger than ``context``, an id is outside the vocabulary, or a segment outside the
+                segments.
+        """
+        T = ids.shape[1]
+        check_length(T, self.config.context)
+        check_ids(ids, self.config.vocab_size)
+        if segments is None:
+            segments = torch.zeros_like(ids)
+        check_ids(segments, self.config.segments, "segments")
+        x = self.tokens(ids) + self.positions(torch.arange(T, device=ids.device)) + self.segments(segments)
+        x = self.drop(self.norm(x))
+        visible = None if keep is None else keep[:, None, None, :]
+        for block in self.blocks:
+            x = block(x, visible)
+        return x
+
+    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Hidden states ``[B, T, D]`` for a task: the same as ``forward``."""
+        return self(ids, segments, keep)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (appendix A.2)."""
+        x = self.transform_norm(F.gelu(self.transform(hidden)))
+        return F.linear(x, self.tokens.weight, self.bias)
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's, through a tanh layer."""
+        return torch.tanh(self.pooler(hidden[:, 0]))
+
+    def next_sentence(self, pooled: Tensor) -> Tensor:
+        """Pooled rows ``[B, D]`` to logits ``[B, 2]``: class 0 when the second segment follows the first, else 1."""
+        return self.follows(pooled)
+
+
+def initialise(model: BERT) -> None:
+    """Normal with deviation 0.02 for every matrix and embedding, zero biases, unit gains (as released)."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)

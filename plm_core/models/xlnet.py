@@ -1,0 +1,324 @@
+"""XLNet. Yang, Dai, Yang, Carbonell, Salakhutdinov, Le 2019, "XLNet: Generalized Autoregressive Pretraining".
+
+Section 2.3: two streams with shared parameters. The content stream h_i has seen token i, the query stream g_i knows
+only that something stands at position i, and predicts it. Section 2.4, from Transformer-XL (Dai et al. 2019, section
+3): each layer also reads the states that it kept of the text before (the memory, cut from the gradient), and positions
+enter as distances: score(i, j) = (q_i + u) k_j + (q_i + v) r_(i-j) + (q_i + w) s_(i,j), where r is an encoding of the
+distance and s (section 2.5) says whether i and j are in the same segment. The content stream alone, reading from left
+to right, is Transformer-XL.
+
+What a position sees is one integer a position, its place in the order of factorisation: the content stream sees places
+up to its own, the query stream places before its own. Positions that share a place see each other in the content
+stream. So 0, 1, 2, ... reads from left to right, equal places read in both directions, a permutation is a permutation,
+and padding comes after everything.
+
+As released, and not in the paper's text: tokens that are not predicted see each other (they share a place), memory
+counts as the first segment, layer normalisation follows each sum, and biases u, v, w belong to each layer. GELU is
+computed exactly (erf) and not by its tanh form, as PyTorch's ports of the released weights do.
+
+Shapes: B rows, T positions, N queries, M memory, K = M + T, D width, H heads, L layers, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plm_core.models.blocks import check_ids, check_length, check_sizes
+
+EPSILON = 1e-12
+"""Added to the variance in layer normalisation, as released."""
+
+PRESETS: dict[str, dict[str, int]] = {
+    # Yang et al. 2019, appendix A.4.1 (large) and the released base model; the vocabulary is that of both.
+    "base": {"vocab_size": 32000, "context": 512, "layers": 12, "heads": 12, "width": 768, "memory": 384},
+    "large": {"vocab_size": 32000, "context": 512, "layers": 24, "heads": 16, "width": 1024, "memory": 384},
+}
+"""The published sizes."""
+
+
+@dataclass(frozen=True)
+class XLNetConfig:
+    """Section ``model`` of an XLNet; the vocabulary comes from the tokenizer."""
+
+    vocab_size: int
+    """V, the number of token ids."""
+    context: int
+    """The largest T: how many positions are read at once. Distances have no largest value."""
+    layers: int
+    """L, the number of blocks."""
+    heads: int
+    """H, attention heads a block; must divide ``width``."""
+    width: int
+    """D, the size of the residual stream; even, for half of a distance's encoding are sines."""
+    memory: int = 0
+    """M, how many states of the text before each layer keeps in training (``mem_len``)."""
+    dropout: float = 0.1
+    """The probability of zeroing an activation: embeddings, distances, attention weights and residual branches."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        if self.width % 2:
+            raise ValueError(f"width: {self.width}; expected an even number, for distances are sines and cosines")
+        if self.memory < 0:
+            raise ValueError(f"memory: {self.memory}; expected at least 0")
+
+
+class Memory(NamedTuple):
+    """What each layer keeps of the text before."""
+
+    states: Tensor
+    """The inputs of the layers, ``[B, L, M, D]``, without a gradient."""
+    keep: Tensor
+    """``[B, M]``, false where there is nothing: at the start of a text, and for padding."""
+
+    def extended(self, states: Tensor, keep: Tensor) -> Self:
+        """The memory with ``states`` [B, L, T, D] behind it, of which ``keep`` [B, T] says what is to be seen."""
+        return type(self)(torch.cat((self.states, states.detach()), dim=2), torch.cat((self.keep, keep), dim=1))
+
+    def last(self, positions: int) -> Self:
+        """The memory of the last ``positions`` only."""
+        start = max(0, self.keep.shape[1] - positions)
+        return type(self)(self.states[:, :, start:], self.keep[:, start:])
+
+
+class View(NamedTuple):
+    """What the attention of all layers has in common, for one stream of Q positions (T or N)."""
+
+    distances: Tensor
+    """The encodings of the distances K, K - 1, ... 1 - T, ``[K + T, D]``."""
+    places: Tensor | None
+    """The positions of the queries, ``[B, Q]``; None for the content stream: 0, 1, ... T - 1."""
+    same: Tensor | None
+    """Whether query and key are in the same segment, ``[B, 1, Q, K]``; None when the text has no segments."""
+    visible: Tensor
+    """Whether the query sees the key, ``[B, 1, Q, K]``."""
+
+
+class Hidden(NamedTuple):
+    """What the model makes of a text."""
+
+    content: Tensor
+    """The content stream's last states, ``[B, T, D]``."""
+    query: Tensor | None
+    """The query stream's last states, ``[B, N, D]``; None without queries."""
+    states: Tensor
+    """The content stream's states before each layer, ``[B, L, T, D]``: what memory is made of."""
+
+
+class Attention(nn.Module):
+    """Relative attention with its biases for content (u), distance (v) and segment (w)."""
+
+    def __init__(self, config: XLNetConfig) -> None:
+        super().__init__()
+        self.heads, self.dropout = config.heads, config.dropout
+        size = config.width // config.heads
+        self.q = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.width, bias=False)
+        self.v = nn.Linear(config.width, config.width, bias=False)
+        self.r = nn.Linear(config.width, config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(config.heads, 1, size))
+        self.distance_bias = nn.Parameter(torch.empty(config.heads, 1, size))
+        self.segment_bias = nn.Parameter(torch.empty(config.heads, 1, size))
+        self.segments = nn.Parameter(torch.empty(2, config.heads, size))
+
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, view: View) -> Tensor:
+        """Either stream ``[B, Q, D]``, with the content's keys and values ``[B, H, K, D/H]``, to ``[B, Q, D]``."""
+        q = self.split(self.q(x))
+        r = self.split(self.r(view.distances)[None])
+        bias = _by_distance((q + self.distance_bias) @ r.transpose(-1, -2), view.places, k.shape[2])
+        if view.same is not None:
+            same, other = torch.einsum("bhqd,shd->sbhq", q + self.segment_bias, self.segments)[..., None]
+            bias = bias + torch.where(view.same, same, other)
+        bias = (bias * q.shape[-1] ** -0.5).masked_fill(~view.visible, float("-inf"))
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q + self.content_bias, k, v, bias.to(v.dtype), dropout_p=dropout)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def split(self, x: Tensor) -> Tensor:
+        """``[B, T, D]`` to ``[B, H, T, D/H]``."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def _by_distance(scores: Tensor, places: Tensor | None, keys: int) -> Tensor:
+    """Scores against every distance, ``[B, H, Q, K + T]``, to scores against every key, ``[B, H, Q, K]``.
+
+    A query at position i and key j stand M + i - j apart, which is row T - i + j of the distances. For the content
+    stream that is a slice: in a row one shorter, row i begins i columns earlier (Dai et al. 2019, appendix B).
+    """
+    B, H, Q, R = scores.shape
+    if places is None:
+        return scores.flatten(2)[..., Q:].view(B, H, Q, R - 1)[..., :keys]
+    columns = (R - keys - places)[:, None, :, None] + torch.arange(keys, device=scores.device)
+    return scores.gather(-1, columns.expand(B, H, Q, keys))
+
+
+class Block(nn.Module):
+    """One layer of either stream; post-norm."""
+
+    def __init__(self, config: XLNetConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.norm_1 = nn.LayerNorm(config.width, eps=EPSILON)
+        self.up = nn.Linear(config.width, 4 * config.width)
+        self.down = nn.Linear(4 * config.width, config.width)
+        self.norm_2 = nn.LayerNorm(config.width, eps=EPSILON)
+        self.drop = nn.Dropout(config.dropout)
+
+    def keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory and content ``[B, K, D]`` to the keys and values of both streams, ``[B, H, K, D/H]``."""
+        return self.attention.split(self.attention.k(x)), self.attention.split(self.attention.v(x))
+
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, view: View) -> Tensor:
+        """Either stream, ``[B, Q, D]`` to ``[B, Q, D]``."""
+        x = self.norm_1(x + self.drop(self.attention(x, k, v, view)))
+        # Dropout inside as well, as released.
+        return self.norm_2(x + self.drop(self.down(self.drop(F.gelu(self.up(x))))))
+
+
+class XLNet(nn.Module):
+    """Both streams by ``forward``; ``read`` is Transformer-XL, ``encode`` the content stream of fine-tuning."""
+
+    def __init__(self, config: XLNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.unknown = nn.Parameter(torch.empty(config.width))
+        self.drop = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        initialise(self)
+
+    def forward(
+        self,
+        ids: Tensor,
+        order: Tensor | None = None,
+        segments: Tensor | None = None,
+        memory: Memory | None = None,
+        queries: Tensor | None = None,
+    ) -> Hidden:
+        """Ids ``[B, T]`` to the states of both streams.
+
+        Args:
+            ids: What the text says.
+            order: ``[B, T]`` int, each position's place in the order of factorisation (None: all the same place).
+            segments: ``[B, T]`` int, the segment of each position (None: the text has none).
+            memory: What was kept of the text before; it is seen by every position.
+            queries: ``[B, N]`` int, the positions that the query stream predicts (None: no query stream).
+
+        Raises:
+            ValueError: T is larger than ``context``, an id is outside the vocabulary, or the memory has other rows or
+                layers than the text.
+        """
+        B, T = ids.shape
+        check_length(T, self.config.context)
+        check_ids(ids, self.config.vocab_size)
+        order = torch.zeros_like(ids) if order is None else order
+        memory = self.empty_memory(B, 0) if memory is None else memory
+        self._check_memory(memory, B)
+        content, query = self._views(order, segments, memory, queries)
+        h, states = self.drop(self.tokens(ids)), []
+        g = None if queries is None else self.drop(self.unknown.expand(B, queries.shape[1], -1))
+        for i, block in enumerate(cast(list[Block], self.blocks)):
+            states.append(h.detach())
+            k, v = block.keys(torch.cat((memory.states[:, i].to(h.dtype), h), dim=1))
+            h = block(h, k, v, content)
+            if g is not None and query is not None:
+                g = block(g, k, v, query)
+        return Hidden(self.drop(h), None if g is None else self.drop(g), torch.stack(states, dim=1))
+
+    def read(self, ids: Tensor, keep: Tensor | None = None, state: Memory | None = None) -> tuple[Tensor, Memory]:
+        """Read from left to right: ids ``[B, T]`` to content states ``[B, T, D]`` that have seen ids up to their own.
+
+        ``keep`` [B, T] is false where an id is padding, which is never seen. ``state`` is what the call before
+        returned, whole or shortened; ids then continue that text.
+
+        Raises:
+            ValueError: as ``forward``.
+        """
+        keep = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
+        state = self.empty_memory(len(ids), 0) if state is None else state
+        hidden = self(ids, left_to_right(keep), memory=state)
+        return hidden.content, state.extended(hidden.states, keep)
+
+    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Content states ``[B, T, D]`` that have seen all ids, for a task; ``keep`` [B, T] is false for padding."""
+        return self(ids, None if keep is None else (~keep).long(), segments).content
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """States ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied) with a bias."""
+        return F.linear(hidden, self.tokens.weight, self.bias)
+
+    def empty_memory(self, rows: int, size: int) -> Memory:
+        """The memory of ``size`` positions that holds nothing yet."""
+        weight = self.tokens.weight
+        states = weight.new_zeros(rows, self.config.layers, size, self.config.width)
+        return Memory(states, torch.zeros(rows, size, dtype=torch.bool, device=weight.device))
+
+    def memory_for(self, begins: Tensor, carry: tuple[Tensor, ...] | None) -> Memory:
+        """The memory of ``config.memory`` positions for a batch, from what the batch before left.
+
+        ``begins`` [B] is true for rows that continue nothing: they see none of it.
+        """
+        memory = self.empty_memory(len(begins), self.config.memory) if carry is None else Memory(*carry)
+        return Memory(memory.states, memory.keep & ~begins[:, None])
+
+    def _check_memory(self, memory: Memory, rows: int) -> None:
+        B, L, _, D = memory.states.shape
+        if rows != B:
+            raise ValueError(f"memory: holds {B} rows; expected the {rows} rows of the ids")
+        if (self.config.layers, self.config.width) != (L, D):
+            raise ValueError(
+                f"memory: is of {L} layers and width {D}; expected layers {self.config.layers} and width "
+                f"{self.config.width}"
+            )
+
+    def _views(
+        self, order: Tensor, segments: Tensor | None, memory: Memory, queries: Tensor | None
+    ) -> tuple[View, View | None]:
+        T, M = order.shape[1], memory.keep.shape[1]
+        distances = self.drop(distance_encodings(M + T, T, self.tokens.weight))
+        kept = memory.keep[:, None, :]
+
+        def view(places: Tensor | None) -> View:
+            own = order if places is None else order.gather(1, places)
+            seen = order[:, None, :] <= own[..., None] if places is None else order[:, None, :] < own[..., None]
+            visible = torch.cat((kept.expand(-1, own.shape[1], -1), seen), dim=2)[:, None]
+            same = None
+            if segments is not None:
+                asking = segments if places is None else segments.gather(1, places)
+                same = (F.pad(segments, (M, 0))[:, None, :] == asking[..., None])[:, None]
+            return View(distances, places, same, visible)
+
+        return view(None), None if queries is None else view(queries)
+
+
+def left_to_right(keep: Tensor) -> Tensor:
+    """The order ``[B, T]`` in which each position sees those before it; padding comes last, so that none sees it."""
+    T = keep.shape[1]
+    return torch.where(keep, torch.arange(T, device=keep.device), T)
+
+
+def distance_encodings(largest: int, below: int, like: Tensor) -> Tensor:
+    """Sines, then cosines, of the distances ``largest`` down to ``1 - below``, ``[largest + below, D]``.
+
+    Vaswani et al. 2017, section 3.5, without interleaving (as released).
+    """
+    D = like.shape[-1]
+    frequencies = 10000 ** (-torch.arange(0, D, 2, device=like.device, dtype=torch.float64) / D)
+    angles = torch.arange(largest, -below, -1, device=like.device, dtype=torch.float64)[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).to(like.dtype)
+
+
+def initialise(model: XLNet) -> None:
+    """Normal with deviation 0.02: matrices, embeddings, attention biases. Zero biases, unit gains (as released)."""
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            continue  # gains one, biases zero already
+        if name.endswith(("content_bias", "distance_bias", "segment_bias", "segments", "weight")) or name == "unknown":
+            nn.init.normal_(parameter, std=0.02)
+        else:
+            nn.init.zeros_(parameter)

@@ -1,0 +1,149 @@
+"""Permutation language modelling: each token given those before it in a random order. Yang et al. 2019, section 2.
+
+A row is text of a stream that continues the row before, of which the model keeps a memory (section 2.4), and behind
+it a pair ``A SEP B SEP CLS``, where A goes on from the stream and B goes on from A or, by a fair coin, comes from
+elsewhere (section 2.5; whether it does is not predicted). As released, both parts have an order of their own and the
+stream never sees the pair: its memory must not know what the next row will predict. The last 1/K of each order is
+predicted (section 2.3, partial prediction), by the query stream; SEP and CLS never are.
+
+Shapes: B rows, T positions, N predicted positions, R positions of the stream.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from plm_core.objectives.loss import Batch, Batches, Carry, Loss
+from plm_core.text.special import CLS, SEP
+from plm_core.text.store import TokenStore
+from plm_core.text.views import Streams, draws, stream_seed
+
+FRAME = 3
+"""The special tokens of a pair."""
+
+
+@dataclass(frozen=True)
+class PermutationBatch(Batch):
+    """Inputs ``[B, T]`` and the tokens ``[B, N]`` that are predicted."""
+
+    queries: torch.Tensor
+    """Where the targets stand, ``[B, N]``."""
+    order: torch.Tensor
+    """The place of each position in the order of factorisation, ``[B, T]``; all that is given shares a place."""
+    segments: torch.Tensor
+    """0 for the stream and A, 1 for B, 2 for CLS, ``[B, T]``."""
+    begins: torch.Tensor
+    """``[B]`` bool: whether a row continues nothing."""
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """The permutation objective, and its section of the parameters."""
+
+    predict: int = 6
+    """K: one token in K is predicted (appendix A.4: 6)."""
+    reuse: int | None = None
+    """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
+
+    def __post_init__(self) -> None:
+        if self.predict < 1:
+            raise ValueError(f"predict: {self.predict}; expected at least 1")
+        if self.reuse is not None and self.reuse < 1:
+            raise ValueError(f"reuse: {self.reuse}; expected at least 1, or null")
+
+    def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
+        """Rows of ``context`` tokens, the first R of which continue the row before.
+
+        Raises:
+            ValueError: R leaves no room for a pair, or nothing would be predicted.
+            BadInput: the store is too small.
+        """
+        R = self._reuse(config.context)
+        pair = config.context - R
+        if pair and pair < FRAME + 2:
+            raise ValueError(
+                f"objective.reuse: {R} leaves {pair} of model.context {config.context} positions for a pair; expected "
+                f"at least {FRAME + 2}, or none"
+            )
+        length = R + max(0, pair - FRAME)
+        if R // self.predict + (length - R) // self.predict < 1:
+            raise ValueError(
+                f"objective.predict: {self.predict}; one token in so many is none of model.context {config.context}"
+            )
+        return _Rows(self, Streams(store, rows, length, R), R, config.context)
+
+    def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
+        """-sum log p(token | tokens before it in the order, memory), in nats (equations 3 to 5)."""
+        assert isinstance(batch, PermutationBatch)
+        memory = model.memory_for(batch.begins, carry)
+        hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
+        logits = model.logits(hidden.query)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        nats = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum")
+        R = self._reuse(model.config.context)
+        stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
+        kept = memory.extended(hidden.states[:, :, :R], stream).last(model.config.memory)
+        return Loss(nats, batch.count, tuple(kept))
+
+    def _reuse(self, context: int) -> int:
+        return context // 2 if self.reuse is None else self.reuse
+
+
+def factorisation(
+    predictable: np.ndarray, predict: int, first: int, draw: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """A random order of the positions that are predictable ([n] bool); the last 1/``predict`` of it is to be predicted.
+
+    Returns:
+        the place of each position ``[n]``: ``first`` for all that is given, then one place each; and the positions to
+        be predicted, in their order.
+    """
+    order = draw.permutation(np.flatnonzero(predictable))
+    predicted = order[len(order) - len(order) // predict :]
+    places = np.full(len(predictable), first)
+    places[predicted] = first + 1 + np.arange(len(predicted))
+    return places, predicted
+
+
+@dataclass(frozen=True)
+class _Rows:
+    objective: Permutation
+    view: Streams
+    reuse: int
+    context: int
+
+    def at(self, seed: int, step: int) -> PermutationBatch:
+        texts, orders = self.view.rows_at(seed, step), stream_seed(seed, "orders")
+        rows = [self._row(text, draws(orders, step, row)) for row, text in enumerate(texts)]
+        inputs, targets, queries, order, segments = (
+            torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)
+        )
+        begins = torch.full((len(rows),), self.view.begins(step))
+        return PermutationBatch(inputs, targets, queries, order, segments, begins)
+
+    def held_out(self, count: int) -> list[Batch]:
+        steps = min(self.view.steps, max(1, count // self.view.rows))
+        return [self.at(0, step) for step in range(steps)]
+
+    def _row(self, text: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """Inputs, targets, queries, order and segments of one row."""
+        R, segments = self.reuse, np.zeros(self.context, dtype=np.int64)
+        ids = text[:R]
+        if len(text) > R:
+            cut = R + int(draw.integers(1, len(text) - R))
+            follows = draw.random() < 0.5
+            b = text[cut:] if follows else self._elsewhere(len(text) - cut, draw)
+            ids = np.concatenate((text[:cut], [SEP], b, [SEP, CLS]))
+            segments[cut + 1 : -1], segments[-1] = 1, 2
+        predictable = (ids != SEP) & (ids != CLS)
+        stream, targets = factorisation(predictable[:R], self.objective.predict, 0, draw)
+        pair, more = factorisation(predictable[R:], self.objective.predict, len(targets) + 1, draw)
+        queries = np.concatenate((targets, R + more))
+        return ids, ids[queries], queries, np.concatenate((stream, pair)), segments
+
+    def _elsewhere(self, length: int, draw: np.random.Generator) -> np.ndarray:
+        start = int(draw.integers(len(self.view.store) - length + 1))
+        return self.view.store.tokens(start, start + length)

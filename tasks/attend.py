@@ -1,0 +1,99 @@
+"""The `attend` command: a picture of what each head attends to. `python -m tasks.attend TEXT --checkpoint DIR`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plm_core import checkpoint
+from plm_core.attention import attention_maps
+from plm_core.config import BadInput
+from plm_core.text.special import CLS, EOS, SEP
+from plm_core.training.device import prepare
+from tasks.seam.stage import main
+
+MOST_TOKENS = 48
+"""More could not be told apart."""
+PITCH, SMALLEST = 0.125, 1.6
+"""Inches: from token to token, and the shortest side of a map."""
+
+
+def attend(folder: Path, text: str, out: Path) -> None:
+    """Draw the attention maps of a text, one row of maps a layer and one column a head, as the PNG file ``out``.
+
+    Raises:
+        BadInput: the checkpoint is damaged, or the text has no token or too many.
+    """
+    loaded = checkpoint.load(folder, prepare().device)
+    ids = loaded.tokenizer.encode(text)
+    if not ids:
+        raise BadInput("attend.text: found no token; expected a text")
+    ids = [CLS, *ids, SEP] if loaded.config.objective == "masked" else [EOS, *ids]
+    most = min(MOST_TOKENS, loaded.model.config.context)
+    if len(ids) > most:
+        raise BadInput(f"attend.text: found {len(ids)} tokens, special ones included; expected at most {most}")
+    if out.suffix != ".png" or not out.parent.is_dir():
+        raise BadInput(f"attend.out: found {out}; expected a file name that ends in .png, in a folder that exists")
+    device = next(loaded.model.parameters()).device
+    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), loaded.config.objective)
+    title = f"{loaded.config.architecture}, {loaded.config.objective}: attention weights"
+    _draw(maps.float().cpu().numpy(), [_label(loaded.tokenizer.piece(i)) for i in ids], title, out)
+    print(f"{out}: {maps.shape[0]} layer(s), {maps.shape[1]} head(s), {len(ids)} tokens")
+
+
+def _label(piece: str) -> str:
+    """A piece as people read it: the mark for a space as an open box, a line end as an arrow."""
+    return piece.replace("▁", "␣").replace("\n", "↵")
+
+
+def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
+    """``maps`` [L, H, T, T] as a grid; tokens are named at its left and lower edge."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import colors, pyplot
+
+    L, H, T, _ = maps.shape
+    side = max(SMALLEST, PITCH * T)
+    width, height = side * H + 2.2, side * L + 1.8
+    # Points. A large grid is looked at from further away, but tokens are always read from near.
+    names, heading = max(9.0, 4 * side), min(40.0, max(11.0, width))
+    figure, grid = pyplot.subplots(L, H, figsize=(width, height), squeeze=False, layout="constrained")
+    # Most weights are small: by the root they can be seen, and the colour bar says so.
+    scale = colors.PowerNorm(0.5, 0, 1)
+    for layer in range(L):
+        for head in range(H):
+            axes = grid[layer, head]
+            image = axes.imshow(maps[layer, head], cmap="Blues", norm=scale, interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
+            axes.tick_params(length=0, labelsize=7, labelfontfamily="monospace")
+            if layer == 0:
+                axes.set_title(f"head {head + 1}", fontsize=names)
+            if head == 0:
+                axes.set_ylabel(f"layer {layer + 1}", fontsize=names)
+                axes.set_yticks(range(T), labels, parse_math=False)
+            if layer == L - 1:
+                axes.set_xticks(range(T), labels, rotation=90, parse_math=False)
+    bar = figure.colorbar(image, ax=grid, shrink=min(1.0, max(0.25, 3 / (side * L))), aspect=20, pad=0.01)
+    bar.set_label("weight", fontsize=names)
+    bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
+    bar.ax.tick_params(labelsize=names - 1)
+    figure.suptitle(title, fontsize=heading)
+    figure.supxlabel("the row's token reads the column's token", fontsize=names)
+    figure.savefig(out, dpi=110)
+    pyplot.close(figure)
+
+
+def _run() -> None:
+    parser = argparse.ArgumentParser(description="Draw what each attention head of a model looks at.")
+    parser.add_argument("text")
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("attention.png"), help="default: %(default)s")
+    given = parser.parse_args()
+    attend(given.checkpoint, given.text, given.out)
+
+
+if __name__ == "__main__":
+    main(_run)

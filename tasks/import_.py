@@ -1,0 +1,44 @@
+"""The `import` command: another program's model as a checkpoint. `python -m tasks.import_ DIR --name NAME`."""
+
+import argparse
+import re
+from pathlib import Path
+
+from plm_core.config import BadInput
+from plm_core.files import sha256_file
+from plm_core.interchange import import_hf
+from plm_core.text.tokenizer import MODEL_FILE
+from tasks.seam.paths import ARTIFACTS
+from tasks.seam.stage import main
+
+IMPORTED = ARTIFACTS / "imported"
+"""Where imported checkpoints lie. No stage writes there."""
+
+
+def import_(folder: Path, name: str) -> None:
+    """Write the folder of Hugging Face transformers as a checkpoint, and print how a pretraining starts from it.
+
+    Raises:
+        BadInput: the name is no folder's name, or the folder cannot be read.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise BadInput(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
+    target = IMPORTED / name
+    digest = import_hf(folder, target)
+    print(f"{target}: written, digest {digest}")
+    print("to start a pretraining from it, in its section of params.yaml:")
+    print(f"start:\n  checkpoint: {target.as_posix()}\n  sha256: {digest}")
+    print("and in section tokenizer, its tokenizer:")
+    print(f"given:\n  file: {(target / MODEL_FILE).as_posix()}\n  sha256: {sha256_file(target / MODEL_FILE)}")
+
+
+def _run() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--name", required=True)
+    given = parser.parse_args()
+    import_(given.folder, given.name)
+
+
+if __name__ == "__main__":
+    main(_run)

@@ -1,0 +1,55 @@
+"""Tiny float64 models of every architecture, and texts whose bytes and words are known."""
+
+import pytest
+import torch
+
+from plm_core.evaluation.scores import Text
+
+
+@pytest.fixture(scope="session")
+def make_bert(device):
+    """Makes a tiny float64 BERT in which no two sizes are equal; keywords replace its sizes."""
+    from plm_core.models.bert import BERT, BERTConfig
+
+    def make(seed=0, dtype=torch.float64, **sizes):
+        torch.manual_seed(seed)
+        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0} | sizes
+        return louder(BERT(BERTConfig(**shape)).to(dtype))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_xlnet(device):
+    """Makes a tiny float64 XLNet with a memory; keywords replace its sizes."""
+    from plm_core.models.xlnet import XLNet, XLNetConfig
+
+    def make(seed=0, dtype=torch.float64, **sizes):
+        torch.manual_seed(seed)
+        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 18, "memory": 7, "dropout": 0.0}
+        return louder(XLNet(XLNetConfig(**(shape | sizes))).to(dtype))
+
+    return make
+
+
+@torch.no_grad()
+def louder(model):
+    """Weights ten times as large: what a token sees then changes its prediction by more than a rounding error."""
+    for name, parameter in model.named_parameters():
+        if "norm" not in name:
+            parameter.mul_(10)
+    return model
+
+
+@pytest.fixture(scope="session")
+def make_text():
+    """Makes a text of ``length`` tokens of 1 to 5 bytes, in which every third or so begins a word."""
+
+    def make(length, seed=0, vocab_size=37):
+        draw = torch.Generator().manual_seed(seed)
+        ids = torch.randint(7, vocab_size, (length,), generator=draw).tolist()
+        sizes = torch.randint(1, 6, (length,), generator=draw).tolist()
+        starts = (torch.rand(length, generator=draw) < 0.4).tolist()
+        return Text(ids, sizes, [True, *starts[1:]][:length])
+
+    return make

@@ -1,0 +1,100 @@
+"""A causal model's bits per byte are the sum over single predictions, by sliding windows or by memory."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from plm_core.evaluation import causal
+from plm_core.evaluation.causal import score
+from plm_core.evaluation.scores import LikelihoodConfig, tokenized, total, windows
+from plm_core.text.special import EOS
+
+
+def nats_of(model, hidden, token):
+    """-log p(token) by the last of the hidden states."""
+    return float(F.cross_entropy(model.logits(hidden[:, -1]), torch.tensor([token])))
+
+
+@torch.no_grad()
+def by_hand(model, text, stride):
+    """The same sum, token by token."""
+    sequence, context = [EOS, *text.ids, EOS], model.config.context
+    nats = 0.0
+    for start, first, stop in windows(len(sequence) - 1, context, stride):
+        for position in range(first, stop):
+            window = torch.tensor([sequence[start : position + 1]])
+            nats += nats_of(model, model.read(window)[0], sequence[position + 1])
+    return nats
+
+
+@pytest.mark.parametrize("length", [0, 1, 11, 12, 13, 99])
+@pytest.mark.parametrize("stride", [1, 5, 13])
+def test_the_score_is_the_sum_over_single_predictions(make_gpt, make_text, device, length, stride):
+    model = make_gpt().eval()
+    (found,) = score(model, [make_text(length)], LikelihoodConfig(stride=stride), device)
+    assert found.tokens == length + 1
+    assert found.nats == pytest.approx(by_hand(model, make_text(length), stride), rel=1e-12)
+
+
+def test_a_model_of_another_class_without_memory_reads_windows_too(make_xlnet, make_text, device):
+    model = make_xlnet(memory=0).eval()
+    (found,) = score(model, [make_text(37)], LikelihoodConfig(stride=5), device)
+    assert found.nats == pytest.approx(by_hand(model, make_text(37), 5), rel=1e-12)
+
+
+def test_a_stride_beyond_the_context_is_the_context(make_gpt, make_text, device):
+    one, other = (list(score(make_gpt(), [make_text(37)], LikelihoodConfig(stride=n), device)) for n in (13, 99))
+    assert one == other
+
+
+def test_how_many_windows_go_through_the_model_at_once_changes_nothing(make_gpt, make_text, device, monkeypatch):
+    model = make_gpt()
+    texts = [make_text(length, seed=length) for length in (3, 99, 157)]
+    found = []
+    for at_once in (1, 2, 5, 1000):
+        monkeypatch.setattr(causal, "WINDOWS_AT_ONCE", at_once)
+        found.append([s.nats for s in score(model, texts, LikelihoodConfig(stride=3), device)])
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-13)
+
+
+@torch.no_grad()
+def with_memory_by_hand(model, text):
+    """Token by token, the memory of the segments before it made anew for each."""
+    sequence, context = [EOS, *text.ids, EOS], model.config.context
+    nats = 0.0
+    for position in range(len(sequence) - 1):
+        memory = None
+        for start in range(0, position + 1, context):
+            segment = torch.tensor([sequence[start : min(start + context, position + 1)]])
+            hidden, whole = model.read(segment, state=memory)
+            memory = whole.last(model.config.memory)
+        nats += nats_of(model, hidden, sequence[position + 1])
+    return nats
+
+
+@pytest.mark.parametrize("memory", [1, 7, 19])
+@pytest.mark.parametrize("length", [0, 1, 12, 13, 37])
+def test_a_model_with_memory_carries_it_from_segment_to_segment(make_xlnet, make_text, device, memory, length):
+    model = make_xlnet(memory=memory).eval()
+    (found,) = score(model, [make_text(length)], LikelihoodConfig(stride=5), device)
+    assert found.tokens == length + 1
+    assert found.nats == pytest.approx(with_memory_by_hand(model, make_text(length)), rel=1e-12)
+
+
+def test_a_memory_that_holds_all_before_is_the_text_read_at_once(make_xlnet, make_text, device):
+    carried, at_once = make_xlnet(context=5, memory=99), make_xlnet(context=99, memory=99)
+    config = LikelihoodConfig(stride=1)
+    ((short,), (whole,)) = (list(score(m, [make_text(41)], config, device)) for m in (carried, at_once))
+    assert short.nats == pytest.approx(whole.nats, rel=1e-12)
+    (forgetful,) = score(make_xlnet(context=5, memory=1), [make_text(41)], config, device)
+    assert forgetful.nats != pytest.approx(whole.nats, rel=1e-6)
+
+
+def test_bits_are_divided_by_utf8_bytes_and_not_by_characters(make_gpt, tokenizer, device):
+    text = "Ünïcödé 漢字 🚀"
+    assert (len(text), len(text.encode())) == (12, 23)
+    (found,) = score(make_gpt(vocab_size=307), [tokenized(text, tokenizer)], LikelihoodConfig(stride=13), device)
+    assert total([found]).bits_per_byte == pytest.approx(found.nats / math.log(2) / 23, rel=1e-12)

@@ -1,0 +1,70 @@
+"""The pseudo-likelihood masks every token of the excerpt once, alone or with the rest of its word."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from plm_core.evaluation import pseudo
+from plm_core.evaluation.pseudo import score
+from plm_core.evaluation.scores import LikelihoodConfig, Text
+from plm_core.text.special import CLS, MASK, SEP
+
+
+@torch.no_grad()
+def by_hand(model, text, within_word):
+    """One token at a time: it, and with ``within_word`` what follows of its word, is masked in its window."""
+    room, nats = model.config.context - 2, 0.0
+    for position, token in enumerate(text.ids):
+        start = 0 if len(text.ids) <= room else min(position // room * room, len(text.ids) - room)
+        window = text.ids[start : start + room]
+        masked = window.copy()
+        place = position - start
+        masked[place] = MASK
+        while within_word and (place := place + 1) < len(window) and not text.starts[start + place]:
+            masked[place] = MASK
+        hidden = model(torch.tensor([[CLS, *masked, SEP]]))
+        nats += float(F.cross_entropy(model.logits(hidden[:, 1 + position - start]), torch.tensor([token])))
+    return nats
+
+
+@pytest.mark.parametrize("within_word", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 7, 11, 12, 29])
+def test_the_score_is_the_sum_over_tokens_masked_one_at_a_time(make_bert, make_text, device, length, within_word):
+    model, text = make_bert().eval(), make_text(length)
+    (found,) = score(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
+    assert (found.tokens, found.bytes) == (length, sum(text.sizes))
+    assert found.nats == pytest.approx(by_hand(model, text, within_word), rel=1e-12)
+
+
+def test_hiding_the_rest_of_a_word_changes_words_of_several_tokens_only(make_bert, make_text, device):
+    model, text = make_bert(), make_text(11)
+    single = Text(text.ids, text.sizes, [True] * 11)
+
+    def nats(text, within_word):
+        (found,) = score(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
+        return found.nats
+
+    assert nats(single, True) == nats(single, False) == nats(text, False)
+    assert nats(text, True) != pytest.approx(nats(text, False), rel=1e-6)
+
+
+@pytest.mark.parametrize("excerpt", [1, 11, 12, 28, 29, 99])
+def test_an_excerpt_is_the_beginning_as_a_text_of_its_own(make_bert, make_text, device, excerpt):
+    model, text = make_bert(), make_text(29)
+    beginning = Text(text.ids[:excerpt], text.sizes[:excerpt], text.starts[:excerpt])
+    (found,) = score(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt), device)
+    assert [found] == list(score(model, [beginning], LikelihoodConfig(stride=1), device))
+
+
+def test_how_many_copies_go_through_the_model_at_once_changes_nothing(make_bert, make_text, device, monkeypatch):
+    model, texts, found = make_bert(), [make_text(length, seed=length) for length in (3, 11, 41)], []
+    for at_once in (1, 2, 5, 1000):
+        monkeypatch.setattr(pseudo, "COPIES_AT_ONCE", at_once)
+        found.append([s.nats for s in score(model, texts, LikelihoodConfig(stride=1, within_word=True), device)])
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-13)
+
+
+def test_a_context_without_room_is_an_error(make_bert, make_text, device):
+    with pytest.raises(ValueError, match=r"^context: 2; expected at least 3"):
+        list(score(make_bert(context=2), [make_text(5)], LikelihoodConfig(stride=1), device))

@@ -1,0 +1,104 @@
+"""Texts know their bytes token by token, windows cover every token once, sums are divided once."""
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from plm_core.config import BadInput, from_dict
+from plm_core.corpus.normalize import normalize
+from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, tokenized, total, windows
+
+LENGTHS = st.integers(1, 199)
+MIXED = "Ünïcödé 漢字 🚀\n\nThe  people of 1789"
+
+
+def test_sums_are_divided_once():
+    """A short document does not weigh as much as a long one."""
+    found = total([DocumentScore(8.0, 2, 4), DocumentScore(2.0, 3, 96)])
+    assert (found.nats, found.tokens, found.bytes) == (10.0, 5, 100)
+    assert found.nats_per_token == 2.0
+    assert found.bits_per_byte == pytest.approx(10 / math.log(2) / 100)
+    assert found.perplexity == pytest.approx(math.exp(2))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@given(text=st.text(max_size=37) | st.text("abo ▁\n<0x>Aé漢", max_size=37))
+def test_a_texts_bytes_are_those_of_its_utf8(tokenizers, kind, text):
+    found = tokenized(text, tokenizers[kind])
+    assert found.ids == tokenizers[kind].encode(text)
+    assert found.bytes == len(normalize(text).encode())
+    assert found.ended
+
+
+@given(most=st.integers(0, 40))
+def test_an_excerpts_bytes_are_those_of_exactly_its_tokens(tokenizer, most):
+    """Where a cut goes through no character, what the tokens decode to has as many bytes."""
+    whole = tokenized(MIXED, tokenizer)
+    cut = whole.first(most)
+    decoded = tokenizer.decode(cut.ids)
+    assert cut.ids == whole.ids[:most]
+    assert cut.bytes == len(decoded.encode()) or decoded.endswith("\ufffd")
+    assert cut.ended is (most >= len(whole.ids))
+    assert cut.bytes + sum(whole.sizes[most:]) == len(MIXED.encode())
+
+
+def test_an_excerpt_has_no_end_where_the_document_has_none(device):
+    text = Text([8, 9, 10], [1, 2, 3], [True, False, True])
+    assert text.sequence(device.device).tolist() == [3, 8, 9, 10, 3]
+    assert text.first(2).sequence(device.device).tolist() == [3, 8, 9]
+    assert text.first(3) is text.first(None) is text
+
+
+def test_words_begin_at_spaces_and_around_line_ends(tokenizer):
+    text = "so kasi\nlobitumo so"
+    found = tokenized(text, tokenizer)
+    words: list[str] = []
+    for token, start in zip(found.ids, found.starts, strict=True):
+        piece = tokenizer.piece(token).replace("▁", " ")
+        words = [*words, piece] if start else [*words[:-1], words[-1] + piece]
+    assert words == ["so", " kasi", "\n", "lobitumo", " so"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stride": 0}, "evaluate.stride: 0; expected at least 1"),
+        ({"excerpt": 0}, "evaluate.excerpt: 0; expected at least 1, or null"),
+        ({"orders": -1}, "evaluate.orders: -1; expected at least 0"),
+    ],
+)
+def test_parameters_out_of_range_are_named(change, message):
+    with pytest.raises(BadInput, match=f"^{message}"):
+        from_dict(LikelihoodConfig, {"stride": 5} | change, "evaluate")
+
+
+@given(length=LENGTHS, context=st.integers(1, 37), stride=st.integers(1, 37))
+def test_windows_predict_every_position_once_and_fit_the_context(length, context, stride):
+    assume(stride <= context)
+    found = list(windows(length, context, stride))
+    predicted = [position for _, first, stop in found for position in range(first, stop)]
+    assert predicted == list(range(length))
+    assert all(0 <= start <= first < stop <= length for start, first, stop in found)
+    assert {stop - start for start, _, stop in found} == {min(length, context)}
+
+
+def seen_by(length, context, stride):
+    """How many tokens each prediction sees."""
+    found = windows(length, context, stride)
+    return [position - start + 1 for start, first, stop in found for position in range(first, stop)]
+
+
+@given(length=LENGTHS, context=st.integers(1, 37), stride=st.integers(1, 37))
+def test_a_prediction_sees_all_that_is_before_it_or_at_least_context_less_stride(length, context, stride):
+    assume(stride <= context)
+    for position, seen in enumerate(seen_by(length, context, stride)):
+        assert seen == position + 1 or seen > context - stride
+
+
+@given(length=LENGTHS, context=st.integers(1, 37), stride=st.integers(1, 12), factor=st.integers(1, 5))
+def test_a_finer_stride_never_shows_a_prediction_fewer_tokens(length, context, stride, factor):
+    assume(stride * factor <= context)
+    coarse, fine = seen_by(length, context, stride * factor), seen_by(length, context, stride)
+    assert all(one >= other for one, other in zip(fine, coarse, strict=True))

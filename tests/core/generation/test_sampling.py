@@ -1,0 +1,143 @@
+"""The next token is drawn by the papers' distributions: each filter does what it says, and nothing else."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from plm_core.config import BadInput, from_dict
+from plm_core.generation.sampling import SamplingConfig, distribution, penalised, top_k, top_p
+
+PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+V = 13
+
+
+def rows(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+LOGITS = st.lists(st.lists(st.floats(-30, 30), min_size=V, max_size=V), min_size=1, max_size=3).map(rows)
+PROBABILITIES = LOGITS.map(lambda logits: torch.softmax(logits / 5, dim=-1))
+UNSEEN = torch.zeros(1, V, dtype=torch.bool)
+
+
+@given(PROBABILITIES, st.integers(1, V + 5))
+def test_top_k_keeps_the_k_most_likely_in_their_proportions(p, k):
+    kept = top_k(p, k)
+    torch.testing.assert_close(kept.sum(-1), torch.ones(len(p), dtype=torch.float64))
+    for row, out in zip(p, kept, strict=True):
+        chosen = out > 0
+        assert int(chosen.sum()) == min(k, V)
+        assert chosen.all() or row[chosen].min() >= row[~chosen].max()
+        torch.testing.assert_close(out[chosen], row[chosen] / row[chosen].sum())
+
+
+@given(PROBABILITIES, st.floats(0.001, 0.999))
+def test_top_p_keeps_the_smallest_set_whose_mass_reaches_p(p, mass):
+    kept = top_p(p, mass)
+    torch.testing.assert_close(kept.sum(-1), torch.ones(len(p), dtype=torch.float64))
+    for row, out in zip(p, kept, strict=True):
+        chosen = out > 0
+        largest = row.sort(descending=True).values
+        size = int(chosen.sum())
+        assert row[chosen].sum() >= mass - 1e-12
+        assert largest[: size - 1].sum() < mass + 1e-12  # no smaller set reaches it, not even the likeliest
+        assert chosen.all() or row[chosen].min() >= row[~chosen].max()
+        torch.testing.assert_close(out[chosen], row[chosen] / row[chosen].sum())
+
+
+def test_top_p_of_a_known_distribution():
+    p = rows([[0.1, 0.4, 0.05, 0.2, 0.25]])
+    torch.testing.assert_close(top_p(p, 0.6), rows([[0.0, 0.4, 0.0, 0.0, 0.25]]) / 0.65)
+    torch.testing.assert_close(top_p(p, 0.7), rows([[0.0, 0.4, 0.0, 0.2, 0.25]]) / 0.85)
+    torch.testing.assert_close(top_p(p, 0.0001), rows([[0.0, 1.0, 0.0, 0.0, 0.0]]))
+
+
+def test_top_p_comes_after_top_k_and_temperature():
+    logits = rows([[0.1, 0.4, 0.05, 0.2, 0.25]]).log() / 2
+    config = SamplingConfig(temperature=0.5, top_k=3, top_p=0.7)
+    # Of 0.85 that the three have together, the first two are 0.65: more than 0.7 of it.
+    expected = rows([[0.0, 0.4, 0.0, 0.0, 0.25]]) / 0.65
+    torch.testing.assert_close(distribution(logits, UNSEEN[:, :5], config), expected)
+
+
+@given(LOGITS, st.floats(1, 50), st.sets(st.integers(0, V - 1)))
+def test_the_penalty_makes_seen_tokens_less_likely_and_leaves_the_others(logits, penalty, tokens):
+    seen = torch.zeros(len(logits), V, dtype=torch.bool)
+    seen[:, list(tokens)] = True
+    after = penalised(logits, seen, penalty)
+    assert torch.equal(after[~seen], logits[~seen])
+    assert (after <= logits).all()
+    expected = torch.where(logits > 0, logits / penalty, logits * penalty)
+    assert torch.equal(after[seen], expected[seen])
+    assert (after[seen].sign() == logits[seen].sign()).all()
+
+
+def test_the_penalty_of_known_logits():
+    after = penalised(rows([[3.0, -3.0, 0.0, 3.0, -3.0]]), torch.tensor([[True, True, True, False, False]]), 1.5)
+    assert after.tolist() == [[2.0, -4.5, 0.0, 3.0, -3.0]]
+
+
+@given(LOGITS)
+def test_temperature_one_is_the_models_own_distribution_and_zero_the_most_likely_token(logits):
+    unseen = torch.zeros(logits.shape, dtype=torch.bool)
+    own = distribution(logits, unseen, SamplingConfig(**PLAIN))
+    torch.testing.assert_close(own, logits.softmax(-1))
+    greedy = distribution(logits, unseen, SamplingConfig(temperature=0.0))
+    assert (greedy.sum(-1) == 1).all()
+    assert torch.equal(greedy.argmax(-1), logits.argmax(-1))
+
+
+@given(LOGITS)
+def test_a_temperature_near_zero_is_greedy_and_a_very_high_one_is_uniform(logits):
+    logits = logits.round(decimals=3)
+    two = logits.topk(2).values
+    assume(bool((two[:, 0] > two[:, 1]).all()))
+    unseen = torch.zeros(logits.shape, dtype=torch.bool)
+    greedy = distribution(logits, unseen, SamplingConfig(temperature=0.0))
+    for low in (1e-6, 5e-324):
+        torch.testing.assert_close(distribution(logits, unseen, SamplingConfig(temperature=low, top_k=0)), greedy)
+    uniform = distribution(logits, unseen, SamplingConfig(temperature=1e300, top_k=0))
+    torch.testing.assert_close(uniform, torch.full_like(logits, 1 / V))
+
+
+@given(LOGITS, st.floats(0.1, 5), st.floats(1.1, 9))
+def test_a_higher_temperature_is_never_more_certain(logits, temperature, factor):
+    unseen = torch.zeros(logits.shape, dtype=torch.bool)
+    configs = [SamplingConfig(temperature=t, top_k=0) for t in (temperature, temperature * factor)]
+    low, high = (distribution(logits, unseen, config) for config in configs)
+    assert (high.amax(-1) <= low.amax(-1) + 1e-12).all()
+
+
+def test_what_is_impossible_stays_impossible():
+    logits = rows([[-math.inf, 1.0, -math.inf, 2.0, -9.0]])
+    config = SamplingConfig(temperature=9.0, top_k=4, top_p=0.9999, repetition_penalty=3.0)
+    p = distribution(logits, torch.ones(1, 5, dtype=torch.bool), config)
+    assert (p[0, [0, 2]] == 0).all()
+    assert (p[0, [1, 3, 4]] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_new_tokens": 0}, r"max_new_tokens: 0; expected at least 1"),
+        ({"temperature": -0.5}, r"temperature: -0\.5"),
+        ({"temperature": float("nan")}, r"temperature: (found )?nan"),
+        ({"temperature": float("inf")}, r"temperature: (found )?inf"),
+        ({"top_k": -1}, r"top_k: -1"),
+        ({"top_p": 0.0}, r"top_p: 0\.0; expected above 0 and at most 1"),
+        ({"top_p": 1.5}, r"top_p: 1\.5"),
+        ({"top_p": float("nan")}, r"top_p: (found )?nan"),
+        ({"repetition_penalty": 0.9}, r"repetition_penalty: 0\.9; expected at least 1"),
+        ({"repetition_penalty": float("inf")}, r"repetition_penalty: (found )?inf"),
+        ({"seed": -1}, r"seed: -1"),
+        ({"seed": 1 << 63}, r"seed: 9223372036854775808"),
+    ],
+)
+def test_an_impossible_setting_is_refused_by_name_and_value(change, message):
+    with pytest.raises(ValueError, match=rf"^{message}"):
+        SamplingConfig(**change)
+    with pytest.raises(BadInput, match=rf"^sampling\.{message}"):
+        from_dict(SamplingConfig, change, "sampling")

@@ -1,0 +1,134 @@
+"""What is kept of a text changes nothing: the tokens are those of reading the whole window again for each."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from plm_core.config import BadInput
+from plm_core.generation import SamplingConfig, continue_ids
+from plm_core.generation.reading import READERS, Reading, left_padded, window_start
+from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.text.special import EOS, MASK
+
+GREEDY = SamplingConfig(max_new_tokens=37, temperature=0.0, until_end=False)
+SAMPLED = SamplingConfig(max_new_tokens=37, temperature=2.0, top_k=99, top_p=0.95, repetition_penalty=1.3, seed=5)
+PROMPTS = [[9, 13, 99], [7], [], [30 + i for i in range(25)], [200, 150, 100, 50, 25, 12, 9]]
+"""Of unequal lengths; the fourth is longer than any window."""
+
+
+def columns(steps):
+    return [list(row) for row in zip(*steps, strict=True)]
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLED, replace(SAMPLED, until_end=False)])
+def test_cached_and_uncached_give_the_same_tokens(each, config):
+    cached = list(continue_ids(*each, PROMPTS, config))
+    assert cached == list(continue_ids(*each, PROMPTS, config, use_cache=False))
+    assert len(cached) == 37  # beyond every window
+
+
+@torch.no_grad()
+def test_cached_and_uncached_give_the_same_logits_at_every_length(each):
+    model, objective = each
+    ids = torch.randint(7, 307, (2, 45), generator=torch.Generator().manual_seed(3)).tolist()
+    cached, uncached = Reading(model, objective, True), Reading(model, objective, False)
+    for end in range(1, 41):
+        texts = [ids[0][:end], ids[1][: end + 4]]
+        expected = uncached.logits(texts)
+        assert expected.std() > 0.1
+        torch.testing.assert_close(cached.logits(texts), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLED])
+def test_a_rows_text_does_not_depend_on_the_other_rows(each, config):
+    together = columns(continue_ids(*each, PROMPTS, config))
+    for row, prompt in enumerate(PROMPTS):
+        alone = columns(continue_ids(*each, [prompt], replace(config, seed=config.seed + row)))[0]
+        assert together[row] == alone + [None] * (len(together[row]) - len(alone))
+
+
+@torch.no_grad()
+def test_the_logits_are_those_of_the_model_read_plainly(models):
+    prompt = [EOS, 9, 13, 99, 200]
+    model, _ = models["gpt"]
+    expected = model.logits(model(torch.tensor([prompt]))[:, -1])
+    torch.testing.assert_close(Reading(model, "causal", True).logits([prompt]), expected)
+    model, _ = models["transformer-xl"]
+    expected = model.logits(model.read(torch.tensor([prompt]))[0][:, -1])
+    torch.testing.assert_close(Reading(model, "causal", True).logits([prompt]), expected)
+    model, _ = models["xlnet"]
+    for dummy in (MASK, 99):  # nobody sees what it says
+        order, asked = torch.arange(6)[None], torch.tensor([[5]])
+        query = model(torch.tensor([[*prompt, dummy]]), order, queries=asked).query
+        torch.testing.assert_close(Reading(model, "permutation", True).logits([prompt]), model.logits(query[:, 0]))
+
+
+@pytest.mark.parametrize("name", ["transformer-xl", "xlnet"])
+@torch.no_grad()
+def test_reading_in_pieces_with_all_memory_is_reading_at_once(models, name):
+    model, objective = models[name]
+    ids, keep = left_padded([[9 + i for i in range(12)], [99 + i for i in range(5)]], torch.device("cpu"))
+    whole, state = READERS[objective](model, ids, keep, None)
+    for cut in range(1, 12):
+        before = None
+        if cut > 6:  # in three pieces
+            _, before = READERS[objective](model, ids[:, :4], keep[:, :4], None)
+        start = 4 if cut > 6 else 0
+        _, before = READERS[objective](model, ids[:, start:cut], keep[:, start:cut], before)
+        logits, after = READERS[objective](model, ids[:, cut:], keep[:, cut:], before)
+        torch.testing.assert_close(logits, whole, rtol=1e-10, atol=1e-10)
+        assert torch.equal(after.keep, state.keep)
+        kept = state.keep[:, None, :, None]
+        torch.testing.assert_close(after.states * kept, state.states * kept, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_a_window_larger_than_the_context_is_read_in_pieces(models):
+    """The window is context + memory; the text of 18 tokens is seen to its first one."""
+    for name in ("transformer-xl", "xlnet"):
+        model, objective = models[name]
+        text = [EOS, *range(50, 67)]
+        logits = Reading(model, objective, True).logits([text])
+        other = Reading(model, objective, True).logits([[9, *text[1:]]])
+        assert (logits - other).abs().max() > 1e-6
+
+
+@torch.no_grad()
+def test_only_new_tokens_are_read_while_the_text_fits():
+    counts = []
+
+    class Counting(GPT):
+        def read(self, ids, keep=None, state=None):
+            counts.append(ids.shape[1])
+            return super().read(ids, keep, state)
+
+    reading = Reading(Counting(GPTConfig(vocab_size=37, context=13, layers=1, heads=1, width=5)), "causal", True)
+    for length in range(5, 31):
+        reading.logits([list(range(length))])
+    # 5 at first, up to 13; then 7 remain, up to 13 again.
+    assert counts == [5, *[1] * 8, 7, *[1] * 6, 7, *[1] * 6, 7, 1, 1]
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 13, 18, 64])
+def test_a_window_is_at_least_half_and_at_most_whole_and_jumps_only_when_full(window):
+    starts = [window_start(length, window) for length in range(1, 5 * window + 9)]
+    assert starts[:window] == [0] * window
+    for length, (before, start) in enumerate(pairwise(starts), start=1):
+        assert length - before <= window
+        if start != before:
+            assert length - before == window
+            assert length + 1 - start == max(1, (window + 1) // 2)
+
+
+def test_rows_are_padded_on_the_left():
+    ids, keep = left_padded([[9, 13], [7, 8, 9, 10], [5]], torch.device("cpu"))
+    assert ids.tolist() == [[0, 0, 9, 13], [7, 8, 9, 10], [0, 0, 0, 5]]
+    assert keep.tolist() == [[False, False, True, True], [True] * 4, [False, False, False, True]]
+    assert left_padded([[9, 13], [7, 8]], torch.device("cpu"))[1] is None
+
+
+def test_a_masked_model_is_refused_and_the_message_says_what_there_is(models):
+    with pytest.raises(BadInput, match=r"^objective: found 'masked'; expected one of causal, permutation.*fills gaps"):
+        list(continue_ids(models["gpt"][0], "masked", [[9]], GREEDY))

@@ -1,0 +1,34 @@
+"""Checkpoints of every family with random weights."""
+
+import torch
+
+from plm_core import checkpoint
+from plm_core.interchange import FAMILIES
+from plm_core.models import MODELS
+
+SIZES = {
+    "gpt": {"context": 17, "layers": 2, "heads": 3, "width": 21},
+    "bert": {"context": 17, "layers": 2, "heads": 3, "width": 21, "segments": 3},
+    "xlnet": {"context": 17, "layers": 2, "heads": 3, "width": 30, "memory": 5},
+}
+
+
+@torch.no_grad()
+def save(folder, architecture, tokenizer, objective=None, head=None, **changes):
+    """Save a model whose every parameter is drawn at random."""
+    entry = MODELS[architecture]
+    torch.manual_seed(7)
+    model = entry.model(entry.config(tokenizer.vocab_size, **(SIZES[architecture] | changes)))
+    for name, parameter in model.named_parameters():
+        parameter.normal_(1.0 if "norm" in name and name.endswith("weight") else 0.1, 0.3)
+    config = checkpoint.CheckpointConfig(
+        checkpoint.FORMAT,
+        architecture,
+        objective or FAMILIES[architecture].objective,
+        vars(model.config),
+        tokenizer.sha256,
+        step=99,
+        valid_nats=5.25,
+        head=head,
+    )
+    return checkpoint.save(folder, model.eval(), tokenizer, config)

@@ -1,0 +1,216 @@
+"""A checkpoint that transformers loads computes the same there, and comes back bit for bit."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from saved import save
+from torch.nn import functional as F
+
+from plm_core import checkpoint
+from plm_core.config import BadInput
+from plm_core.interchange import FAMILIES, export_hf, import_hf
+from plm_core.models import MODELS
+from plm_core.text.tokenizer import BYTES_AND_SPECIALS
+
+B, T = 5, 11
+CLASSES = {
+    "gpt": ["AutoModelForCausalLM", "AutoModelForPreTraining", "AutoModel"],
+    "bert": ["AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModel"],
+    "xlnet": ["AutoModelForCausalLM", "AutoModelForPreTraining", "AutoModel"],
+}
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+def ids(seed=0):
+    return torch.randint(BYTES_AND_SPECIALS, 307, (B, T), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def test_every_automatic_class_that_fits_computes_the_same(exported):
+    name, folder, hf = exported
+    ours = checkpoint.load(folder).model
+    order = torch.arange(T).expand(B, T)
+    # XLNet as transformers takes it without masks: every position reads every other.
+    hidden = ours.encode(ids())
+    for kind in CLASSES[name]:
+        theirs, info = getattr(transformers, kind).from_pretrained(hf, output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["mismatched_keys"]
+        output = theirs.eval()(ids())
+        if kind == "AutoModel":
+            torch.testing.assert_close(output.last_hidden_state, hidden, **CLOSE)
+            continue
+        logits = output.prediction_logits if "prediction_logits" in output else output.logits
+        torch.testing.assert_close(logits, ours.logits(hidden), **CLOSE)
+        if "seq_relationship_logits" in output:
+            torch.testing.assert_close(output.seq_relationship_logits, ours.next_sentence(ours.pool(hidden)), **CLOSE)
+    if name == "xlnet":
+        hides = (order[:, None, :] >= order[:, :, None]).float()
+        theirs = transformers.AutoModelForPreTraining.from_pretrained(hf).eval()
+        output = theirs(ids(), perm_mask=hides, target_mapping=F.one_hot(order, T).float()[:, 1:])
+        query = ours(ids(), order, queries=order[:, 1:]).query
+        torch.testing.assert_close(output.logits, ours.logits(query), **CLOSE)
+
+
+def test_the_folder_is_complete_and_says_what_it_is(exported):
+    name, folder, hf = exported
+    files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"}
+    assert {path.name for path in hf.iterdir()} == files | {"README.md"}
+    with safe_open(hf / "model.safetensors", "pt") as weights:
+        assert weights.metadata() == {"format": "pt"}
+        assert not set(weights.keys()) & set(FAMILIES[name].tied)
+    card = (hf / "README.md").read_text()
+    loaded = checkpoint.load(folder)
+    for fact in (loaded.digest, loaded.tokenizer.sha256, FAMILIES[name].model_class, "| layers | 2 |", "bits_per_byte"):
+        assert fact in card
+    assert ("single precision" in card) == (name == "xlnet")
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(exported, tmp_path):
+    _, folder, hf = exported
+    digest = import_hf(hf, tmp_path / "imported/again")
+    assert digest == checkpoint.load(folder).digest  # weights, configuration, tokenizer: all bytes
+
+
+def edited(source, target, change=None, tensors=None):
+    """A copy of an export with another configuration or other weights."""
+    shutil.copytree(source, target)
+    if change:
+        config = json.loads((target / "config.json").read_text())
+        change(config)
+        (target / "config.json").write_text(json.dumps(config))
+    if tensors:
+        weights = load_file(target / "model.safetensors")
+        tensors(weights)
+        save_file(weights, target / "model.safetensors")
+    return target
+
+
+def test_a_folder_by_another_hand_is_read(exported, tmp_path):
+    """As transformers itself saves it: in several files, half precision, without our keys; and without the prefix."""
+    name, folder, hf = exported
+    model = transformers.AutoModelForPreTraining.from_pretrained(hf, dtype=torch.bfloat16)
+    del model.config.plm_checkpoint
+    model.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    assert len(list((tmp_path / "theirs").glob("model-*.safetensors"))) > 1
+    shutil.copy(hf / "tokenizer.model", tmp_path / "theirs")
+    import_hf(tmp_path / "theirs", tmp_path / "imported")
+    ours, found = checkpoint.load(folder), checkpoint.load(tmp_path / "imported")
+    assert found.config.step == 0
+    assert found.config.objective == ours.config.objective
+    expected = FAMILIES[name].to_ours({n: p.float() for n, p in model.named_parameters()}, 2, "theirs")
+    for key, weight in found.model.state_dict().items():
+        assert torch.equal(weight, expected[key]), key
+        torch.testing.assert_close(weight, ours.model.state_dict()[key], rtol=0.01, atol=0.01)
+    family = FAMILIES[name]
+    bare = {key.removeprefix(family.base): weight for key, weight in load_file(hf / "model.safetensors").items()}
+    assert family.to_ours(bare, 2, "bare").keys() == ours.model.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(model_type="llama"), r"model_type: found 'llama'; expected one of gpt2, bert, xlnet"),
+        (lambda c: c.pop("model_type"), r"model_type: found None"),
+        (lambda c: c.update(vocab_size=308), r"vocab_size: found 308; expected 307"),
+        (lambda c: c.update(tie_word_embeddings=False), r"tie_word_embeddings: found False; expected True"),
+        (lambda c: c.update(plm_checkpoint=[7]), r"plm_checkpoint: found \[7\]; expected a section"),
+        (lambda c: c.update(plm_checkpoint={"step": "x"}), r"plm_checkpoint\.step: found the text 'x'"),
+    ],
+)
+def test_a_configuration_that_is_none_of_ours_is_refused(exported, tmp_path, change, message):
+    with pytest.raises(BadInput, match=message):
+        import_hf(edited(exported[2], tmp_path / "hf", change), tmp_path / "imported")
+    assert not (tmp_path / "imported").exists()
+
+
+def test_the_released_configurations_are_read():
+    """What transformers' own defaults are, which is what the released checkpoints say."""
+    for name, config in {"gpt": transformers.GPT2Config, "bert": transformers.BertConfig}.items():
+        size = {"gpt": "small", "bert": "base"}[name]
+        found = FAMILIES[name].our_config(config().to_dict(), name)
+        assert found == MODELS[name].presets[size] | {"dropout": 0.1} | ({"segments": 2} if name == "bert" else {})
+    found = FAMILIES["xlnet"].our_config(transformers.XLNetConfig(mem_len=None).to_dict(), "xlnet")
+    assert found == MODELS["xlnet"].presets["large"] | {"memory": 0, "dropout": 0.1}
+
+
+SPECIFIC = {
+    "gpt": [
+        ("activation_function", "relu", r"activation_function: found 'relu'; expected 'gelu_new' or"),
+        ("n_inner", 99, r"n_inner: found 99; expected 84, 4 times the width"),
+        ("n_head", 5, r"heads: 5 does not divide width 21"),
+        ("n_layer", None, r"n_layer: missing; expected the model's layers"),
+    ],
+    "bert": [
+        ("hidden_act", "silu", r"hidden_act: found 'silu'; expected 'gelu'"),
+        ("position_embedding_type", "relative_key", r"position_embedding_type: found 'relative_key'"),
+        ("max_position_embeddings", 18, r"the weights of positions\.weight are \(17, 21\); expected \(18, 21\)"),
+    ],
+    "xlnet": [
+        ("ff_activation", "relu", r"ff_activation: found 'relu'; expected 'gelu'"),
+        ("attn_type", "uni", r"attn_type: found 'uni'; expected 'bi'"),
+        ("clamp_len", 7, r"clamp_len: found 7; expected -1"),
+    ],
+}
+
+
+def test_what_we_do_not_compute_is_refused_by_name(exported, tmp_path):
+    for i, (key, value, message) in enumerate(SPECIFIC[exported[0]]):
+        folder = edited(exported[2], tmp_path / f"hf{i}", lambda c, key=key, value=value: c.update({key: value}))
+        with pytest.raises(BadInput, match=message):
+            import_hf(folder, tmp_path / "imported")
+
+
+def test_weights_that_do_not_fit_are_refused_by_name(exported, tmp_path):
+    family, hf = FAMILIES[exported[0]], exported[2]
+    first = family.weights[-1].theirs[0].format(0)
+    tied, other = next(iter(family.tied.items()))
+    cases = [
+        (lambda w: w.pop(first), rf"lacks {first}; expected the weights of a {family.model_class}"),
+        (lambda w: w.update({"adapter.x": torch.ones(3)}), r"holds .*adapter\.x, which"),
+        (lambda w: w.update({tied: w[other] + 1}), rf"{tied} differs from {other}; expected them tied"),
+    ]
+    for i, (tensors, message) in enumerate(cases):
+        with pytest.raises(BadInput, match=message):
+            import_hf(edited(hf, tmp_path / f"hf{i}", tensors=tensors), tmp_path / "imported")
+    same = edited(hf, tmp_path / "same", tensors=lambda w: w.update({tied: w[other].clone()}))
+    import_hf(same, tmp_path / "imported")
+
+
+def test_a_folder_without_its_files_is_refused(exported, tmp_path):
+    for name, message in {
+        "config.json": r"config\.json: missing",
+        "tokenizer.model": r"tokenizer\.model: missing; expected a sentencepiece model with this project's special",
+        "model.safetensors": r"model\.safetensors: missing; expected weights as safetensors",
+    }.items():
+        folder = edited(exported[2], tmp_path / f"without {name}")
+        (folder / name).unlink()
+        with pytest.raises(BadInput, match=message):
+            import_hf(folder, tmp_path / "imported")
+    for name, message in {"config.json": "not JSON", "model.safetensors": "not a safetensors file"}.items():
+        folder = edited(exported[2], tmp_path / f"broken {name}")
+        (folder / name).write_bytes(b"\xff{")
+        with pytest.raises(BadInput, match=message):
+            import_hf(folder, tmp_path / "imported")
+
+
+def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):
+    save(tmp_path / "xl", "xlnet", tokenizer, objective="causal")
+    with pytest.raises(BadInput, match=r"Transformer-XL has no counterpart in transformers"):
+        export_hf(tmp_path / "xl", tmp_path / "hf")
+    save(tmp_path / "tuned", "gpt", tokenizer, head={"task": "period"})
+    with pytest.raises(BadInput, match=r"is a fine-tuned model; expected a pretrained one"):
+        export_hf(tmp_path / "tuned", tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_nothing_is_written_over(exported, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(BadInput, match=r"holds something; expected an empty or a new folder"):
+        export_hf(exported[1], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

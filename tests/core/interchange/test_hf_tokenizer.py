@@ -1,0 +1,108 @@
+"""The exported tokenizer gives the ids that ours gives, for every text."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from plm_core.interchange import FAMILIES, tokenizer
+from plm_core.text.special import CLS, EOS, MASK, PIECES, SEP
+from plm_core.text.tokenizer import MODEL_FILE, Tokenizer, TokenizerConfig, train_tokenizer
+
+EDGES = [
+    "",
+    " ",
+    "\n",
+    "   a  b   \n\n \n  c ",
+    "a\r\nb\rc\0d\te",
+    "\u2581x\u2581",
+    "e\u0301 \u00e9 \u1e9b\u0323 \uac00 \u1100\u1161",
+    "日本語 العربية ελληνικά 😀👩‍👩‍👧‍👦 \U0010ffff \u200d",
+    "".join(PIECES),
+    "<mask><<mask>> <s>text</s> <0x41><0x0A> <0xZZ> <unk",
+]
+# Text in which runs, special pieces and unknown characters stand next to each other oftener than by chance.
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=("Cs", "Cn"))),
+    st.text(st.sampled_from("ab bn\n<0x41>/smk\u0301é日😀_")),
+    st.lists(st.sampled_from([*PIECES, "<0x41>", "bala", " ", "  ", "\n", "日"])).map("".join),
+)
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "bpe with markup", "unigram with markup"])
+def both(request, tokenizers, documents, tmp_path_factory):
+    """Our tokenizer and transformers' from the exported files; two have a piece for every character of ``<mask>``."""
+    kind, *markup = request.param.split(" ")
+    folder = tmp_path_factory.mktemp("hf")
+    ours = tokenizers[kind]
+    if markup:
+        line = "<p>x</p> a<s c>d <ma <0x4 e/f 0123456789ABCDEF ananananas aaaa aaaaaa c"
+        texts = [*(d.text for d in documents), *[line] * 37]
+        (folder / MODEL_FILE).write_bytes(train_tokenizer(texts, TokenizerConfig(kind, 499, 1.0)))
+        ours = Tokenizer(folder / MODEL_FILE)
+    assert tokenizer.kind(ours) == kind
+    family = FAMILIES["gpt"]
+    exported = tokenizer.tokenizer_json(ours, family)
+    # The two ways by which no special piece of a unigram tokenizer is found in a text: cut, or too unlikely.
+    assert (exported["pre_tokenizer"] is None) == (request.param != "unigram")
+    (folder / "tokenizer.json").write_text(json.dumps(exported))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer.tokenizer_config(family, 99)))
+    (folder / "config.json").write_text(json.dumps({"model_type": family.model_type}))
+    return ours, AutoTokenizer.from_pretrained(folder)
+
+
+def encode(theirs, text):
+    return theirs(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("text", EDGES)
+def test_the_edges_of_text_have_the_same_ids(both, text):
+    ours, theirs = both
+    assert encode(theirs, text) == ours.encode(text)
+
+
+def test_every_text_has_the_same_ids_and_comes_back(both):
+    ours, theirs = both
+
+    @settings(max_examples=200)
+    @given(TEXTS)
+    def check(text):
+        ids = ours.encode(text)
+        assert encode(theirs, text) == ids
+        assert theirs.decode(ids) == ours.decode(ids)
+
+    check()
+
+
+def test_documents_have_the_same_ids(both, documents):
+    ours, theirs = both
+    assert encode(theirs, [d.text for d in documents]) == [ours.encode(d.text) for d in documents]
+
+
+def test_no_text_spells_a_special_token_unless_that_is_asked_for(both):
+    _, theirs = both
+    assert not set(encode(theirs, "".join(PIECES))) & set(range(len(PIECES)))
+    asked = theirs("<mask>", add_special_tokens=False, split_special_tokens=False)["input_ids"]
+    assert asked == [MASK]
+    assert theirs.convert_tokens_to_ids(list(PIECES)) == list(range(len(PIECES)))
+
+
+def test_texts_are_framed_as_the_model_was_trained_on_them(exported):
+    name, _, hf = exported
+    ours, theirs = Tokenizer(hf / MODEL_FILE), AutoTokenizer.from_pretrained(hf)
+    a, b = ours.encode("bala ba"), ours.encode("\nti")
+    expected = {
+        "gpt": ([EOS, *a], [EOS, *a, EOS, *b], None),
+        "bert": ([CLS, *a, SEP], [CLS, *a, SEP, *b, SEP], [0] * (len(a) + 2) + [1] * (len(b) + 1)),
+        "xlnet": ([*a, SEP, CLS], [*a, SEP, *b, SEP, CLS], [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2]),
+    }
+    one, two, segments = expected[name]
+    assert theirs("bala ba")["input_ids"] == one
+    pair = theirs("bala ba", "\nti")
+    assert pair["input_ids"] == two
+    assert pair.get("token_type_ids") == segments
+    assert theirs.model_max_length == 17
+    assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 1, MASK)
+    assert (theirs.eos_token_id, theirs.cls_token_id, theirs.sep_token_id) == (EOS, CLS, SEP)

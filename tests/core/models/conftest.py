@@ -1,0 +1,35 @@
+"""Tiny models of every paper, with sizes that cannot be confused and every parameter drawn at random."""
+
+import pytest
+import torch
+
+from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.xlnet import XLNet, XLNetConfig
+
+SHAPES = {
+    "gpt": (GPT, GPTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
+    "bert": (BERT, BERTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
+    "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),
+}
+
+
+@torch.no_grad()
+def draw(module, seed=0):
+    """Draw every parameter, gains and biases too, so that no term of the formulas is hidden by a zero."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in module.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.copy_(noise * 0.3 + (1.0 if "norm" in name.lower() and name.endswith("weight") else 0.1))
+    return module
+
+
+@pytest.fixture
+def make(device):
+    """Makes the model of a paper by name, in evaluation mode; keywords replace its sizes."""
+
+    def made(paper, seed=0, dtype=torch.float64, **sizes):
+        model, config, shape = SHAPES[paper]
+        return draw(model(config(**(shape | {"dropout": 0.0} | sizes))), seed).to(dtype).eval()
+
+    return made

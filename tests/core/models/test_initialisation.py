@@ -1,0 +1,64 @@
+"""Every paper's model starts as the paper says: which deviation, which zeros, which ones."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from plm_core.models import MODELS
+
+LAYERS, D = 5, 128
+RESIDUAL = 0.02 / math.sqrt(2 * LAYERS)
+# The first pattern that matches a parameter's name says its deviation; "one" and "zero" are exact.
+RULES = {
+    "gpt": [
+        (r"norm.*weight", "one"),
+        (r"bias", "zero"),
+        (r"positions", 0.01),
+        (r"(attention\.out|down)\.weight", RESIDUAL),
+        (r"(tokens|qkv|up)", 0.02),
+    ],
+    "bert": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
+    "xlnet": [
+        (r"norm.*weight", "one"),
+        (r"(content|distance|segment)_bias", 0.02),
+        (r"bias", "zero"),
+        (r"(weight|attention\.segments|unknown)", 0.02),
+    ],
+}
+
+
+@pytest.mark.parametrize("paper", MODELS)
+def test_the_initial_deviations_are_those_of_the_paper(paper):
+    torch.manual_seed(0)
+    entry = MODELS[paper]
+    model = entry.model(entry.config(vocab_size=997, context=199, layers=LAYERS, heads=4, width=D))
+    drawn, used = {}, set()
+    for name, parameter in model.named_parameters():
+        pattern, rule = next(line for line in RULES[paper] if re.search(line[0], name))
+        used.add(pattern)
+        if rule in ("one", "zero"):
+            assert (parameter == (1 if rule == "one" else 0)).all(), name
+        else:
+            drawn.setdefault(pattern, []).append(parameter.detach().flatten() / rule)
+            n = parameter.numel()
+            assert abs(parameter.std() / rule - 1) < 5 / math.sqrt(2 * n), name
+            assert abs(parameter.mean() / rule) < 5 / math.sqrt(n), name
+    assert used == {pattern for pattern, _ in RULES[paper]}
+    for values in map(torch.cat, drawn.values()):
+        # A normal distribution: its fourth moment, and tails that a truncated one has not.
+        assert (values**4).mean() == pytest.approx(3, rel=0.1)
+        assert values.abs().max() > 3 or values.numel() < 999
+
+
+@pytest.mark.parametrize("paper", ["bert", "xlnet"])
+@torch.no_grad()
+def test_an_untrained_model_knows_no_more_than_the_size_of_the_vocabulary(paper):
+    torch.manual_seed(0)
+    entry = MODELS[paper]
+    model = entry.model(entry.config(vocab_size=997, context=37, layers=2, heads=2, width=32, dropout=0.0)).eval()
+    tokens = torch.randint(997, (13, 37))
+    logits = model.logits(model.encode(tokens))
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(997, (13 * 37,)))
+    assert loss.item() == pytest.approx(math.log(997), abs=0.05)

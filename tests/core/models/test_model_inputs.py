@@ -1,0 +1,93 @@
+"""What a model cannot compute is a ValueError that names the field and both values."""
+
+import pytest
+import torch
+
+from plm_core.models import MODELS
+
+B, T = 5, 7
+READERS = pytest.mark.parametrize("paper", ["gpt", "xlnet"])
+
+
+def ids(rows=B, length=T):
+    return torch.full((rows, length), 42)
+
+
+@pytest.mark.parametrize("paper", MODELS)
+def test_a_sequence_longer_than_the_positions_is_refused(make, paper):
+    model = make(paper)
+    assert model.encode(ids(length=17)).shape[1] == 17
+    with pytest.raises(ValueError, match=r"^context: a sequence of 18 tokens is longer than the 17 positions"):
+        model.encode(ids(length=18))
+
+
+def test_what_gpt_has_read_counts_towards_its_positions(make):
+    model = make("gpt")
+    _, state = model.read(ids(length=13))
+    assert model.read(ids(length=4), state=state)[0].shape[1] == 4
+    with pytest.raises(ValueError, match=r"^context: a sequence of 18 tokens is longer than the 17 positions"):
+        model.read(ids(length=5), state=state)
+
+
+@pytest.mark.parametrize("paper", MODELS)
+@pytest.mark.parametrize("wrong", [99, 1000, -1])
+def test_an_id_outside_the_vocabulary_is_refused(make, paper, wrong):
+    tokens = ids()
+    tokens[2, 3] = 98
+    make(paper).encode(tokens)
+    tokens[2, 3] = wrong
+    with pytest.raises(ValueError, match=rf"^vocab_size: the id {wrong} is not .*99; expected 0 to 98"):
+        make(paper).encode(tokens)
+
+
+@pytest.mark.parametrize("wrong", [2, -1])
+def test_a_segment_without_an_embedding_is_refused(make, wrong):
+    segments = torch.ones_like(ids())
+    make("bert").encode(ids(), segments)
+    segments[4, 0] = wrong
+    with pytest.raises(ValueError, match=rf"^segments: the id {wrong} is not .*2; expected 0 to 1"):
+        make("bert").encode(ids(), segments)
+
+
+@READERS
+def test_a_state_of_other_rows_is_refused(make, paper):
+    model = make(paper)
+    _, state = model.read(ids(rows=3))
+    with pytest.raises(ValueError, match=r"^(state|memory): holds 3 rows; expected the 5 rows of the ids"):
+        model.read(ids(), state=state)
+
+
+@READERS
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_state_of_other_layers_is_refused(make, paper, layers):
+    _, state = make(paper, layers=layers).read(ids())
+    with pytest.raises(ValueError, match=rf"^(state|memory): is of {layers} layers.* expected layers 2"):
+        make(paper).read(ids(), state=state)
+
+
+def test_a_memory_of_another_width_is_refused(make):
+    _, memory = make("xlnet", width=36).read(ids())
+    with pytest.raises(ValueError, match=r"^memory: is of 2 layers and width 36; expected layers 2 and width 30"):
+        make("xlnet").read(ids(), state=memory)
+
+
+SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}
+
+
+@pytest.mark.parametrize(
+    ("papers", "change", "message"),
+    [
+        (MODELS, {"heads": 7}, r"^heads: 7 does not divide width 30"),
+        (MODELS, {"layers": 0}, r"^layers: 0; expected at least 1"),
+        (MODELS, {"context": -3}, r"^context: -3; expected at least 1"),
+        (MODELS, {"dropout": 1.0}, r"^dropout: 1\.0; expected at least 0 and below 1"),
+        (["bert"], {"segments": 0}, r"^segments: 0; expected at least 1"),
+        (["xlnet"], {"width": 21}, r"^width: 21; expected an even number"),
+        (["xlnet"], {"memory": -1}, r"^memory: -1; expected at least 0"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(papers, change, message):
+    for paper in papers:
+        MODELS[paper].config(**SHAPE)
+        with pytest.raises(ValueError, match=message):
+            MODELS[paper].config(**(SHAPE | change))

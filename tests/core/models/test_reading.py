@@ -1,0 +1,115 @@
+"""Padding changes nothing, and a text read in pieces is the text read at once."""
+
+import pytest
+import torch
+
+from plm_core.models.xlnet import Memory
+
+B, T, V = 5, 11, 99
+LENGTHS = torch.tensor([11, 7, 3, 9, 5])
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+READERS = pytest.mark.parametrize("paper", ["gpt", "xlnet"])
+
+
+def ids(seed=0, rows=B, length=T):
+    return torch.randint(V, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def padded(side, garbage):
+    """Rows of different lengths with garbage at one side, which positions are real, and the rows without padding."""
+    places = torch.arange(T).expand(B, T)
+    keep = places < LENGTHS[:, None] if side == "right" else places >= T - LENGTHS[:, None]
+    return torch.where(keep, ids(), garbage), keep, [row[k][None] for row, k in zip(ids(), keep, strict=True)]
+
+
+@READERS
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_at_either_side_changes_nothing_that_is_read(make, paper, side):
+    model = make(paper)
+    for garbage in (0, 42, V - 1, ids(seed=1)):
+        tokens, keep, rows = padded(side, garbage)
+        hidden, _ = model.read(tokens, keep)
+        assert hidden.isfinite().all()
+        for i, row in enumerate(rows):
+            torch.testing.assert_close(hidden[i][keep[i]], model.read(row)[0][0], **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("paper", ["bert", "xlnet"])
+@pytest.mark.parametrize("segmented", [False, True])
+def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segmented):
+    model = make(paper)
+    segments = ids(seed=3) % 2 if segmented else None
+    for garbage in (0, 42, V - 1, ids(seed=1)):
+        tokens, keep, rows = padded("right", garbage)
+        hidden = model.encode(tokens, segments, keep)
+        assert hidden.isfinite().all()
+        for i, row in enumerate(rows):
+            alone = model.encode(row, None if segments is None else segments[i : i + 1, : row.shape[1]])
+            torch.testing.assert_close(hidden[i][keep[i]], alone[0], **CLOSE)
+
+
+@READERS
+@torch.no_grad()
+@pytest.mark.parametrize("pieces", [(11,), (1, 10), (4, 7), (3, 1, 2, 5), (1,) * 11])
+def test_a_text_read_in_pieces_is_the_text_read_at_once(make, paper, pieces):
+    model = make(paper)
+    for keep in (None, padded("left", 0)[1]):
+        whole, _ = model.read(ids(), keep)
+        state, read = None, []
+        for part in torch.arange(T).split(list(pieces)):
+            hidden, state = model.read(ids()[:, part], None if keep is None else keep[:, part], state)
+            read.append(hidden)
+        real = slice(None) if keep is None else keep
+        torch.testing.assert_close(torch.cat(read, dim=1)[real], whole[real], **CLOSE)
+
+
+@READERS
+@torch.no_grad()
+def test_a_batch_of_unequal_prompts_continues_as_each_alone(make, paper):
+    """As generation and scoring do: prompts padded at the left, then the same number of tokens a row."""
+    model = make(paper)
+    tokens, keep, rows = padded("left", 42)
+    _, state = model.read(tokens, keep)
+    following, _ = model.read(ids(4, length=5), state=state)
+    for i, row in enumerate(rows):
+        alone, _ = model.read(torch.cat((row, ids(4, length=5)[i : i + 1]), dim=1))
+        torch.testing.assert_close(following[i], alone[0, -5:], **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kept", [0, 1, 4, 11])
+def test_a_shortened_memory_is_a_reading_with_that_memory_alone(make, kept):
+    model = make("xlnet", layers=1)
+    _, memory = model.read(ids())
+    short = memory.last(kept)
+    assert short.states.shape == (B, 1, kept, 30)
+    assert torch.equal(short.states, memory.states[:, :, T - kept :])
+    found, after = model.read(ids(1, length=5), state=short)
+    assert after.states.shape == (B, 1, kept + 5, 30)
+    # In one layer the memory is the embeddings of the last tokens: the same as reading those and nothing before.
+    expected, _ = model.read(torch.cat((ids()[:, T - kept :], ids(1, length=5)), dim=1))
+    torch.testing.assert_close(found, expected[:, kept:], **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kept", [0, 1, 4, 11])
+def test_a_memory_shortened_is_a_memory_whose_first_positions_are_hidden(make, kept):
+    """In every layer: the memory's states have seen the whole text, its last positions keep what they saw."""
+    model = make("xlnet")
+    _, memory = model.read(ids())
+    hidden = memory._replace(keep=memory.keep & (torch.arange(T) >= T - kept))
+    found, _ = model.read(ids(1, length=5), state=memory.last(kept))
+    torch.testing.assert_close(found, model.read(ids(1, length=5), state=hidden)[0], **CLOSE)
+
+
+@torch.no_grad()
+def test_memory_that_is_not_kept_is_no_memory(make):
+    model = make("xlnet")
+    _, memory = model.read(ids())
+    nothing = Memory(memory.states, torch.zeros_like(memory.keep))
+    torch.testing.assert_close(model.read(ids(1), state=nothing)[0], model.read(ids(1))[0], **CLOSE)
+    assert (model.read(ids(1), state=memory)[0] - model.read(ids(1))[0]).abs().max() > 1e-3
+    empty = model.empty_memory(B, 7)
+    torch.testing.assert_close(model.read(ids(1), state=empty)[0], model.read(ids(1))[0], **CLOSE)

@@ -1,0 +1,163 @@
+"""Who sees whom, by gradients: exactly zero from a token that must not be seen, and not zero from one that must.
+
+Every test differentiates the output at one position with respect to the embedding at every position.
+"""
+
+import pytest
+import torch
+
+from plm_core.models.xlnet import left_to_right
+from plm_core.text.special import MASK
+
+T, V = 7, 99
+
+
+def ids(rows=1, length=T, seed=0):
+    return torch.randint(7, V, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def reach(model, forward):
+    """What ``forward()`` [B, N, D] sees of row 0's tokens: for each output a list of the positions with a gradient."""
+    found = []
+
+    def keep(module, arguments, output):
+        found.append(output.detach().requires_grad_())
+        return found[-1]
+
+    hook = model.tokens.register_forward_hook(keep)
+    try:
+        hidden = forward()
+    finally:
+        hook.remove()
+    (embedded,) = found
+    seen = []
+    for output in hidden[0]:
+        # Not a plain sum: a layer normalisation makes that a constant.
+        value = (output * torch.arange(1.0, 1 + len(output), dtype=output.dtype)).sum()
+        (gradient,) = torch.autograd.grad(value, embedded, retain_graph=True, allow_unused=True)
+        rows = torch.zeros(T) if gradient is None else gradient.abs().sum(-1)
+        assert not rows[1:].any(), "another row is seen"
+        seen.append(rows[0].nonzero().flatten().tolist())
+    return seen
+
+
+def test_gpt_sees_its_own_token_and_those_before(make):
+    model = make("gpt")
+    assert reach(model, lambda: model(ids(3))) == [list(range(t + 1)) for t in range(T)]
+
+
+def test_gpt_sees_no_padding(make):
+    model = make("gpt")
+    keep = torch.tensor([[0, 0, 1, 1, 1, 0, 1]], dtype=torch.bool)
+    seen = reach(model, lambda: model(ids(), keep))
+    assert [seen[t] for t in (2, 3, 4, 6)] == [[2], [2, 3], [2, 3, 4], [2, 3, 4, 6]]
+
+
+def test_bert_sees_all_but_padding(make):
+    model = make("bert")
+    assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T
+    keep = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    assert reach(model, lambda: model(ids(), keep=keep))[:5] == [list(range(5))] * 5
+
+
+@torch.no_grad()
+def test_bert_sees_nothing_of_a_token_that_mask_replaces(make):
+    """The input says MASK whatever the token was: the place and the neighbours still matter, the token cannot."""
+    model = make("bert")
+    masked = ids()
+    masked[0, 3] = MASK
+    other = ids()
+    other[0, 3] = (ids()[0, 3] + 1) % V
+    assert not torch.equal(model(ids()), model(other))
+    other[0, 3] = MASK
+    assert torch.equal(model(masked), model(other))
+    seen = reach_with_grad(model, masked)
+    assert seen[3] == list(range(T))  # the embedding of MASK is seen, also by its own position
+
+
+@torch.enable_grad()
+def reach_with_grad(model, tokens):
+    return reach(model, lambda: model(tokens))
+
+
+ORDERS = {
+    "left to right": [0, 1, 2, 3, 4, 5, 6],
+    "right to left": [6, 5, 4, 3, 2, 1, 0],
+    "a permutation": [3, 0, 6, 1, 5, 2, 4],
+    "context and targets": [0, 0, 3, 0, 1, 2, 0],
+    "targets that share a place": [0, 1, 1, 0, 2, 2, 2],
+    "all alike": [5, 5, 5, 5, 5, 5, 5],
+    "gaps and padding": [0, 9, 4, 4, 99, 99, 99],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("segments", [None, [[0, 0, 0, 1, 1, 1, 2]]], ids=["no segments", "segments"])
+def test_both_streams_of_xlnet_see_what_the_order_says(make, order, segments):
+    model, segments = make("xlnet"), None if segments is None else torch.tensor(segments)
+    places = torch.tensor([order])
+    queries = torch.tensor([[5, 0, 3, 6, 1, 2, 4]])
+    content = [[j for j in range(T) if order[j] <= order[i]] for i in range(T)]
+    assert reach(model, lambda: model(ids(), places, segments).content) == content
+    query = [[j for j in range(T) if order[j] < order[i]] for i in queries[0].tolist()]
+    assert reach(model, lambda: model(ids(), places, segments, queries=queries).query) == query
+
+
+def test_xlnet_reads_left_to_right_and_encodes_in_both_directions(make):
+    model = make("xlnet")
+    assert reach(model, lambda: model.read(ids(3))[0]) == [list(range(t + 1)) for t in range(T)]
+    assert reach(model, lambda: model.encode(ids(3))) == [list(range(T))] * T
+    keep = torch.tensor([[0, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    assert reach(model, lambda: model.encode(ids(), keep=keep))[1:5] == [[1, 2, 3, 4]] * 4
+    assert reach(model, lambda: model.read(ids(), keep)[0])[1:5] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("stream", ["content", "query"])
+def test_memory_is_seen_by_every_position_and_gets_no_gradient(make, stream):
+    model = make("xlnet")
+    first = ids(seed=1)
+    embedded = []
+    hook = model.tokens.register_forward_hook(lambda m, a, output: embedded.append(output))
+    _, memory = model.read(first)
+    hook.remove()
+    assert not memory.states.requires_grad
+    assert not model(first).states.requires_grad
+
+    def output(memory):
+        order, queries = left_to_right(torch.ones(1, T, dtype=torch.bool)), torch.arange(T)[None]
+        return getattr(model(ids(), order, memory=memory, queries=queries), stream)
+
+    with torch.no_grad():
+        for position in range(T):
+            states = memory.states.clone()
+            states[:, :, position] += 1e-3
+            moved = (output(memory._replace(states=states)) - output(memory)).abs().amax(-1)[0]
+            assert (moved > 0).all(), position
+        hidden = memory.keep.clone()
+        hidden[0, 2] = False
+        states = memory.states.clone()
+        states[:, :, 2] = 99.0
+        assert torch.equal(output(memory._replace(keep=hidden)), output(memory._replace(keep=hidden, states=states)))
+    value = output(memory).square().sum()
+    assert torch.autograd.grad(value, embedded[0], allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16 autocast"])
+def test_a_query_that_sees_nothing_is_finite_with_finite_gradients(make, kind, training):
+    """The first place of an order without memory: what is predicted there is the same whatever the text says."""
+    model = make("xlnet", dtype=torch.float64 if kind == "float64" else torch.float32, dropout=0.1 * training)
+    model.train(training)
+    order, queries = torch.tensor([ORDERS["a permutation"]]), torch.tensor([[1, 3]])
+    with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in kind):
+        query = model(ids(), order, queries=queries).query
+        logits = model.logits(query)
+    assert query.isfinite().all()
+    logits.float().square().mean().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert model.unknown.grad.any()
+    if not training:
+        other = model(ids(seed=2), order, queries=queries).query
+        if "autocast" not in kind:
+            assert torch.equal(other[:, 0], query[:, 0])
+            assert not torch.equal(other[:, 1], query[:, 1])

@@ -1,0 +1,29 @@
+"""Each paper as it is trained: a model and its objective, tiny, no two sizes equal."""
+
+from dataclasses import replace
+
+import torch
+
+from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives.causal import Causal
+from plm_core.objectives.masked import Masked
+from plm_core.objectives.permutation import Permutation
+
+SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24, "dropout": 0.0}
+
+PAPERS = {
+    "gpt": (GPT, GPTConfig(**SIZES), Causal()),
+    "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
+    "roberta": (BERT, BERTConfig(**SIZES), Masked()),
+    "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
+    "transformer_xl": (XLNet, XLNetConfig(**SIZES, memory=31), Causal(streams=True)),
+}
+
+
+def make(name, seed=0, dtype=torch.float64, **sizes):
+    """The model and the objective of a paper; keywords replace the model's sizes."""
+    model, config, objective = PAPERS[name]
+    torch.manual_seed(seed)
+    return model(replace(config, **sizes)).to(dtype), objective

@@ -1,0 +1,154 @@
+"""What holds for every paper: batches are functions of (seed, step), and one batch is learned by heart."""
+
+import math
+
+import pytest
+import torch
+from papers import PAPERS, SIZES, make
+
+from plm_core.config import BadInput
+from plm_core.objectives import OBJECTIVES, build_objective
+from plm_core.training.loop import LoopConfig, train
+from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.snapshot import Snapshots
+
+EACH = pytest.mark.parametrize("name", PAPERS)
+VOCABULARY = SIZES["vocab_size"]
+
+
+def equal(one, other):
+    return all(torch.equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
+
+@EACH
+def test_a_batch_is_a_function_of_seed_and_step(store, name):
+    model, objective = make(name)
+    batches, again = (objective.batches(store, model.config, 5) for _ in range(2))
+    for step in (0, 1, 99):
+        batch = batches.at(3, step)
+        assert batch.inputs.shape == (5, 29)
+        assert equal(batch, again.at(3, step))
+        assert not equal(batch, batches.at(4, step))
+        assert not equal(batch, batches.at(3, step + 1))
+    held_out = batches.held_out(13)
+    assert all(equal(a, b) for a, b in zip(held_out, again.held_out(13), strict=True))
+
+
+@EACH
+def test_the_targets_are_what_stands_at_their_places_and_count_says_how_many(store, name):
+    model, objective = make(name)
+    batch = objective.batches(store, model.config, 5).at(3, 1)
+    assert int(batch.count) == int((batch.targets >= 0).sum()) > 0
+    if name in ("gpt", "transformer_xl"):
+        assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    if name == "xlnet":
+        assert torch.equal(batch.inputs.gather(1, batch.queries), batch.targets)
+
+
+@EACH
+def test_the_loss_of_a_model_that_knows_nothing_is_the_logarithm_of_the_vocabulary(store, name):
+    model, objective = make(name)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    batch = objective.batches(store, model.config, 5).at(3, 1)
+    loss = objective.loss(model, batch)
+    expected = int(batch.count) * math.log(VOCABULARY)
+    if name == "bert":
+        expected += batch.targets.shape[1] * 5 * math.log(2)
+    assert float(loss.nats) == pytest.approx(expected, rel=1e-12)
+    assert int(loss.count) == int(batch.count)
+
+
+@EACH
+def test_the_loss_of_a_batch_is_the_sum_over_its_rows(store, name):
+    model, objective = make(name)
+    batches = objective.batches(store, model.config, 6)
+    carry = objective.loss(model, batches.at(3, 0)).carry
+    batch = batches.at(3, 1)
+    whole = objective.loss(model, batch, carry)
+    carries = [None] * 3 if carry is None else list(zip(*(tensor.chunk(3) for tensor in carry), strict=True))
+    parts = [objective.loss(model, part, c) for part, c in zip(batch.split(3), carries, strict=True)]
+    assert float(whole.nats) == pytest.approx(float(sum(part.nats for part in parts)), rel=1e-12)
+    assert int(whole.count) == sum(int(part.count) for part in parts)
+
+
+@EACH
+def test_one_batch_is_learned_by_heart(store, device, tmp_path, name):
+    model, objective = make(name, dtype=torch.float32, width=48)
+    batch = objective.batches(store, model.config, 5).at(3, 0)
+    config = LoopConfig(seed=1, steps=250, batch=5, optimizer=OptimizerConfig(3e-3, 10, weight_decay=0.0))
+    reports = list(
+        train(model, objective.loss, lambda step: batch, lambda m: 0.0, config, device, Snapshots(tmp_path / "s"))
+    )
+    assert reports[0].loss > 4
+    assert reports[-1].loss < 0.1
+
+
+@pytest.mark.parametrize("name", ["xlnet", "transformer_xl"])
+def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store, device, tmp_path, name):
+    config = LoopConfig(
+        seed=1, steps=12, batch=4, accumulation=2, optimizer=OptimizerConfig(1e-2, 2), report_every=1, valid_every=3,
+        snapshot_every=3,
+    )  # fmt: skip
+
+    def start(folder, seed):
+        model, objective = make(name, seed, dropout=0.1)
+        batches = objective.batches(store, model.config, 4)
+        held_out = batches.held_out(8)
+
+        def validate(m):
+            return float(objective.loss(m, held_out[0]).nats.detach())
+
+        snapshots = Snapshots(tmp_path / folder)
+        return model, train(model, objective.loss, lambda s: batches.at(7, s), validate, config, device, snapshots)
+
+    finished, reports = start("whole", 0)
+    losses = [(r.loss, r.valid_loss) for r in reports]
+    for stop in (1, 5):
+        _, reports = start(f"{stop}", 0)
+        for _ in range(stop):
+            next(reports)
+        reports.close()
+        model, resumed = start(f"{stop}", 99)
+        assert [(r.loss, r.valid_loss) for r in resumed] == losses
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), finished.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["xlnet", "transformer_xl"])
+def test_memory_is_used_cut_from_the_gradient_and_forgotten_where_a_row_begins(store, name):
+    model, objective = make(name)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    batches = objective.batches(store, model.config, 4)
+    carry = objective.loss(model, batches.at(3, 0)).carry
+    assert [tuple(t.shape) for t in carry] == [(4, 2, model.config.memory, 24), (4, model.config.memory)]
+    assert not any(tensor.requires_grad for tensor in carry)
+    batch = batches.at(3, 1)
+    with_memory, without = float(objective.loss(model, batch, carry).nats), float(objective.loss(model, batch).nats)
+    assert with_memory != pytest.approx(without, rel=1e-6)
+    batch.begins[:] = True
+    assert float(objective.loss(model, batch, carry).nats) == pytest.approx(without, rel=1e-12)
+
+
+def test_an_objective_is_built_from_its_section():
+    assert build_objective({"name": "masked", "rate": 0.2}, "x") == OBJECTIVES["masked"](rate=0.2)
+    with pytest.raises(BadInput, match=r"p\.bert\.objective\.name: found 'mask'; expected one of causal, masked"):
+        build_objective({"name": "mask"}, "p.bert.objective")
+    with pytest.raises(BadInput, match=r"x\.rat: unknown parameter; did you mean 'rate'"):
+        build_objective({"name": "masked", "rat": 0.2}, "x")
+    with pytest.raises(BadInput, match=r"x\.rate: 1\.5; expected above 0 and below 1"):
+        build_objective({"name": "masked", "rate": 1.5}, "x")
+    with pytest.raises(BadInput, match=r"x\.predict: 0; expected at least 1"):
+        build_objective({"name": "permutation", "predict": 0}, "x")
+
+
+def test_parameters_that_do_not_fit_the_model_are_refused_with_both_values(store):
+    gpt, xlnet = PAPERS["gpt"][1], PAPERS["xlnet"][1]
+    with pytest.raises(ValueError, match=r"objective\.streams: True for a model with memory None"):
+        OBJECTIVES["causal"](streams=True).batches(store, gpt, 5)
+    with pytest.raises(ValueError, match=r"objective\.streams: False for a model with memory 11"):
+        OBJECTIVES["causal"]().batches(store, xlnet, 5)
+    with pytest.raises(ValueError, match=r"objective\.reuse: 26 leaves 3 of model\.context 29 positions for a pair"):
+        OBJECTIVES["permutation"](reuse=26).batches(store, xlnet, 5)
+    with pytest.raises(ValueError, match=r"objective\.predict: 99; one token in so many is none of model\.context 29"):
+        OBJECTIVES["permutation"](predict=99).batches(store, xlnet, 5)

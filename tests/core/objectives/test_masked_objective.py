@@ -1,0 +1,104 @@
+"""The masked objective: which tokens are selected, what becomes of them, how rows are framed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from papers import make
+
+from plm_core.objectives.loss import IGNORED
+from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask
+from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP
+from plm_core.text.views import draws
+
+SPECIALS = len(PIECES)
+
+
+@given(
+    ids=st.lists(st.integers(0, 98), min_size=1, max_size=99).filter(lambda ids: max(ids) >= SPECIALS),
+    rate=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**63),
+)
+def test_the_share_is_exact_and_no_special_token_is_ever_selected_or_drawn(ids, rate, seed):
+    ids = np.array(ids)
+    masked, positions, targets = mask(ids, rate, 99, draws(seed, 0, 0))
+    ordinary = int((ids >= SPECIALS).sum())
+    assert len(positions) == len(set(positions)) == max(1, round(rate * ordinary))
+    assert (targets >= SPECIALS).all()
+    assert np.array_equal(ids[positions], targets)
+    changed = np.flatnonzero(masked != ids)
+    assert set(changed) <= set(positions)
+    assert all(token == MASK or token >= SPECIALS for token in masked[positions])
+
+
+def test_of_the_selected_80_percent_become_mask_10_a_stranger_and_10_stay():
+    ids = np.arange(SPECIALS, 9999)
+    fates = np.zeros(3)
+    strangers = []
+    for row in range(20):
+        masked, positions, targets = mask(ids, 0.15, 9999, draws(1, 2, row))
+        now = masked[positions]
+        fates += [(now == MASK).sum(), ((now != MASK) & (now != targets)).sum(), (now == targets).sum()]
+        strangers += list(now[(now != MASK) & (now != targets)])
+    n = fates.sum()
+    assert n == 20 * round(0.15 * len(ids))
+    for count, share in zip(fates, (0.8, 0.1, 0.1), strict=True):
+        assert abs(count - share * n) < 4 * (share * (1 - share) * n) ** 0.5
+    # Strangers are spread over the whole vocabulary: the mean of a uniform draw, within four deviations.
+    assert abs(np.mean(strangers) - (SPECIALS + 9998) / 2) < 4 * 9992 / 12**0.5 / len(strangers) ** 0.5
+
+
+def test_every_position_is_selected_equally_often():
+    ids = np.arange(SPECIALS, SPECIALS + 37)
+    counts = np.zeros(37)
+    for step in range(4000):
+        counts[mask(ids, 0.15, 99, draws(0, step, 0))[1]] += 1
+    share = round(0.15 * 37) / 37
+    assert (abs(counts - 4000 * share) < 4.5 * (4000 * share * (1 - share)) ** 0.5).all()
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_rows_are_framed_and_padded_and_targets_are_restored(store, next_sentence):
+    model, _ = make("bert")
+    batches = Masked(next_sentence=next_sentence).batches(store, model.config, 7)
+    stream = store.tokens(0, len(store))
+    for step in range(5):
+        batch = batches.at(3, step)
+        for row in range(7):
+            kept = batch.inputs[row][batch.keep[row]].numpy().copy()
+            assert (batch.inputs[row][~batch.keep[row]] == PAD).all()
+            assert batch.keep[row].int().diff().le(0).all(), "padding stands behind"
+            chosen = batch.targets[row] != IGNORED
+            kept[batch.positions[row][chosen]] = batch.targets[row][chosen]
+            assert (kept[0], kept[-1]) == (CLS, SEP)
+            assert set(np.flatnonzero(kept == MASK)) == set()
+            middle = int(np.flatnonzero(kept == SEP)[0])
+            segments = batch.segments[row][batch.keep[row]]
+            assert segments.tolist() == [0] * (middle + 1) + [1] * (len(kept) - middle - 1)
+            assert int(batch.following[row]) in ((FOLLOWS, ELSEWHERE) if next_sentence else (IGNORED,))
+            assert (kept == SEP).sum() == 1 + next_sentence
+            text = kept[1:middle]
+            windows = np.lib.stride_tricks.sliding_window_view(stream, len(text))
+            assert (windows == text).all(axis=1).any()
+
+
+def test_masks_are_drawn_anew_each_time_a_row_is_read(store):
+    model, objective = make("roberta")
+    batches = objective.batches(store, model.config, 7)
+    steps = len(batches.view) * 2 // 7 + 2
+    seen = {}
+    for step in range(steps):
+        batch = batches.at(3, step)
+        for row in range(7):
+            text = batch.inputs[row].clone()
+            text[batch.positions[row]] = batch.targets[row]
+            seen.setdefault(tuple(text.tolist()), set()).add(tuple(batch.positions[row].tolist()))
+    twice = [masks for masks in seen.values() if len(masks) > 1]
+    assert len(seen) == len(batches.view)
+    assert len(twice) > 0.9 * len(seen)
+
+
+def test_a_context_without_room_for_text_is_refused(store):
+    model, _ = make("bert", context=4)
+    with pytest.raises(ValueError, match=r"model\.context: 4 leaves 1 tokens of text a row"):
+        Masked(next_sentence=True).batches(store, model.config, 5)

@@ -1,0 +1,81 @@
+"""The permutation objective: orders are uniform, the stream never sees the pair, rows are framed as released."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from papers import make
+
+from plm_core.objectives.permutation import Permutation, factorisation
+from plm_core.text.special import CLS, SEP
+from plm_core.text.views import draws
+
+
+@given(
+    predictable=st.lists(st.booleans(), max_size=99),
+    predict=st.integers(1, 9),
+    first=st.integers(0, 99),
+    seed=st.integers(0, 2**63),
+)
+def test_the_last_part_of_the_order_is_predicted_and_the_rest_shares_a_place(predictable, predict, first, seed):
+    places, predicted = factorisation(np.array(predictable, dtype=bool), predict, first, draws(seed, 0, 0))
+    assert len(predicted) == sum(predictable) // predict
+    assert all(predictable[position] for position in predicted)
+    assert [places[position] for position in predicted] == list(range(first + 1, first + 1 + len(predicted)))
+    given_ = set(range(len(predictable))) - set(predicted.tolist())
+    assert all(places[position] == first for position in given_)
+
+
+@pytest.mark.parametrize("predict", [1, 2])
+def test_every_order_is_equally_likely(predict):
+    n, draws_made = 4, 24 * 400
+    seen = Counter(
+        tuple(factorisation(np.ones(n, dtype=bool), predict, 0, draws(5, step, 1))[1]) for step in range(draws_made)
+    )
+    orders = list(itertools.permutations(range(n), n // predict))
+    expected = draws_made / len(orders)
+    assert set(seen) == set(orders)
+    assert all(abs(count - expected) < 4.5 * expected**0.5 for count in seen.values())
+
+
+@pytest.mark.parametrize(("reuse", "pair"), [(17, 12), (29, 0), (None, 15)])
+def test_a_row_is_stream_and_pair_each_with_an_order_of_its_own(store, reuse, pair):
+    model, _ = make("xlnet")
+    batches = Permutation(predict=3, reuse=reuse).batches(store, model.config, 7)
+    R = 29 - pair
+    before = None
+    for step in range(3):
+        batch = batches.at(3, step)
+        stream, rest = batch.inputs[:, :R].numpy(), batch.inputs[:, R:].numpy()
+        assert batch.queries.shape == batch.targets.shape == (7, R // 3 + max(0, pair - 3) // 3)
+        assert (batch.order[:, :R].amax(1) < (batch.order[:, R:].amin(1) if pair else 99)).all()
+        assert not np.isin(batch.targets.numpy(), (SEP, CLS)).any()
+        for row in range(7 if pair else 0):
+            marks = np.flatnonzero(rest[row] == SEP)
+            assert (len(marks), marks[-1], rest[row, -1]) == (2, pair - 2, CLS)
+            assert batch.segments[row].tolist() == [0] * (R + marks[0] + 1) + [1] * (pair - 2 - marks[0]) + [2]
+        if before is not None and pair:
+            # A of the step before is the beginning of this step's stream, unless it is cut short by B.
+            a = [before[row, : np.flatnonzero(before[row] == SEP)[0]] for row in range(7)]
+            assert all(np.array_equal(a[row], stream[row, : len(a[row])]) for row in range(7))
+        before = rest
+
+
+def test_b_follows_a_by_a_fair_coin(store):
+    model, _ = make("xlnet")
+    batches = Permutation(predict=3, reuse=17).batches(store, model.config, 7)
+    followed = total = 0
+    for step in range(0, 60):
+        if batches.view.begins(step + 1):
+            continue
+        batch, later = batches.at(3, step), batches.at(3, step + 1)
+        for row in range(7):
+            pair = batch.inputs[row, 17:-2].tolist()
+            a, b = pair[: pair.index(SEP)], pair[pair.index(SEP) + 1 :]
+            followed += (a + b) == later.inputs[row, : len(a + b)].tolist()
+            total += 1
+    # A short B from elsewhere may be equal by chance, hence the room above.
+    assert -4 * (total / 4) ** 0.5 < followed - total / 2 < 4 * (total / 4) ** 0.5 + total / 20

@@ -1,0 +1,166 @@
+"""Attention maps are the weights that the models compute with: by hand, by their zeros, and by transformers."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from plm_core.attention import attention_maps, weights
+from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.xlnet import XLNet, XLNetConfig
+
+V, CONTEXT, T, L, H = 37, 13, 11, 2, 3
+SHAPE = {"vocab_size": V, "context": CONTEXT, "layers": L, "heads": H, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def models(device):
+    """Each model with weights far from its initial ones, in float64."""
+    torch.manual_seed(7)
+    made = {
+        "gpt": GPT(GPTConfig(width=21, **SHAPE)),
+        "bert": BERT(BERTConfig(width=21, **SHAPE)),
+        "xlnet": XLNet(XLNetConfig(width=18, memory=5, **SHAPE)),
+    }
+    for model in made.values():
+        model.double()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) * 0.5)
+    return made
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(V, (1, T), generator=torch.Generator().manual_seed(3))
+
+
+KINDS = [("gpt", "causal"), ("bert", "masked"), ("xlnet", "permutation"), ("xlnet", "causal")]
+
+
+@pytest.mark.parametrize(("name", "objective"), KINDS)
+def test_a_map_has_one_distribution_a_token_and_no_two_heads_look_alike(models, ids, name, objective):
+    maps = attention_maps(models[name], ids, objective)
+    assert maps.shape == (L, H, T, T)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(L, H, T, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    assert (maps >= 0).all()
+    flat = maps.flatten(0, 1)
+    assert all((flat[i] - flat[j]).abs().max() > 1e-3 for i in range(L * H) for j in range(i))
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    if objective == "causal":
+        assert (maps[..., future] == 0).all()
+    else:
+        assert (maps[..., future] > 0).all()
+
+
+@torch.no_grad()
+def test_the_first_layer_of_gpt_by_hand(models, ids):
+    model, maps = models["gpt"], attention_maps(models["gpt"], ids, "causal")
+    x = model.blocks[0].norm_1(model.tokens(ids[0]) + model.positions(torch.arange(T)))
+    q, k, _ = model.blocks[0].attention.qkv(x).split(21, dim=-1)
+    for h in range(H):
+        for t in range(T):
+            scores = [float(q[t, 7 * h : 7 * h + 7] @ k[s, 7 * h : 7 * h + 7]) / math.sqrt(7) for s in range(t + 1)]
+            most = max(scores)
+            total = sum(math.exp(score - most) for score in scores)
+            expected = torch.tensor([math.exp(score - most) / total for score in scores], dtype=torch.float64)
+            torch.testing.assert_close(maps[0, h, t, : t + 1], expected, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_first_layer_of_xlnet_by_hand(models, ids):
+    """score(i, j) = ((q_i + u) k_j + (q_i + v) r_(i-j)) / sqrt(D/H), equations of Dai et al. 2019, section 3.3."""
+    model, maps = models["xlnet"], attention_maps(models["xlnet"], ids, "permutation")
+    attention, x = model.blocks[0].attention, model.tokens(ids[0])
+    q, k = (layer(x).view(T, H, 6) for layer in (attention.q, attention.k))
+    frequencies = 10000 ** (-torch.arange(0, 18, 2, dtype=torch.float64) / 18)
+    for h in range(H):
+        scores = torch.empty(T, T, dtype=torch.float64)
+        for i in range(T):
+            for j in range(T):
+                angles = (i - j) * frequencies
+                r = attention.r(torch.cat((angles.sin(), angles.cos()))).view(H, 6)[h]
+                u, v = attention.content_bias[h, 0], attention.distance_bias[h, 0]
+                scores[i, j] = ((q[i, h] + u) @ k[j, h] + (q[i, h] + v) @ r) / math.sqrt(6)
+        torch.testing.assert_close(maps[0, h], scores.softmax(-1), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "true and false", "added"])
+def test_the_weights_are_those_that_attention_multiplies_values_with(kind):
+    draw = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(2, H, size, 7, generator=draw, dtype=torch.float64) for size in (5, 13, 13))
+    seen = torch.rand(2, 1, 5, 13, generator=draw) < 0.7
+    seen[..., 0] = True
+    more = {
+        "none": {"scale": 0.3},
+        "causal": {"is_causal": True},
+        "true and false": {"attn_mask": seen},
+        "added": {"attn_mask": torch.randn(2, H, 5, 13, generator=draw, dtype=torch.float64)},
+    }[kind]
+    expected = F.scaled_dot_product_attention(q, k, v, **more)
+    torch.testing.assert_close(weights(q, k, v, **more) @ v, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_more_than_one_row_is_refused(models, ids):
+    with pytest.raises(ValueError, match=r"^ids: 2 rows; expected 1"):
+        attention_maps(models["gpt"], ids.expand(2, T), "causal")
+
+
+def test_recording_changes_nothing_and_ends(models, ids):
+    before = models["bert"](ids)
+    attention_maps(models["bert"], ids, "masked")
+    assert torch.equal(models["bert"](ids), before)
+
+
+@torch.no_grad()
+def test_gpt_agrees_with_transformers(models, ids):
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(vocab_size=V, n_positions=CONTEXT, n_embd=21, n_layer=L, n_head=H, attn_implementation="eager")
+    other, own = GPT2Model(config).double().eval(), models["gpt"].state_dict()
+    names = {"norm_1": "ln_1", "norm_2": "ln_2", "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj"}
+    names |= {"up": "mlp.c_fc", "down": "mlp.c_proj", "blocks": "h"}
+    state = {"wte.weight": own["tokens.weight"], "wpe.weight": own["positions.weight"]}
+    state |= {f"ln_f.{kind}": own[f"norm.{kind}"] for kind in ("weight", "bias")}
+    for name, tensor in own.items():
+        if name.startswith("blocks"):
+            _, layer, rest = name.split(".", 2)
+            part, kind = rest.rsplit(".", 1)
+            # Its Conv1D layers hold their weights transposed.
+            state[f"h.{layer}.{names[part]}.{kind}"] = tensor.T if kind == "weight" and "norm" not in part else tensor
+    other.load_state_dict(state)
+    expected = torch.cat(other(ids, output_attentions=True).attentions)
+    torch.testing.assert_close(attention_maps(models["gpt"], ids, "causal"), expected, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_bert_agrees_with_transformers(models, ids):
+    from transformers import BertConfig, BertModel
+
+    sizes = {"vocab_size": V, "hidden_size": 21, "num_hidden_layers": L, "num_attention_heads": H}
+    sizes |= {"intermediate_size": 84, "max_position_embeddings": CONTEXT, "layer_norm_eps": 1e-12}
+    config = BertConfig(**sizes, attn_implementation="eager")
+    other, own = BertModel(config, add_pooling_layer=False).double().eval(), models["bert"].state_dict()
+    names = {
+        "attention.out": "attention.output.dense",
+        "norm_1": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "norm_2": "output.LayerNorm",
+    }
+    tables = {"word": "tokens", "position": "positions", "token_type": "segments"}
+    state = {f"embeddings.{theirs}_embeddings.weight": own[f"{ours}.weight"] for theirs, ours in tables.items()}
+    for kind in ("weight", "bias"):
+        state[f"embeddings.LayerNorm.{kind}"] = own[f"norm.{kind}"]
+        for i in range(L):
+            q, k, v = own[f"blocks.{i}.attention.qkv.{kind}"].chunk(3)
+            where = f"encoder.layer.{i}.attention.self"
+            state |= {f"{where}.query.{kind}": q, f"{where}.key.{kind}": k, f"{where}.value.{kind}": v}
+            state |= {
+                f"encoder.layer.{i}.{theirs}.{kind}": own[f"blocks.{i}.{o}.{kind}"] for o, theirs in names.items()
+            }
+    other.load_state_dict(state)
+    expected = torch.cat(other(ids, output_attentions=True).attentions)
+    torch.testing.assert_close(attention_maps(models["bert"], ids, "masked"), expected, rtol=1e-10, atol=1e-12)

@@ -1,0 +1,132 @@
+"""Twenty steps of each paper in float64, to ten digits: whatever changes the numbers of a training is seen here.
+
+The JSON files were written by this file and are written anew, when a change is meant, by
+
+    python tests/golden/test_curves.py [PAPER ...]
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives.causal import Causal
+from plm_core.objectives.masked import Masked
+from plm_core.objectives.permutation import Permutation
+from plm_core.text.special import EOS
+from plm_core.training.device import Device
+from plm_core.training.loop import LoopConfig, train
+from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.snapshot import Snapshots
+
+FOLDER = Path(__file__).parent
+SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.0}
+PAPERS = {
+    "gpt": (GPT, GPTConfig(**SIZES, width=21), Causal()),
+    "bert": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.3, next_sentence=True)),
+    "xlnet": (XLNet, XLNetConfig(**SIZES, width=24, memory=5), Permutation(predict=2, reuse=7)),
+    "transformer_xl": (XLNet, XLNetConfig(**SIZES, width=24, memory=11), Causal(streams=True)),
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A token store in memory, so that no tokenizer has a part in the numbers: in its documents each token follows from
+    the two before it, which is something to learn."""
+
+    stream: np.ndarray
+    offsets: np.ndarray
+    folder = Path("memory")
+    index = SimpleNamespace(vocab_size=SIZES["vocab_size"])
+
+    @classmethod
+    def made(cls, seed, documents):
+        draw = np.random.Generator(np.random.PCG64(seed))
+        texts = []
+        for length in draw.integers(5, 99, documents):
+            ids = list(draw.integers(7, 37, 2))
+            for _ in range(length):
+                ids.append(7 + (3 * ids[-1] + 5 * ids[-2] + 1) % 30)
+            texts.append([*ids, EOS])
+        return cls(np.concatenate(texts), np.cumsum([0, *map(len, texts)]))
+
+    def __len__(self):
+        return len(self.stream)
+
+    def tokens(self, start, stop):
+        return self.stream[start:stop]
+
+
+def initial_model(paper):
+    """A tiny model whose weights do not depend on torch's way of drawing random numbers."""
+    kind, config, objective = PAPERS[paper]
+    model = kind(config).double()
+    draw = np.random.Generator(np.random.PCG64(7))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            parameter.copy_(torch.from_numpy(mean + 0.1 * draw.standard_normal(parameter.shape)))
+    return model, objective
+
+
+def curve(paper):
+    """The reports of 20 steps, validation included."""
+    torch.set_num_threads(1)
+    model, objective = initial_model(paper)
+    training, held_out = (
+        objective.batches(Text.made(seed, documents), model.config, 8) for seed, documents in ((5, 37), (3, 13))
+    )
+
+    @torch.no_grad()
+    def validate(candidate):
+        loss, total, count = None, 0.0, 0
+        for batch in held_out.held_out(16):
+            loss = objective.loss(candidate, batch, loss.carry if loss else None)
+            total, count = total + float(loss.nats), count + int(loss.count)
+        return total / count
+
+    optimizer = OptimizerConfig(learning_rate=3e-3, warmup_steps=5)
+    config = LoopConfig(
+        seed=1, steps=20, batch=8, accumulation=2, optimizer=optimizer, report_every=1, valid_every=5, snapshot_every=5
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        device = Device(torch.device("cpu"), 1, False)
+        snapshots = Snapshots(Path(folder))
+        reports = train(model, objective.loss, lambda step: training.at(13, step), validate, config, device, snapshots)
+        return [
+            {
+                "step": r.step,
+                "predictions": r.predictions,
+                "loss": r.loss,
+                "gradient_norm": r.gradient_norm,
+                "learning_rate": r.learning_rate,
+                "valid_loss": r.valid_loss,
+            }
+            for r in reports
+        ]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_twenty_steps_give_the_recorded_numbers(paper):
+    found, golden = curve(paper), json.loads((FOLDER / f"{paper}.json").read_text())
+    assert len(found) == len(golden) == 20
+    for step, (one, other) in enumerate(zip(found, golden, strict=True), start=1):
+        assert one.keys() == other.keys()
+        for name, value in other.items():
+            expected = value if value is None else pytest.approx(value, rel=1e-10, abs=0)
+            assert one[name] == expected, f"{name} of step {step}"
+    assert golden[-1]["valid_loss"] < golden[4]["valid_loss"]
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or PAPERS:
+        (FOLDER / f"{chosen}.json").write_text(json.dumps(curve(chosen), indent=1) + "\n")

@@ -1,0 +1,107 @@
+"""Stage evaluate on models of all three papers: what it measures, under which name, and what it samples."""
+
+import csv
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from projects import Project, source
+
+from plm_core import checkpoint
+from plm_core.config import BadInput, from_dict
+from plm_core.corpus.document import write_documents
+from plm_core.text.special import PIECES
+from tasks.evaluate import EvaluateConfig
+
+SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
+MODELS = {
+    "gpt": ("gpt", "causal", {}),
+    "bert": ("bert", "masked", {}),
+    "xlnet": ("xlnet", "permutation", {"memory": 11}),
+    "transformer_xl": ("xlnet", "causal", {"memory": 11}),
+}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, documents, tokenizer):
+    """A project in which every model was measured on three documents. Not to be written to."""
+    project = Project(source(tmp_path_factory.mktemp("measured") / "project"))
+    (project.root / "artifacts/corpus/clean").mkdir(parents=True)
+    write_documents(project.root / "artifacts/corpus/clean/test.parquet", documents[:3])
+    for name, (architecture, objective, sizes) in MODELS.items():
+        torch.manual_seed(13)
+        model = checkpoint.build(architecture, SHAPE | sizes, name)
+        config = checkpoint.CheckpointConfig(1, architecture, objective, SHAPE | sizes, tokenizer.sha256, 1, 5.0)
+        checkpoint.save(project.root / "artifacts/models" / name, model, tokenizer, config)
+    running = [project.start("tasks.evaluate", name) for name in MODELS]
+    for process in running:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    return project
+
+
+@pytest.mark.parametrize(
+    ("name", "quantities"),
+    [
+        ("gpt", ["bits_per_byte"]),
+        ("bert", ["pseudo_bits_per_byte"]),
+        ("xlnet", ["fixed_order_bits_per_byte", "mean_order_bits_per_byte"]),
+        ("transformer_xl", ["bits_per_byte"]),
+    ],
+)
+def test_a_model_is_measured_by_its_objectives_quantity(measured, documents, tokenizer, name, quantities):
+    found = measured.metrics(f"evaluate-{name}")
+    perplexity = ["perplexity"] if MODELS[name][1] == "causal" else []
+    assert list(found) == [*quantities, "nats_per_token", *perplexity, "tokens", "bytes"]
+    with (measured.root / f"artifacts/evidence/{name}/likelihood.csv").open(newline="") as file:
+        evidence = list(csv.DictReader(file))
+    assert {row["quantity"] for row in evidence} == {quantities[0]}
+    assert [row["id"] for row in evidence] == [d.id for d in documents[:3]]
+    texts = [tokenizer.encode(d.text) for d in documents[:3]]
+    masked = name == "bert"
+    assert [int(row["tokens"]) for row in evidence] == [17 if masked else len(ids) + 1 for ids in texts]
+    # No cut goes through a character of these texts.
+    spelled = [tokenizer.decode(ids[: 17 if masked else None]) for ids in texts]
+    assert [int(row["bytes"]) for row in evidence] == [len(text.encode()) for text in spelled]
+    nats = math.fsum(float(row["nats"]) for row in evidence)
+    assert found[quantities[0]] == pytest.approx(nats / math.log(2) / found["bytes"], rel=1e-12)
+    assert found["nats_per_token"] == pytest.approx(nats / found["tokens"], rel=1e-12)
+
+
+def test_a_masked_model_fills_blanks_and_the_others_continue_texts(measured, tokenizer):
+    pieces = {tokenizer.piece(token) for token in range(len(PIECES), 307)}
+    for name in MODELS:
+        samples = json.loads((measured.root / f"artifacts/samples/{name}.json").read_text())
+        if name == "bert":
+            (sample,) = samples
+            assert sample["cloze"] == "Ba ___ so."
+            shares = [share for _, share in sample["fills"]]
+            assert shares == sorted(shares, reverse=True)
+            assert 0 < sum(shares) < 1
+            assert {piece for piece, _ in sample["fills"]} < pieces
+        else:
+            assert [list(sample) for sample in samples] == [["prompt", "continuation"]] * 2
+            assert [sample["prompt"] for sample in samples] == ["Ba", ""]
+
+
+def test_evaluating_again_gives_the_same_bytes(measured, tmp_path):
+    again = measured.copied(tmp_path / "project")
+    shutil.rmtree(again.root / "artifacts/evidence/xlnet")
+    again.run("tasks.evaluate", "xlnet")
+    assert again.files() == measured.files()
+
+
+def test_a_text_to_be_filled_that_is_too_long_is_refused_before_anything_is_written(measured, tmp_path):
+    project = measured.copied(tmp_path / "project")
+    project.change(evaluate__cloze=["___" + " so" * 37])
+    error = project.refused("tasks.evaluate", "bert")
+    assert error.startswith("error: evaluate.cloze: '___ so so so")
+    assert error.endswith("expected at most the model's context, 29")
+
+
+def test_a_text_without_a_blank_is_refused_by_its_dotted_name():
+    section = {"stride": 13, "prompts": [], "sampling": {}, "cloze": ["no blank"]}
+    with pytest.raises(BadInput, match=r"^evaluate.cloze: 'no blank' has 0 blanks; expected exactly one ___"):
+        from_dict(EvaluateConfig, section, "evaluate")
