@@ -19,6 +19,8 @@ from plm_core.files import sha256_file
 from tasks.seam import params
 
 OWN_PACKAGES = ("tasks", "plm_core")
+HALF_WRITTEN = 0.5
+"""Seconds after which a section that differs is looked at again: an editor may have been saving another one."""
 
 
 class Edited(BadInput):
@@ -49,8 +51,10 @@ class Guard:
                 raise _edited(path)
         self._require_older(path for path in sources if path not in self._sources)
         for name, value in self._sections.items():
-            if params.read(name) != value:
-                raise _edited(f"{params.PARAMS} ({name})")
+            if not _stands(name, value):
+                time.sleep(HALF_WRITTEN)
+                if not _stands(name, value):
+                    raise _edited(f"{params.PARAMS} ({name})")
         for path, before in self._inputs.items():
             if _stat(path) != before:
                 raise _edited(path)
@@ -81,6 +85,14 @@ def _process_start() -> float:
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age + 0.02
+
+
+def _stands(name: str, value: Any) -> bool:
+    """Whether this section of the parameters can be read and is still this one."""
+    try:
+        return bool(params.read(name) == value)
+    except BadInput:
+        return False
 
 
 def _stat(path: Path) -> list[tuple[str, int, int]]:

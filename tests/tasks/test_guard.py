@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from plm_core.config import BadInput
 from tasks.seam.guard import Edited, Guard
 
 PARAMS = "a: {x: 1, y: 5}\nb: {z: 7}\n"
@@ -41,7 +40,8 @@ def rewrite(path, text):
 
 EDITS = {
     "a parameter": (lambda p: rewrite(p / "params.yaml", PARAMS.replace("5", "6")), r"params\.yaml \(a\)"),
-    "a section that vanishes": (lambda p: rewrite(p / "params.yaml", "b: 1\n"), r"^a: no such section"),
+    "a section that vanishes": (lambda p: rewrite(p / "params.yaml", "b: 1\n"), r"params\.yaml \(a\): changed"),
+    "parameters that vanish": (lambda p: (p / "params.yaml").unlink(), r"params\.yaml \(a\): changed"),
     "a source file": (lambda p: rewrite(p / "plm_core_of_test.py", "VALUE = 2\n"), r"^plm_core_of_test\.py: changed"),
     "a source file that vanishes": (lambda p: (p / "plm_core_of_test.py").unlink(), r"^plm_core_of_test\.py: changed"),
     "an input": (lambda p: rewrite(p / "file.bin", "98"), r"file\.bin: changed"),
@@ -56,7 +56,7 @@ def test_an_edit_is_noticed_and_named(place, guard, what):
     guard.check()
     edit, message = EDITS[what]
     edit(place)
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(Edited, match=message):
         guard.check()
 
 
@@ -71,6 +71,12 @@ def test_an_edit_is_noticed_and_named(place, guard, what):
 )
 def test_what_changes_no_result_is_no_edit(place, guard, edit):
     edit(place)
+    guard.check()
+
+
+def test_parameters_that_an_editor_is_saving_are_looked_at_again(place, guard, monkeypatch):
+    rewrite(place / "params.yaml", "")
+    monkeypatch.setattr("time.sleep", lambda seconds: rewrite(place / "params.yaml", PARAMS))
     guard.check()
 
 
