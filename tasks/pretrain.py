@@ -11,7 +11,7 @@ from torch import nn
 from plm_core import checkpoint
 from plm_core.config import BadInput, digest
 from plm_core.files import verify_checksums
-from plm_core.objectives import build_objective
+from plm_core.objectives import build_objective, objectives_of
 from plm_core.objectives.loss import Batch, Batches, Loss, Objective
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
@@ -71,11 +71,7 @@ def pretrain(name: str) -> None:
         device = prepare()
         verify_checksums(paths.TOKENIZER)
         tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
-        torch.manual_seed(stream_seed(loop.seed, "weights"))
-        shape = config.model | {"vocab_size": tokenizer.vocab_size}
-        model: Any = checkpoint.build(config.architecture, shape, section).to(device.device)
-        if config.start:
-            start_from(config.start, model, tokenizer, f"{section}.start")
+        model = new_model(config, tokenizer, section).to(device.device)
         train_set, valid_set = (_batches(split, objective, model, tokenizer, loop.batch, section) for split in SPLITS)
         held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
 
@@ -117,6 +113,25 @@ def pretrain(name: str) -> None:
         run.outputs += [folder, paths.CURVES / f"{name}.csv"]
         run.tracker.checkpoint(folder, identity, run.metrics)
     snapshots.remove()
+
+
+def new_model(config: PretrainConfig, tokenizer: Tokenizer, section: str) -> Any:
+    """The model of a section before its training: of random weights, or of those of its ``start``.
+
+    Raises:
+        BadInput: the section describes no model, or one that its objective does not train, or see ``start_from``.
+    """
+    torch.manual_seed(stream_seed(config.training.seed, "weights"))
+    shape = config.model | {"vocab_size": tokenizer.vocab_size}
+    model = checkpoint.build(config.architecture, shape, section)
+    if (asked := config.objective["name"]) not in (able := objectives_of(model)):
+        raise BadInput(
+            f"{section}.objective.name: {asked} does not train architecture {config.architecture}; expected "
+            f"{' or '.join(able)}"
+        )
+    if config.start:
+        start_from(config.start, model, tokenizer, f"{section}.start")
+    return model
 
 
 def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where: str) -> None:

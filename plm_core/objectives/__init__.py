@@ -15,6 +15,11 @@ from plm_core.objectives.permutation import Permutation
 OBJECTIVES: dict[str, type[Any]] = {"causal": Causal, "masked": Masked, "permutation": Permutation}
 
 
+def objectives_of(model: Any) -> list[str]:
+    """The objectives that a model, or a class of models, can be trained by."""
+    return [name for name, objective in OBJECTIVES.items() if all(hasattr(model, method) for method in objective.needs)]
+
+
 def build_objective(section: dict[str, Any], where: str) -> Objective:
     """The objective that a section with its ``name`` and its parameters describes.
 

@@ -5,7 +5,7 @@ With ``streams``, rows continue each other and the model's memory goes from batc
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ class CausalBatch(Batch):
 @dataclass(frozen=True)
 class Causal:
     """The causal objective, and its section of the parameters."""
+
+    needs: ClassVar[tuple[str, ...]] = ("read",)
 
     streams: bool = False
     """Read contiguous rows and carry the model's memory on; for models that have one."""

@@ -5,7 +5,7 @@ Shapes: B rows, T positions.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -71,6 +71,9 @@ class Batches(Protocol):
 
 class Objective(Protocol):
     """The two functions of an objective; its fields are its section of the parameters."""
+
+    needs: ClassVar[tuple[str, ...]]
+    """The methods that a model must have, beyond those of every model."""
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Batches of ``rows`` rows for a model of this configuration.

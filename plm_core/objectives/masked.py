@@ -9,7 +9,7 @@ Shapes: B rows, T positions, N masked positions, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ class MaskedBatch(Batch):
 @dataclass(frozen=True)
 class Masked:
     """The masked objective, and its section of the parameters."""
+
+    needs: ClassVar[tuple[str, ...]] = ("pool",)
 
     rate: float = 0.15
     """The share of a row's tokens that is selected."""

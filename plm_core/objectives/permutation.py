@@ -10,7 +10,7 @@ Shapes: B rows, T positions, N predicted positions, R positions of the stream.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ class PermutationBatch(Batch):
 class Permutation:
     """The permutation objective, and its section of the parameters."""
 
+    needs: ClassVar[tuple[str, ...]] = ("memory_for",)
+
     predict: int = 6
     """K: one token in K is predicted (appendix A.4: 6)."""
     reuse: int | None = None
@@ -58,9 +60,11 @@ class Permutation:
         """Rows of ``context`` tokens, the first R of which continue the row before.
 
         Raises:
-            ValueError: R leaves no room for a pair, or nothing would be predicted.
+            ValueError: the context is one token, R leaves no room for a pair, or nothing would be predicted.
             BadInput: the store is too small.
         """
+        if config.context < 2:
+            raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
         R = self._reuse(config.context)
         pair = config.context - R
         if pair and pair < FRAME + 2:

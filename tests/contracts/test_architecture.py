@@ -160,7 +160,15 @@ def test_an_outside_library_enters_through_its_named_places(library, places):
     assert [user for user in users if not any(covers(place, user) for place in places)] == []
 
 
-ROOMS = ["config", "corpus", "text", "models", "objectives", "training", ("evaluation", "finetuning", "generation")]
+ROOMS = [
+    "config",
+    "corpus",
+    "text",
+    "models",
+    "objectives",
+    "training",
+    ("evaluation", "finetuning", "generation", "interchange"),
+]
 
 
 def test_inside_the_core_imports_go_down_only():

@@ -31,6 +31,12 @@ TRAININGS = [
     (["pretrain", "gpt"], {"model__context": 1_000_000}, "artifacts/tokens/", "context"),
     (["pretrain", "gpt"], {"model__vocab_size": 13}, "model.vocab_size: ", "tokenizer"),
     (["pretrain", "gpt"], {"architecture": "rnn"}, "architecture: found 'rnn'", "gpt"),
+    (
+        ["pretrain", "gpt"],
+        {"objective": {"name": "masked"}},
+        "objective.name: masked does not train architecture gpt",
+        "expected causal",
+    ),
     (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: 0", "at least 1"),
 ]
 FINETUNINGS = [

@@ -1,13 +1,15 @@
 """What holds for every paper: batches are functions of (seed, step), and one batch is learned by heart."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from papers import PAPERS, SIZES, make
 
 from plm_core.config import BadInput
-from plm_core.objectives import OBJECTIVES, build_objective
+from plm_core.models import MODELS
+from plm_core.objectives import OBJECTIVES, build_objective, objectives_of
 from plm_core.training.loop import LoopConfig, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
@@ -142,6 +144,14 @@ def test_an_objective_is_built_from_its_section():
         build_objective({"name": "permutation", "predict": 0}, "x")
 
 
+def test_which_objectives_train_an_architecture():
+    assert {name: objectives_of(entry.model) for name, entry in MODELS.items()} == {
+        "gpt": ["causal"],
+        "bert": ["masked"],
+        "xlnet": ["causal", "permutation"],
+    }
+
+
 def test_parameters_that_do_not_fit_the_model_are_refused_with_both_values(store):
     gpt, xlnet = PAPERS["gpt"][1], PAPERS["xlnet"][1]
     with pytest.raises(ValueError, match=r"objective\.streams: True for a model with memory None"):
@@ -152,3 +162,5 @@ def test_parameters_that_do_not_fit_the_model_are_refused_with_both_values(store
         OBJECTIVES["permutation"](reuse=26).batches(store, xlnet, 5)
     with pytest.raises(ValueError, match=r"objective\.predict: 99; one token in so many is none of model\.context 29"):
         OBJECTIVES["permutation"](predict=99).batches(store, xlnet, 5)
+    with pytest.raises(ValueError, match=r"model\.context: 1; expected at least 2"):
+        OBJECTIVES["permutation"](predict=1, reuse=1).batches(store, replace(xlnet, context=1), 5)
