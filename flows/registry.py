@@ -103,14 +103,18 @@ def _alone(uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """MLflow reads its environment at every call; stages that start later must not inherit what is set here."""
-    added = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    os.environ.update(added)
+    """MLflow reads its environment at every call; what starts later must not inherit what is set here, or by MLflow
+    itself, which makes the store of ``set_tracking_uri`` everybody's."""
+    before = dict(os.environ)
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in before})
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name in [name for name in os.environ if name.startswith("MLFLOW_") or name in ENVIRONMENT]:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
 
 
 class Registry:
