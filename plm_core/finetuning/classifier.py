@@ -49,7 +49,7 @@ class Classifier(nn.Module):
         self.head = nn.Sequential(*projection, nn.Linear(width, classes))
         for layer in self.head:
             if isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=0.02)
+                nn.init.normal_(layer.weight, std=backbone.config.initializer_range)
                 nn.init.zeros_(layer.bias)
 
     def forward(self, batch: ExampleBatch) -> Tensor:

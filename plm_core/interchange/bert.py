@@ -31,6 +31,7 @@ FAMILY = Family(
         Size("width", ("hidden_size",)),
         Size("segments", ("type_vocab_size",), default=2),
         Size("dropout", ("hidden_dropout_prob", "attention_probs_dropout_prob"), default=0.1),
+        Size("initializer_range", ("initializer_range",), default=0.02),
     ),
     fixed={
         "hidden_act": ("gelu",),

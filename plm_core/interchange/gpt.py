@@ -31,6 +31,7 @@ FAMILY = Family(
         Size("heads", ("n_head",)),
         Size("width", ("n_embd",)),
         Size("dropout", ("resid_pdrop", "embd_pdrop", "attn_pdrop"), default=0.1),
+        Size("initializer_range", ("initializer_range",), default=0.02),
     ),
     fixed={
         # The released name and its spelling by PyTorch's function: both are the tanh form of GELU.

@@ -42,6 +42,7 @@ FAMILY = Family(
         Size("width", ("d_model",)),
         Size("memory", ("mem_len",), default=0),
         Size("dropout", ("dropout",), default=0.1),
+        Size("initializer_range", ("initializer_range",), default=0.02),
     ),
     fixed={
         "ff_activation": ("gelu",),

@@ -49,6 +49,8 @@ class BERTConfig:
     """S, how many segments have an embedding."""
     dropout: float = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
+    initializer_range: float = 0.02
+    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "segments")
@@ -151,9 +153,9 @@ class BERT(nn.Module):
 
 
 def initialise(model: BERT) -> None:
-    """Normal with deviation 0.02 for every matrix and embedding, zero biases, unit gains (as released)."""
+    """Normal with deviation ``initializer_range``: matrices, embeddings. Zero biases, unit gains (as released)."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
+            nn.init.normal_(module.weight, std=model.config.initializer_range)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)

@@ -18,6 +18,8 @@ def check_sizes(config: Any, *names: str) -> None:
         raise ValueError(f"heads: {config.heads} does not divide width {config.width}")
     if not 0 <= config.dropout < 1:
         raise ValueError(f"dropout: {config.dropout}; expected at least 0 and below 1")
+    if not config.initializer_range > 0:
+        raise ValueError(f"initializer_range: {config.initializer_range}; expected above 0")
 
 
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:

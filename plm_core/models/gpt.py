@@ -59,6 +59,8 @@ class GPTConfig:
     """D, the size of the residual stream."""
     dropout: float = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
+    initializer_range: float = 0.02
+    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
         check_sizes(self)
@@ -170,15 +172,16 @@ class GPT(nn.Module):
 
 
 def initialise(model: GPT) -> None:
-    """Normal with deviation 0.02, biases zero (Radford et al. 2018, section 4.1), positions 0.01 as released.
+    """Normal with deviation ``initializer_range``, biases zero (Radford et al. 2018, section 4.1), positions half of it
+    as released.
 
     The two projections that write into the residual stream are scaled by 1/sqrt(N), N = 2 * layers (2019, section 2.3).
     """
-    residual = 1 / math.sqrt(2 * model.config.layers)
+    deviation, residual = model.config.initializer_range, 1 / math.sqrt(2 * model.config.layers)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             scale = residual if name.endswith(("attention.out", "down")) else 1.0
-            nn.init.normal_(module.weight, std=0.02 * scale)
+            nn.init.normal_(module.weight, std=deviation * scale)
             nn.init.zeros_(module.bias)
-    nn.init.normal_(model.tokens.weight, std=0.02)
-    nn.init.normal_(model.positions.weight, std=0.01)
+    nn.init.normal_(model.tokens.weight, std=deviation)
+    nn.init.normal_(model.positions.weight, std=deviation / 2)

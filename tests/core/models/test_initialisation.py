@@ -29,11 +29,12 @@ RULES = {
 }
 
 
+@pytest.mark.parametrize(("asked", "factor"), [({}, 1.0), ({"initializer_range": 0.07}, 3.5)], ids=["published", "own"])
 @pytest.mark.parametrize("paper", MODELS)
-def test_the_initial_deviations_are_those_of_the_paper(paper):
+def test_the_initial_deviations_are_those_of_the_paper(paper, asked, factor):
     torch.manual_seed(0)
     entry = MODELS[paper]
-    model = entry.model(entry.config(vocab_size=997, context=199, layers=LAYERS, heads=4, width=D))
+    model = entry.model(entry.config(vocab_size=997, context=199, layers=LAYERS, heads=4, width=D, **asked))
     drawn, used = {}, set()
     for name, parameter in model.named_parameters():
         pattern, rule = next(line for line in RULES[paper] if re.search(line[0], name))
@@ -41,6 +42,7 @@ def test_the_initial_deviations_are_those_of_the_paper(paper):
         if rule in ("one", "zero"):
             assert (parameter == (1 if rule == "one" else 0)).all(), name
         else:
+            rule *= factor
             drawn.setdefault(pattern, []).append(parameter.detach().flatten() / rule)
             n = parameter.numel()
             assert abs(parameter.std() / rule - 1) < 5 / math.sqrt(2 * n), name

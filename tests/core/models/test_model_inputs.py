@@ -81,6 +81,7 @@ SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}
         (MODELS, {"layers": 0}, r"^layers: 0; expected at least 1"),
         (MODELS, {"context": -3}, r"^context: -3; expected at least 1"),
         (MODELS, {"dropout": 1.0}, r"^dropout: 1\.0; expected at least 0 and below 1"),
+        (MODELS, {"initializer_range": 0.0}, r"^initializer_range: 0\.0; expected above 0"),
         (["bert"], {"segments": 0}, r"^segments: 0; expected at least 1"),
         (["xlnet"], {"width": 21}, r"^width: 21; expected an even number"),
         (["xlnet"], {"memory": -1}, r"^memory: -1; expected at least 0"),
