@@ -3,7 +3,7 @@
 -log p(x) = -sum_t log p(x_t | x_<t) (Radford et al. 2018, equation 1): a proper probability of the text, each token
 given those before it. Pseudo-likelihoods and permutation models' likelihoods condition otherwise, and have other names.
 
-Shapes: W windows, T positions, V vocabulary.
+Shapes: W windows, R texts side by side, T positions, V vocabulary.
 """
 
 import math
@@ -12,7 +12,16 @@ from typing import Any
 
 import torch
 
-from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, summed_nats, windows
+from plm_core.evaluation.scores import (
+    TEXTS_AT_ONCE,
+    DocumentScore,
+    LikelihoodConfig,
+    Text,
+    in_groups,
+    side_by_side,
+    summed_nats,
+    windows,
+)
 from plm_core.training.device import Device
 
 QUANTITY = "bits_per_byte"
@@ -29,13 +38,15 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     the states of its last ``memory`` positions on (Dai et al. 2019, section 3.2).
     """
     model.eval()
-    for text in texts:
-        sequence = text.sequence(device.device)
-        if getattr(model.config, "memory", 0):
-            nats = _segments(model, sequence)
+    carried = getattr(model.config, "memory", 0) > 0
+    for group in in_groups(texts, TEXTS_AT_ONCE):
+        sequences = [text.sequence(device.device) for text in group]
+        if carried:
+            sums = _segments(model, sequences)
         else:
-            nats = _windows(model, sequence, min(config.stride, model.config.context))
-        yield DocumentScore(nats, len(sequence) - 1, text.bytes)
+            sums = [_windows(model, sequence, min(config.stride, model.config.context)) for sequence in sequences]
+        for text, sequence, nats in zip(group, sequences, sums, strict=True):
+            yield DocumentScore(nats, len(sequence) - 1, text.bytes)
 
 
 def _windows(model: Any, sequence: torch.Tensor, stride: int) -> float:
@@ -57,12 +68,14 @@ def _nats(model: Any, sequence: torch.Tensor, starts: Sequence[int], length: int
     return summed_nats(model.logits(hidden[:, skip:]), rows[:, skip + 1 :])
 
 
-def _segments(model: Any, sequence: torch.Tensor) -> float:
-    context, nats = model.config.context, []
-    memory = model.empty_memory(1, 0)
-    for start in range(0, len(sequence) - 1, context):
-        targets = sequence[start + 1 : start + context + 1][None]
-        hidden, memory = model.read(sequence[start : start + targets.shape[1]][None], state=memory)
+def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:
+    context = model.config.context
+    memory = model.empty_memory(len(sequences), 0)
+    nats: list[list[float]] = [[] for _ in sequences]
+    for segment in side_by_side(sequences, context + 1, context):
+        inputs, keep = segment.ids[:, :-1], segment.keep[:, :-1]
+        hidden, memory = model.read(inputs, keep, memory.first(len(inputs)))
         memory = memory.last(model.config.memory)
-        nats.append(summed_nats(model.logits(hidden), targets))
-    return math.fsum(nats)
+        for text, found in zip(segment.live, segment.nats(model.logits(hidden)), strict=True):
+            nats[text].append(found)
+    return [math.fsum(found) for found in nats]

@@ -9,7 +9,7 @@ itself (as orderless NADE is measured: Uria, Murray and Larochelle 2014).
 Both are taken from the query stream, which does not know the token that it predicts. A segment's content states are
 carried on as memory, in the order in which the segment was read.
 
-Shapes: R orders, T positions, V vocabulary.
+Shapes: R texts or orders that are read side by side, T positions, V vocabulary.
 """
 
 import math
@@ -20,7 +20,14 @@ import numpy as np
 import torch
 
 from plm_core.config import digest
-from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, summed_nats
+from plm_core.evaluation.scores import (
+    TEXTS_AT_ONCE,
+    DocumentScore,
+    LikelihoodConfig,
+    Text,
+    in_groups,
+    side_by_side,
+)
 from plm_core.training.device import Device
 
 QUANTITY = "fixed_order_bits_per_byte"
@@ -35,9 +42,11 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
         ValueError: the model's context has no room for a token beside the one that is given.
     """
     model.eval()
-    for text in texts:
-        sequence = text.sequence(device.device)
-        yield DocumentScore(_nats(model, sequence, [None]), len(sequence) - 1, text.bytes)
+    for group in in_groups(texts, TEXTS_AT_ONCE):
+        sequences = [text.sequence(device.device) for text in group]
+        sums = _nats(model, sequences, [None] * len(group))
+        for text, sequence, nats in zip(group, sequences, sums, strict=True):
+            yield DocumentScore(nats, len(sequence) - 1, text.bytes)
 
 
 @torch.no_grad()
@@ -57,39 +66,35 @@ def score_orders(
         text = text.first(config.excerpt)
         sequence = text.sequence(device.device)
         draws = [np.random.default_rng(int(digest(text.ids, number), 16)) for number in range(config.orders)]
-        yield DocumentScore(_nats(model, sequence, draws) / len(draws), len(sequence) - 1, text.bytes)
+        sums = _nats(model, [sequence] * len(draws), draws)
+        yield DocumentScore(math.fsum(sums) / len(sums), len(sequence) - 1, text.bytes)
 
 
-def _nats(model: Any, sequence: torch.Tensor, draws: Sequence[np.random.Generator | None]) -> float:
-    """The nats of a text, summed over R orders that are read side by side; None is the order of reading."""
+def _nats(model: Any, sequences: Sequence[torch.Tensor], draws: Sequence[np.random.Generator | None]) -> list[float]:
+    """The nats of each text in the order that its generator draws; None is the order of reading.
+
+    With memory, segments follow one another. Without, each begins with the last token of the one before, or its first
+    token would be predicted from nothing.
+    """
     context, most = model.config.context, model.config.memory
     if context < 2:
         raise ValueError(
             f"context: {context}; expected at least 2, for a token that is given and one that is predicted"
         )
-    rows, memory = sequence.expand(len(draws), -1), model.empty_memory(len(draws), 0)
-    nats = []
-    for start, stop, given in _segments(len(sequence), context, most > 0):
-        ids = rows[:, start:stop]
-        order = torch.tensor(np.stack([_order(stop - start, given, draw) for draw in draws]), device=ids.device)
-        places = torch.arange(given, stop - start, device=ids.device).expand(len(draws), -1)
-        hidden = model(ids, order=order, memory=memory, queries=places)
-        memory = memory.extended(hidden.states, torch.ones_like(ids, dtype=torch.bool)).last(most)
-        nats.append(summed_nats(model.logits(hidden.query), ids[:, given:]))
-    return math.fsum(nats)
-
-
-def _segments(length: int, context: int, carried: bool) -> Iterator[tuple[int, int, int]]:
-    """``(start, stop, given)``: read positions [start, stop), predict all but the first ``given`` of them.
-
-    With memory, segments follow one another. Without, each begins with the last token of the one before, or its first
-    token would be predicted from nothing.
-    """
-    start, given = 0, 1
-    while start + given < length:
-        stop = min(length, start + context)
-        yield start, stop, given
-        start, given = (stop, 0) if carried else (stop - 1, 1)
+    memory = model.empty_memory(len(sequences), 0)
+    nats: list[list[float]] = [[] for _ in sequences]
+    for segment in side_by_side(sequences, context, context if most else context - 1):
+        T, sizes = segment.ids.shape[1], segment.keep.sum(dim=1).tolist()
+        orders = [_order(size, segment.given, draws[text]) for text, size in zip(segment.live, sizes, strict=True)]
+        # What is behind the end of a text comes last.
+        order = torch.tensor(np.stack([np.append(places, np.full(T - len(places), T)) for places in orders]))
+        queries = torch.arange(segment.given, T, device=segment.ids.device).expand(len(sizes), -1)
+        memory = memory.first(len(sizes))
+        hidden = model(segment.ids, order.to(segment.ids.device), memory=memory, queries=queries)
+        memory = memory.extended(hidden.states, segment.keep).last(most)
+        for text, found in zip(segment.live, segment.nats(model.logits(hidden.query)), strict=True):
+            nats[text].append(found)
+    return [math.fsum(found) for found in nats]
 
 
 def _order(size: int, given: int, draw: np.random.Generator | None) -> np.ndarray:

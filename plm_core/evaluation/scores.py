@@ -7,16 +7,21 @@ per byte divides by the UTF-8 bytes of the text, so that models with different t
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Self
 
 import torch
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from plm_core.corpus.normalize import WORD_BOUNDARY
-from plm_core.text.special import EOS
+from plm_core.text.special import EOS, PAD
 from plm_core.text.tokenizer import Tokenizer
+
+TEXTS_AT_ONCE = 16
+"""How many documents a model with memory reads side by side."""
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """How the tokenizer spells one byte of a character that has no piece of its own."""
@@ -145,7 +150,49 @@ def windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, 
         scored = stop
 
 
+@dataclass(frozen=True)
+class Segment:
+    """The next tokens of several texts, side by side: R rows of T positions."""
+
+    live: list[int]
+    """Which texts, the longest first. Those of the next segment are the first of these."""
+    ids: torch.Tensor
+    """``[R, T]``."""
+    keep: torch.Tensor
+    """``[R, T]``, false behind the end of a text."""
+    given: int
+    """How many of the first positions are not predicted: they were before, or stand at the start."""
+
+    def nats(self, logits: torch.Tensor) -> list[float]:
+        """-sum log p of each row's predicted tokens by logits ``[R, T - given, V]``, added up in double precision."""
+        targets, keep = self.ids[:, self.given :], self.keep[:, self.given :]
+        nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+        return (nats.double() * keep).sum(dim=1).tolist()
+
+
+def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -> Iterator[Segment]:
+    """Texts ``[n]`` cut into rows of ``length`` positions, each beginning ``advance`` after the one before.
+
+    Each token of a text but its first is to be predicted once.
+    """
+    order = sorted(range(len(sequences)), key=lambda text: -len(sequences[text]))
+    start, given = 0, 1
+    while live := [text for text in order if start + given < len(sequences[text])]:
+        parts = [sequences[text][start : start + length] for text in live]
+        sizes = torch.tensor([len(part) for part in parts], device=parts[0].device)
+        ids = pad_sequence(parts, batch_first=True, padding_value=PAD)
+        yield Segment(live, ids, torch.arange(ids.shape[1], device=ids.device) < sizes[:, None], given)
+        start, given = start + advance, length - advance
+
+
 def summed_nats(logits: torch.Tensor, targets: torch.Tensor) -> float:
     """-sum log p of the targets ``[...]`` by logits ``[..., V]``, added up in double precision."""
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return float(nats.double().sum())
+
+
+def in_groups(texts: Iterable[Text], size: int) -> Iterator[list[Text]]:
+    """The texts in groups of ``size``, the last one maybe smaller; no more than a group is held."""
+    source = iter(texts)
+    while group := list(islice(source, size)):
+        yield group

@@ -80,6 +80,10 @@ class Memory(NamedTuple):
         """The memory with ``states`` [B, L, T, D] behind it, of which ``keep`` [B, T] says what is to be seen."""
         return type(self)(torch.cat((self.states, states.detach()), dim=2), torch.cat((self.keep, keep), dim=1))
 
+    def first(self, rows: int) -> Self:
+        """The memory of the first ``rows`` only."""
+        return type(self)(self.states[:rows], self.keep[:rows])
+
     def last(self, positions: int) -> Self:
         """The memory of the last ``positions`` only."""
         start = max(0, self.keep.shape[1] - positions)

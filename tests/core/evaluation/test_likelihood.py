@@ -75,11 +75,14 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
 def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device):
     quantity, make = case
     model, score = make(), FUNCTIONS[quantity]
-    texts = [make_text(length, seed=length) for length in (3, 41, 29)]
-    together = list(score(model, texts, CONFIG, device))
-    assert len({found.nats for found in together}) == 3
-    assert together == [next(iter(score(model, [text], CONFIG, device))) for text in texts]
-    assert list(score(model, texts[::-1], CONFIG, device)) == together[::-1]
+    texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]
+    alone = [next(iter(score(model, [text], CONFIG, device))) for text in texts]
+    assert len({found.nats for found in alone}) == len(texts)
+    for order in (1, -1):
+        together = list(score(model, texts[::order], CONFIG, device))[::order]
+        assert [(found.tokens, found.bytes) for found in together] == [(found.tokens, found.bytes) for found in alone]
+        # Read side by side, a text's sums are taken in another order.
+        assert [found.nats for found in together] == pytest.approx([found.nats for found in alone], rel=1e-12)
 
 
 def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device):

@@ -104,7 +104,8 @@ def sum_of_order(model, text, number, device):
     """The nats of the order of this number alone."""
     draw = np.random.default_rng(int(permutation.digest(text.ids, number), 16))
     with torch.no_grad():
-        return permutation._nats(model, text.sequence(device.device), [draw])
+        (nats,) = permutation._nats(model, [text.sequence(device.device)], [draw])
+        return nats
 
 
 def test_the_mean_over_many_orders_is_the_mean_over_all(make_xlnet, make_text, device):
