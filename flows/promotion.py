@@ -91,6 +91,8 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         if problem := try_model(registry, target):
             raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
         with registry.decision("promoted by hand", target, reasons, decision):
+            gate = "passed" if decision else "overruled"
+            registry.tag(target, {"gate": gate, "gate.reasons": "; ".join(reasons)})
             registry.make_champion(target)
         return Outcome(target.number, target.tags.get("dvc.stage", ""), "promoted", reasons)
 
@@ -147,7 +149,8 @@ def registry_status(root: Path) -> dict[str, Any]:
 def compare(root: Path, first: str, second: str) -> list[dict[str, Any]]:
     """The metrics of two versions (numbers or aliases) side by side, one row a metric that either has.
 
-    ``better`` is "first", "second" or "equal" for the metrics of ``promotion.metrics``, else None.
+    ``better`` is "first", "second" or "equal" for the metrics of ``promotion.metrics`` that were measured on as much
+    text, else None.
 
     Raises:
         SettingsError: ``params.yaml`` cannot be used.
@@ -171,6 +174,8 @@ def compare(root: Path, first: str, second: str) -> list[dict[str, Any]]:
 def _better(name: str, one: Mapping[str, float], two: Mapping[str, float], directions: Mapping[str, str]) -> str | None:
     # A rule `accuracy` is that of every `<task>/accuracy` without one of its own.
     direction = directions.get(name, directions.get(name.rpartition("/")[2]))
+    if name.endswith("bits_per_byte") and one.get("bytes") != two.get("bytes"):
+        return None
     if direction is None or name not in one or name not in two or math.isnan(one[name] + two[name]):
         return None
     if one[name] == two[name]:
@@ -182,7 +187,7 @@ def _register(root: Path, registry: Registry, stage: Stage, graph: list[Stage], 
     assert stage.register is not None
     digest = checkpoint_digest(root / stage.register["checkpoint"])
     version = next((v for v in registry.versions() if v.tags.get(DIGEST_TAG) == digest), None)
-    if version is not None and "gate" in version.tags:
+    if version is not None and ("gate" in version.tags or CHAMPION in version.aliases):
         return Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
     if version is None:
         version = log_model(root, registry, stage, evidence_files(root, stage, graph), parent_run_id)

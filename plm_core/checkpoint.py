@@ -115,5 +115,6 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
         own = {name: tensors.pop(name) for name in model.state_dict()}
         model.load_state_dict(own)
     except (SafetensorError, KeyError, RuntimeError) as error:
-        raise BadInput(f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE} ({error})") from error
+        reason = " ".join(str(error).split())
+        raise BadInput(f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE} ({reason})") from error
     return Loaded(model.to(device).eval(), tokenizer, config, sha256_file(folder / CHECKSUMS), tensors)

@@ -89,6 +89,8 @@ def _hint(kind: Any, value: Any) -> str:
     """YAML 1.1 reads 1e-4 as text, YAML 1.2 as a number: only the spelling with a dot means one thing everywhere."""
     if kind in (int, float) and isinstance(value, str):
         try:
+            if kind is int:
+                return f" (in YAML write it as {int(value)}, without quotes)"
             return f" (in YAML write it as {float(value)!r} with a decimal point, e.g. 1.0e-4, and without quotes)"
         except ValueError:
             return ""

@@ -7,21 +7,22 @@ written: that is how the gate compares a champion with a challenger on the same 
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from plm_core import checkpoint
-from plm_core.config import BadInput
+from plm_core.config import BadInput, digest
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation import cloze
+from plm_core.evaluation.evidence import LIKELIHOOD_COLUMNS
 from plm_core.evaluation.likelihood import SCORERS, ScoreFunction
 from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, tokenized, total
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import SamplingConfig, generate
 from plm_core.training.device import Device, prepare
 from tasks.seam import params, paths
-from tasks.seam.evidence import LIKELIHOOD_COLUMNS, write_rows
+from tasks.seam.evidence import write_rows
 from tasks.seam.progress import Meter
 from tasks.seam.stage import main, stage
 
@@ -61,14 +62,13 @@ def evaluate(name: str) -> None:
         for quantity, score in scorer.beside.items():
             if rows := _score(score, loaded, _texts(), config, device, quantity):
                 run.metrics[quantity] = total(rows).bits_per_byte
-        run.metrics["nats_per_token"] = result.nats_per_token
         if loaded.config.objective == "causal":
-            run.metrics["perplexity"] = result.perplexity
+            run.metrics |= {"nats_per_token": result.nats_per_token, "perplexity": result.perplexity}
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         atomic_text(samples, lines + "\n")
         run.outputs += [evidence, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
-        print(f"{name}: {result.bits_per_byte:.4f} {scorer.quantity}, {result.nats_per_token:.4f} nats a token")
+        print(f"{name}: {result.bits_per_byte:.4f} {scorer.quantity} of {result.bytes:,} bytes")
 
 
 def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
@@ -84,7 +84,8 @@ def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, 
     documents = list(read_documents(TEST))
     scores = _score(scorer.score, loaded, [d.text for d in documents], config, device, "documents")
     rows = zip(documents, scores, strict=True)
-    lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), scorer.quantity) for d, s in rows)
+    rule = digest({each.name: getattr(config, each.name) for each in fields(LikelihoodConfig)})[:16]
+    lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), scorer.quantity, rule) for d, s in rows)
     write_rows(evidence, LIKELIHOOD_COLUMNS, lines)
     return scores
 

@@ -7,7 +7,7 @@ written: that is how the gate compares a champion with a challenger on the same 
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,9 @@ from torch import nn
 from plm_core import checkpoint
 from plm_core.config import BadInput, digest
 from plm_core.corpus.document import read_documents
+from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.evaluation.metrics import classification_scores, majority_accuracy
+from plm_core.files import sha256_file
 from plm_core.finetuning.classifier import Classifier, Row, classification_loss, collate, predict
 from plm_core.finetuning.examples import Example, sample
 from plm_core.finetuning.layouts import LAYOUTS
@@ -28,7 +30,7 @@ from plm_core.training.device import Device, prepare
 from plm_core.training.loop import LoopConfig, Report, best_report, train
 from plm_core.training.snapshot import Snapshots
 from tasks.seam import params, paths
-from tasks.seam.evidence import PREDICTION_COLUMNS, write_rows
+from tasks.seam.evidence import write_rows
 from tasks.seam.stage import Stage, main, stage
 from tasks.seam.training import follow, write_curve
 
@@ -90,7 +92,7 @@ def finetune(name: str, task_name: str) -> None:
         snapshots = Snapshots(paths.SNAPSHOTS / digest(config, task_name, run.inputs, run.guard.code)[:16])
         outcome = fit(pretrained, task, config, device, snapshots, run)
         evidence, curve = paths.EVIDENCE / name / f"{task_name}.csv", paths.CURVES / f"{key}.csv"
-        write_evidence(evidence, task, outcome)
+        write_evidence(evidence, task, config, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
         labels = [row.label for row in outcome.test.encoded]
@@ -114,7 +116,7 @@ def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
     config, task, device = params.section("finetune", FinetuneConfig), task_of(task_name), prepare(threads=1)
     with tempfile.TemporaryDirectory() as scratch:
         outcome = fit(checkpoint.load(folder, device.device), task, config, device, Snapshots(Path(scratch)), None)
-    write_evidence(evidence / f"{task_name}.csv", task, outcome)
+    write_evidence(evidence / f"{task_name}.csv", task, config, outcome)
 
 
 def fit(
@@ -147,10 +149,11 @@ def fit(
     return Outcome(classifier, seen, train_set, test_set, predictions)
 
 
-def write_evidence(path: Path, task: GlueTask, outcome: Outcome) -> None:
+def write_evidence(path: Path, task: GlueTask, config: FinetuneConfig, outcome: Outcome) -> None:
     """One row a test example, classes by name."""
+    rule = digest(replace(config, tasks=[]), *(sha256_file(split) for split in SPLITS[:2]))[:16]
     rows = zip(outcome.test.examples, outcome.predictions, strict=True)
-    write_rows(path, PREDICTION_COLUMNS, ((e.id, e.sha256, task.labels[e.label], task.labels[p]) for e, p in rows))
+    write_rows(path, TASK_COLUMNS, ((e.id, e.sha256, task.labels[e.label], task.labels[p], rule) for e, p in rows))
 
 
 def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:
@@ -175,7 +178,11 @@ def _rows(split: Path, task: GlueTask, config: FinetuneConfig, pretrained: check
     if context < SHORTEST_CONTEXT:
         raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
     layout = LAYOUTS[pretrained.config.objective]
-    return Rows(list(examples), [Row(*layout.write(e, pretrained.tokenizer, context), e.label) for e in examples])
+    rows = [Row(*layout.write(e, pretrained.tokenizer, context), e.label) for e in examples]
+    segments = getattr(pretrained.model.config, "segments", None)
+    if segments is not None and (most := max(max(row.segments) for row in rows)) >= segments:
+        raise BadInput(f"model.segments: {segments}; expected at least {most + 1} for this task's pairs")
+    return Rows(list(examples), rows)
 
 
 if __name__ == "__main__":
@@ -187,6 +194,11 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if (given.checkpoint is None) != (given.evidence is None):
         parser.error("--checkpoint and --evidence go together")
-    if given.checkpoint:
-        main(lambda: finetune_checkpoint(given.task, given.checkpoint, given.evidence))
-    main(lambda: finetune(given.name, given.task))
+    again = given.checkpoint is not None
+    main(
+        lambda: (
+            finetune_checkpoint(given.task, given.checkpoint, given.evidence)
+            if again
+            else finetune(given.name, given.task)
+        )
+    )

@@ -19,11 +19,13 @@ def import_(folder: Path, name: str) -> None:
     """Write the folder of Hugging Face transformers as a checkpoint, and print how a pretraining starts from it.
 
     Raises:
-        BadInput: the name is no folder's name, or the folder cannot be read.
+        BadInput: the name is no folder's name or taken, or the folder cannot be read.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise BadInput(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
     target = IMPORTED / name
+    if target.exists():
+        raise BadInput(f"name: {target} exists; expected a name that is free, or that folder removed")
     digest = import_hf(folder, target)
     print(f"{target}: written, digest {digest}")
     print("to start a pretraining from it, in its section of params.yaml:")

@@ -67,6 +67,8 @@ def pretrain(name: str) -> None:
     objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
     metrics_file = paths.METRICS / f"pretrain-{name}.json"
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
+    if config.start and not inputs[-1].exists():
+        raise BadInput(f"{section}.start.checkpoint: {inputs[-1]} is missing; expected a checkpoint (`plm import`)")
     with stage(f"pretrain-{name}", [section], inputs, metrics_file) as run:
         device = prepare()
         verify_checksums(paths.TOKENIZER)
@@ -104,7 +106,7 @@ def pretrain(name: str) -> None:
         write_curve(paths.CURVES / f"{name}.csv", reports)
         run.metrics |= {
             "parameters": sum(p.numel() for p in model.parameters()),
-            "text_tokens": loop.steps * loop.batch * model.config.context,
+            "positions": loop.steps * loop.batch * model.config.context,
             "predictions": sum(r.predictions for r in reports),
             "best_step": best.step,
             "valid_loss": described.valid_nats,
@@ -151,7 +153,11 @@ def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where
     try:
         model.load_state_dict(loaded.model.state_dict())
     except RuntimeError as error:
-        raise BadInput(f"{where}.checkpoint: {start.checkpoint} is not of this model's shape: {error}") from error
+        sizes = ", ".join(f"{name}: {value}" for name, value in loaded.config.model.items() if name != "vocab_size")
+        raise BadInput(
+            f"{where}.checkpoint: {start.checkpoint} is of another shape; expected architecture: "
+            f"{loaded.config.architecture} and model: {{{sizes}}}"
+        ) from error
 
 
 def _batches(split: str, objective: Objective, model: Any, tokenizer: Tokenizer, rows: int, section: str) -> Batches:

@@ -20,9 +20,11 @@ EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
 """The quantities that `evaluate.excerpt` cuts short."""
 
 READING = """\
+- **positions read**: steps, times rows, times the context. **Predictions trained on**: a causal model predicts at every
+  position, a masked one at 15 % of them, a permutation model at one in six: that is how their papers train them.
 - **bits per byte** of any kind: the model's surprise at held-out text, divided by the text's UTF-8 bytes; lower is
-  better, and models with different tokenizers can be compared by it. **Perplexity a token** cannot: it depends on the
-  tokenizer.
+  better. Of whole documents, it compares models with different tokenizers too; of excerpts, which are cut by tokens, it
+  does not, and **perplexity a token** never does.
 - **bits per byte**, plain: each token given those before it, the likelihood of causal models. **Pseudo**: each token
   given all others, on both sides, which is not a probability of the text. **Fixed order**: a permutation model that
   reads from left to right, one order of the many that it learned. **Mean order**: the mean over random orders.
@@ -30,8 +32,8 @@ READING = """\
   it has learned nothing about the task. **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for
   certainty.
 - A blank's fillings are the likeliest pieces with their probabilities; `▁` is the space before a word.
-- **Bold** is the best of several models. Every figure is measured on the test split, which no training and no choice of
-  a checkpoint has seen."""
+- **Bold** is the best of several models. Likelihoods, accuracies and samples are of the test split, which no training
+  has seen and no checkpoint was chosen by; the curves' dots are of the validation split."""
 
 STYLE = """\
 body { font: 16px/1.55 system-ui, sans-serif; color: #1c2530; max-width: 60rem; margin: 2rem auto; padding: 0 1.25rem }
@@ -75,14 +77,14 @@ def _models(models: Sequence[str]) -> str:
         "architecture",
         "objective",
         "parameters",
-        "text tokens read",
+        "positions read",
         "predictions trained on",
         "best step",
     ]
     rows = []
     for model in models:
         section, trained = params.read(f"pretrain.{model}"), _metrics(f"pretrain-{model}")
-        counts = [f"{trained[name]:,}" for name in ("parameters", "text_tokens", "predictions", "best_step")]
+        counts = [f"{trained[name]:,}" for name in ("parameters", "positions", "predictions", "best_step")]
         rows.append([model, section["architecture"], _objective(section["objective"]), *counts])
     return f"## Models\n\n{_table(heads, rows)}"
 

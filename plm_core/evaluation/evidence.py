@@ -2,10 +2,13 @@
 
 A folder of CSV files with one row a held-out example:
 
-* ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity``; the metric is named by ``quantity``
+* ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``
   (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes).
   ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored: fewer, where only an excerpt was;
-* ``<task>.csv``: ``id,sha256,label,prediction``; the metric ``<task>/accuracy`` is the share of equal pairs.
+* ``<task>.csv``: ``id,sha256,label,prediction,measured``; the metric ``<task>/accuracy`` is the share of equal pairs.
+
+``measured`` is a digest of what else the result depends on, beside model and example: the parameters of the measurement
+and, for a task, the text that was trained on.
 """
 
 import csv
@@ -17,23 +20,23 @@ from plm_core.config import BadInput
 
 LIKELIHOOD = "likelihood.csv"
 QUANTITIES = ("bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte")
-LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity")
-TASK_COLUMNS = ("id", "sha256", "label", "prediction")
+LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
+TASK_COLUMNS = ("id", "sha256", "label", "prediction", "measured")
 
 
 @dataclass(frozen=True)
 class Table:
     """One evidence file: which examples, and the one metric that their results make."""
 
-    examples: frozenset[tuple[str, str, str]]
-    """(id, sha256, bytes or label): equal sets mean the same examples."""
+    examples: frozenset[tuple[str, str, str, str]]
+    """(id, sha256, measured, bytes or label): equal sets mean the same examples, measured by the same rules."""
     metric: str
     value: float
 
     @property
-    def documents(self) -> frozenset[tuple[str, str]]:
-        """(id, sha256): the same, also where other lengths of them were looked at."""
-        return frozenset((identity, sha256) for identity, sha256, _ in self.examples)
+    def documents(self) -> frozenset[tuple[str, ...]]:
+        """(id, sha256, measured): the same, also where other lengths of them were looked at."""
+        return frozenset(example[:3] for example in self.examples)
 
 
 def read_likelihood(path: Path) -> Table:
@@ -70,16 +73,20 @@ def read_task(path: Path) -> Table:
     return Table(_examples(rows, "label"), f"{path.stem}/accuracy", correct / len(rows))
 
 
-def _examples(rows: list[dict[str, str]], content: str) -> frozenset[tuple[str, str, str]]:
-    return frozenset((row["id"], row["sha256"], row[content]) for row in rows)
+def _examples(rows: list[dict[str, str]], content: str) -> frozenset[tuple[str, str, str, str]]:
+    return frozenset((row["id"], row["sha256"], row["measured"], row[content]) for row in rows)
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-            raise BadInput(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}")
-        rows = list(reader)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            fields = reader.fieldnames or ()
+            rows = list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
+    if missing := [name for name in columns if name not in fields]:
+        raise BadInput(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}")
     if not rows:
         raise BadInput(f"{path}: holds no example; expected at least one row")
     seen: set[str] = set()

@@ -42,7 +42,8 @@ class GateRules:
     """The section ``promotion`` of ``params.yaml``, as far as the gate is concerned."""
 
     primary: str
-    """The metric on which the challenger must be better; ``accuracy`` compares models of different papers too."""
+    """The metric on which the challenger must be better; ``accuracy`` compares models of different papers too, and
+    where there are no tasks, stands for the challenger's own likelihood."""
     min_gain: float
     """By more than this, in the metric's own unit; 0 or more."""
     metrics: dict[str, MetricRule]
@@ -63,20 +64,24 @@ class GateRules:
         """The same rules with ``accuracy`` written out for the tasks whose evidence lies in ``folder``.
 
         Raises:
-            BadInput: the mean accuracy is the primary, and there is no task.
+            BadInput: the mean accuracy is the primary, there is no task, and no rule for the likelihood either.
         """
         rules = dict(self.metrics)
         if (every := rules.pop(EVERY_TASK, None)) is None:
             return self
         tasks = sorted(path.stem for path in folder.glob("*.csv") if path.name != LIKELIHOOD)
-        mean = {EVERY_TASK: every} if self.primary == EVERY_TASK else {}
-        written_out = replace(self, metrics=mean | {f"{task}/accuracy": every for task in tasks} | rules)
-        if mean and not written_out.tasks():
+        accuracies = {f"{task}/accuracy": every for task in tasks}
+        if self.primary != EVERY_TASK:
+            return replace(self, metrics=accuracies | rules)
+        if accuracies or any(name.endswith("/accuracy") for name in rules):
+            return replace(self, metrics={EVERY_TASK: every} | accuracies | rules)
+        quantity = read_likelihood(folder / LIKELIHOOD).metric
+        if quantity not in rules:
             raise BadInput(
-                f"promotion.primary: {EVERY_TASK}, but there is no evidence of a task in {folder}; expected tasks in "
-                f"finetune.tasks, or a likelihood as the primary: {', '.join(QUANTITIES)}"
+                f"promotion.primary: {EVERY_TASK}, but no task was measured, and {quantity} has no rule; expected "
+                f"tasks in finetune.tasks, or promotion.metrics.{quantity}"
             )
-        return written_out
+        return replace(self, primary=quantity, metrics=rules)
 
     def tasks(self) -> list[str]:
         """The metrics among these that are a task's accuracy."""

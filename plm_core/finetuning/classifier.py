@@ -44,9 +44,8 @@ class Classifier(nn.Module):
         width = backbone.config.width
         self.backbone = backbone
         self.layout = layout
-        self.drop = nn.Dropout(dropout)
-        projection = [nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout)] if layout.projected else []
-        self.head = nn.Sequential(*projection, nn.Linear(width, classes))
+        projection = [nn.Linear(width, width), nn.Tanh()] if layout.projected else []
+        self.head = nn.Sequential(*projection, nn.Dropout(dropout), nn.Linear(width, classes))
         for layer in self.head:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=backbone.config.initializer_range)
@@ -55,7 +54,7 @@ class Classifier(nn.Module):
     def forward(self, batch: ExampleBatch) -> Tensor:
         """The logits ``[B, C]``."""
         summary = self.layout.summary(self.backbone, batch.inputs, batch.segments, batch.lengths)
-        return self.head(self.drop(summary))
+        return self.head(summary)
 
 
 def classification_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> Loss:

@@ -30,6 +30,8 @@ def continue_ids(
     Raises:
         BadInput: a model of this objective does not continue texts.
     """
+    if not prompts:
+        return
     reading = Reading(model, objective, use_cache)
     sources = [torch.Generator().manual_seed(config.seed + row) for row in range(len(prompts))]
     texts = [[EOS, *prompt] for prompt in prompts]
@@ -69,8 +71,6 @@ def generate_batch(loaded: Loaded, prompts: Sequence[str], config: SamplingConfi
     Raises:
         BadInput: a model of this objective does not continue texts.
     """
-    if not prompts:
-        return []
     starts = [loaded.tokenizer.encode(prompt) for prompt in prompts]
     texts = [start.copy() for start in starts]
     for tokens in continue_ids(loaded.model, loaded.config.objective, starts, config):

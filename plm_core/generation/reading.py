@@ -64,7 +64,7 @@ class Reading:
         if objective not in READERS:
             raise BadInput(
                 f"objective: found {objective!r}; expected one of {', '.join(READERS)}. A {objective} model does not "
-                "continue texts: look at its evaluation (a masked model fills gaps), or take another model"
+                "continue texts (a masked one fills gaps: see the report's samples): name another by --model"
             )
         self.model, self.read, self.use_cache = model, READERS[objective], use_cache
         # Of the three papers' models, the one with a memory sees further back than it reads at once.

@@ -115,14 +115,20 @@ class Family:
         Raises:
             BadInput: a weight is missing, one has no place in our model, or two that are one differ.
         """
-        given = {self._full_name(name): t for name, t in tensors.items() if not name.endswith(self.ignored)}
+        names = {self._full_name(name): name for name in tensors if not name.endswith(self.ignored)}
+        given = {full: tensors[name] for full, name in names.items()}
         found, missing = {}, []
         for ours, theirs, layout in self.lines(layers):
             if encoder_only and not all(name.startswith(self.base) for name in theirs):
                 continue
             missing += [name for name in theirs if name not in given]
-            if not missing:
+            if missing:
+                continue
+            try:
                 found[ours] = layout.ours([given[name] for name in theirs]).contiguous()
+            except (RuntimeError, IndexError) as error:
+                shapes = ", ".join(f"{name} {tuple(given[name].shape)}" for name in theirs)
+                raise BadInput(f"{where}: {shapes}: not of the shapes of a {self.model_class}") from error
         used = {name for _, theirs, _ in self.lines(layers) for name in theirs}
         for name, other in self.tied.items():
             if name in given and other in given and not torch.equal(given[name], given[other]):
@@ -130,7 +136,8 @@ class Family:
         if missing:
             raise BadInput(f"{where}: lacks {_listed(missing)}; expected the weights of a {self.model_class}")
         if unknown := given.keys() - used - self.tied.keys():
-            raise BadInput(f"{where}: holds {_listed(unknown)}, which {self.model_class} of {layers} layers has not")
+            known = _listed({names[name] for name in unknown})
+            raise BadInput(f"{where}: holds {known}, which {self.model_class} of {layers} layers has not")
         return found
 
     def _full_name(self, name: str) -> str:
@@ -163,6 +170,8 @@ class Family:
             value = theirs.get(size.theirs[0])
             if value is None and size.default is None:
                 raise BadInput(f"{where}.{size.theirs[0]}: missing; expected the model's {size.ours}")
+            if value is not None and type(value) not in (int, float):
+                raise BadInput(f"{where}.{size.theirs[0]}: found {value!r}; expected a number")
             model[size.ours] = size.default if value is None else value
         inner = theirs.get(self.inner)
         if inner not in (None, 4 * model["width"]):

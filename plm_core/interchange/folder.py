@@ -139,13 +139,15 @@ def _fill(model: Any, weights: dict[str, Tensor], source: Path) -> None:
         if weights[name].shape != own.shape:
             found, expected = tuple(weights[name].shape), tuple(own.shape)
             raise BadInput(f"{source}: the weights of {name} are {found}; expected {expected}, as config.json says")
+        if not weights[name].is_floating_point() or not weights[name].isfinite().all():
+            raise BadInput(f"{source}: the weights of {name} are not all finite numbers")
     model.load_state_dict(weights)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(f"{path}: missing; expected a folder of transformers") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BadInput(f"{path}: not JSON ({error})") from error

@@ -139,7 +139,7 @@ class BERT(nn.Module):
         return self(ids, segments, keep)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (appendix A.2)."""
+        """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (as released)."""
         x = self.transform_norm(F.gelu(self.transform(hidden)))
         return F.linear(x, self.tokens.weight, self.bias)
 

@@ -1,8 +1,8 @@
 """GPT-2. Radford, Wu, Child, Luan, Amodei, Sutskever 2019, "Language Models are Unsupervised Multitask Learners".
 
-Section 2.3 of the paper changes GPT (Radford et al. 2018) in four ways, all here: the layer normalisation moves to the
-input of each sub-block, one more follows the last block, the weights of residual layers are scaled at initialisation by
-1/sqrt(N) with N the number of residual layers, and the text is one stream of tokens (no start or end in the model).
+Section 2.3 of the paper changes the model of GPT (Radford et al. 2018) in three ways, all here: the layer normalisation
+moves to the input of each sub-block, one more follows the last block, and the weights of residual layers are scaled at
+initialisation by 1/sqrt(N) with N the number of residual layers.
 GPT-3 (Brown et al. 2020, section 2.1) is the same model in other sizes, but that every second layer of theirs reads a
 band of positions only; here all read all.
 

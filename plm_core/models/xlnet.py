@@ -54,7 +54,7 @@ class XLNetConfig:
     width: int
     """D, the size of the residual stream; even, for half of a distance's encoding are sines."""
     memory: int = 0
-    """M, how many states of the text before each layer keeps in training (``mem_len``)."""
+    """M, how many states of the text before each layer keeps, in training and when texts are scored (``mem_len``)."""
     dropout: float = 0.1
     """The probability of zeroing an activation: embeddings, distances, attention weights and residual branches."""
     initializer_range: float = 0.02

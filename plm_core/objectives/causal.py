@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss
+from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.store import TokenStore
 from plm_core.text.views import Streams, Windows
 
@@ -52,16 +51,11 @@ class Causal:
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """L1 = -sum log p(token | tokens before it), in nats, over the targets that are not ignored."""
         if not self.streams:
-            return Loss(_nats(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.count)
+            return Loss(summed_nats(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.count)
         assert isinstance(batch, CausalBatch)
         hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry))
         carry = tuple(memory.last(model.config.memory))
-        return Loss(_nats(model.logits(hidden), batch.targets), batch.count, carry)
-
-
-def _nats(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return Loss(summed_nats(model.logits(hidden), batch.targets), batch.count, carry)
 
 
 def causal_batch(rows: np.ndarray, begins: bool = True) -> CausalBatch:
@@ -79,7 +73,7 @@ class _Windows:
         return causal_batch(self.view.rows_at(seed, step, self.rows))
 
     def held_out(self, count: int) -> list[Batch]:
-        rows = self.view.first_rows(count)
+        rows = self.view.spread_rows(count)
         return [causal_batch(rows[i : i + self.rows]) for i in range(0, len(rows), self.rows)]
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from plm_core.text.store import TokenStore
 
@@ -29,6 +30,12 @@ class Loss:
     """Scalar: the number of predictions in the sum. A tensor, so that nobody waits for the device to learn it."""
     carry: Carry | None = None
     """What the same rows of the next batch go on from; None for an objective without memory."""
+
+
+def summed_nats(logits: Tensor, targets: Tensor) -> Tensor:
+    """-sum log p of the targets ``[...]`` by logits ``[..., V]``, in float32 at least; ``IGNORED`` adds nothing."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 @dataclass(frozen=True)

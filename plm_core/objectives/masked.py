@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Pairs, Windows, draws, items_at, stream_seed
+from plm_core.text.views import Pairs, Windows, draws, items_at, spread, stream_seed
 
 FOLLOWS, ELSEWHERE = 0, 1
 """The classes of next-sentence prediction, in the order of the released models."""
@@ -57,7 +56,7 @@ class Masked:
         """Rows of at most ``context`` tokens.
 
         Raises:
-            ValueError: the context has no room for text.
+            ValueError: the context has no room for text, or the model no second segment for a pair.
             BadInput: the store is too small, or has no two documents to draw pairs from.
         """
         length = config.context - (3 if self.next_sentence else 2)
@@ -65,27 +64,25 @@ class Masked:
             raise ValueError(
                 f"model.context: {config.context} leaves {length} tokens of text a row; expected at least 2"
             )
+        if self.next_sentence and config.segments < 2:
+            raise ValueError(f"model.segments: {config.segments}; expected at least 2 for objective.next_sentence")
         view = Pairs(store, length) if self.next_sentence else Windows(store, length, length)
         return _Rows(self, view, config.context, rows, store.index.vocab_size)
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
-        """-sum log p(masked token | row), in nats, plus N times -sum log p(class of the pair | row).
+        """-sum log p(masked token | row), in nats, plus -sum log p(class of the pair | row) times its masked tokens.
 
-        Divided by the number of masked tokens, N a full row, this is the paper's sum of two means.
+        Divided by the number of masked tokens, this is the paper's sum of two means, where rows count by their length.
         """
         assert isinstance(batch, MaskedBatch)
         hidden = model(batch.inputs, batch.segments, batch.keep)
         masked = hidden.gather(1, batch.positions[..., None].expand(-1, -1, hidden.shape[-1]))
-        nats = _nats(model.logits(masked).flatten(0, 1), batch.targets.flatten())
+        nats = summed_nats(model.logits(masked), batch.targets)
         if self.next_sentence:
-            pairs = _nats(model.next_sentence(model.pool(hidden)), batch.following)
-            nats = nats + batch.targets.shape[1] * pairs
+            classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
+            pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
+            nats = nats + summed_nats(pairs, classes)
         return Loss(nats, batch.count)
-
-
-def _nats(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
 
 
 def mask(
@@ -118,7 +115,7 @@ class _Rows:
         return self._batch(items_at(seed, step, self.rows, len(self.view)), stream_seed(seed, "masks"), step)
 
     def held_out(self, count: int) -> list[Batch]:
-        items = np.arange(min(count, len(self.view)))
+        items = spread(count, len(self.view))
         return [self._batch(items[i : i + self.rows], 0, i) for i in range(0, len(items), self.rows)]
 
     def _batch(self, items: np.ndarray, seed: int, step: int) -> MaskedBatch:

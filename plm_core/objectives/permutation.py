@@ -6,6 +6,9 @@ elsewhere (section 2.5; whether it does is not predicted). As released, both par
 stream never sees the pair: its memory must not know what the next row will predict. The last 1/K of each order is
 predicted (section 2.3, partial prediction), by the query stream; SEP and CLS never are.
 
+Not done, though released: spans of one to five tokens are predicted together, and half of the rows are read backwards
+(section 3.1).
+
 Shapes: B rows, T positions, N predicted positions, R positions of the stream.
 """
 
@@ -14,9 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
-from plm_core.objectives.loss import Batch, Batches, Carry, Loss
+from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.special import CLS, SEP
 from plm_core.text.store import TokenStore
 from plm_core.text.views import Streams, draws, stream_seed
@@ -84,9 +86,7 @@ class Permutation:
         assert isinstance(batch, PermutationBatch)
         memory = model.memory_for(batch.begins, carry)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
-        logits = model.logits(hidden.query)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        nats = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum")
+        nats = summed_nats(model.logits(hidden.query), batch.targets)
         R = self._reuse(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
         kept = memory.extended(hidden.states[:, :, :R], stream).last(model.config.memory)

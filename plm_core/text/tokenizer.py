@@ -82,8 +82,19 @@ class Tokenizer:
         return len(self._model)
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of ``normalize(text)``, without any special token."""
-        return self._model.encode(normalize(text))
+        """The token ids of ``normalize(text)``, without any special token.
+
+        Raises:
+            BadInput: the text cannot be written as UTF-8.
+        """
+        text = normalize(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(
+                f"text: holds half a surrogate pair at character {error.start + 1}; expected text that is valid Unicode"
+            ) from error
+        return self._model.encode(text)
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:
         """``encode`` of many texts at once, as int32 arrays."""

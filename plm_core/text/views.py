@@ -27,6 +27,11 @@ def items_at(seed: int, step: int, batch: int, count: int) -> np.ndarray:
     return np.asarray([epoch_order(seed, int(e), count)[p] for e, p in zip(epochs, places, strict=True)])
 
 
+def spread(count: int, items: int) -> np.ndarray:
+    """``count`` of so many items (or all), evenly spread, in their order."""
+    return np.linspace(0, items - 1, min(count, items)).round().astype(np.int64)
+
+
 def stream_seed(seed: int, *names: object) -> int:
     """A seed of 63 bits for a named stream of randomness, independent of every other name's."""
     return int(digest([seed, *names])[:16], 16) >> 1
@@ -63,9 +68,9 @@ class Windows:
         """The rows ``[B, n]`` of a step, in the shuffled order of its epoch."""
         return np.stack([self.row(int(w)) for w in items_at(seed, step, batch, len(self))])
 
-    def first_rows(self, count: int) -> np.ndarray:
-        """The first ``count`` windows (or all) in the order of the stream: what validation reads every time."""
-        return np.stack([self.row(w) for w in range(min(count, len(self)))])
+    def spread_rows(self, count: int) -> np.ndarray:
+        """``count`` windows (or all), evenly spread over the stream: what validation reads every time."""
+        return np.stack([self.row(int(w)) for w in spread(count, len(self))])
 
 
 @dataclass(frozen=True)

@@ -51,5 +51,7 @@ def prepare(threads: int | None = None) -> Device:
     if torch.cuda.is_available():
         # What deterministic matrix products need; read by cuBLAS when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        return Device(torch.device("cuda"), torch.get_num_threads(), torch.cuda.is_bf16_supported())
+        return Device(
+            torch.device("cuda"), torch.get_num_threads(), torch.cuda.is_bf16_supported(including_emulation=False)
+        )
     return Device(torch.device("cpu"), torch.get_num_threads(), torch.cpu._is_avx512_bf16_supported())

@@ -56,11 +56,14 @@ def learning_rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over two groups: matrices and embeddings decay; biases and normalisation gains do not."""
-    parameters = list(model.parameters())
+    """AdamW over two groups: matrices and embeddings decay; biases and normalisation gains do not.
+
+    A bias is known by its name, for those of XLNet's attention are of one vector a head.
+    """
+    plain = {name for name, p in model.named_parameters() if name.endswith("bias") or "norm" in name}
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for n, p in model.named_parameters() if n not in plain], "weight_decay": config.weight_decay},
+        {"params": [p for n, p in model.named_parameters() if n in plain], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         groups, lr=config.learning_rate, betas=(config.beta_1, config.beta_2), eps=config.epsilon, fused=True

@@ -64,7 +64,7 @@ class Snapshots:
 
         Returns the progress, the best weights, and what each of ``parts`` parts of a batch carries on.
 
-        A damaged snapshot is put aside with a warning, and the run begins anew.
+        A damaged snapshot is removed with a warning, and the run goes on from the one before or begins anew.
         """
         for folder in (self.folder / "last", *sorted(self.folder.glob(".last.*.old"))):
             if not folder.exists():

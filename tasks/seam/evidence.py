@@ -7,11 +7,6 @@ from pathlib import Path
 
 from plm_core.files import atomic_text
 
-LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity")
-"""One row a test document; ``quantity`` names what bits per byte of these nats is called."""
-PREDICTION_COLUMNS = ("id", "sha256", "label", "prediction")
-"""One row a test example."""
-
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file with a header, whole or not at all; floats keep all their digits."""

@@ -78,6 +78,9 @@ def main(run: Callable[[], None]) -> None:
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(BAD_INPUT)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
     except KeyboardInterrupt as error:
         print(f"interrupted: {error}", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)

@@ -162,13 +162,23 @@ def test_an_outside_library_enters_through_its_named_places(library, places):
 
 ROOMS = [
     "config",
+    "files",
     "corpus",
     "text",
     "models",
+    "checkpoint",
     "objectives",
     "training",
-    ("evaluation", "finetuning", "generation", "interchange"),
+    ("attention", "evaluation", "finetuning", "generation", "interchange"),
 ]
+
+
+def test_every_objective_has_its_scorer_and_its_layout():
+    from plm_core.evaluation.likelihood import SCORERS
+    from plm_core.finetuning.layouts import LAYOUTS
+    from plm_core.objectives import OBJECTIVES
+
+    assert OBJECTIVES.keys() == SCORERS.keys() == LAYOUTS.keys()
 
 
 def test_inside_the_core_imports_go_down_only():
@@ -178,10 +188,10 @@ def test_inside_the_core_imports_go_down_only():
     wrong = []
     for path in SOURCES:
         parts = path.relative_to(ROOT).with_suffix("").parts
-        if parts[0] == "plm_core" and parts[1] in height:
+        if parts[0] == "plm_core" and parts[1:] != ("__init__",):
             for name in set(imports(path)):
                 other = name.split(".")
-                if other[0] == "plm_core" and len(other) > 1 and height.get(other[1], -1) > height[parts[1]]:
+                if other[0] == "plm_core" and len(other) > 1 and height[other[1]] > height[parts[1]]:
                     wrong.append((relative(path), name))
     assert wrong == []
 

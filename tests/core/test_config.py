@@ -68,6 +68,7 @@ def test_values_arrive_in_their_types():
         ({"inner": {"learning_rate": 1, "layers": 5.0}}, "model.gpt.inner.layers", ["found 5.0", "whole number"]),
         ({"inner": {"learning_rate": True}}, "model.gpt.inner.learning_rate", ["found True", "a number"]),
         ({"inner": {"learning_rate": "1e-4"}}, "model.gpt.inner.learning_rate", ["text '1e-4'", "a number", "1.0e-4"]),
+        ({"inner": {"learning_rate": 1, "layers": "350"}}, "model.gpt.inner.layers", ["text '350'", "as 350, without"]),
         ({"inner": {"learning_rate": "fast"}}, "model.gpt.inner.learning_rate", ["text 'fast'", "a number"]),
         ({"kind": "wordpiece"}, "model.gpt.kind", ["text 'wordpiece'", "one of bpe, unigram"]),
         ({"kind": ["bpe"]}, "model.gpt.kind", ["one of bpe, unigram"]),

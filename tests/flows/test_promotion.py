@@ -69,7 +69,10 @@ def train(root, tokenizer, seed, nats, sha="a"):
     evidence, metrics = root / "artifacts/evidence/gpt", root / "artifacts/metrics"
     evidence.mkdir(parents=True, exist_ok=True)
     metrics.mkdir(exist_ok=True)
-    rows = [("id", "sha256", "bytes", "tokens", "nats", "quantity"), (0, sha, 100, 20, nats, "bits_per_byte")]
+    rows = [
+        ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured"),
+        (0, sha, 100, 20, nats, "bits_per_byte", "r"),
+    ]
     with (evidence / "likelihood.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     (metrics / "evaluate-gpt.json").write_text(json.dumps({"bits_per_byte": nats / 100}))
@@ -120,9 +123,15 @@ def test_the_life_of_a_registered_model(root, tokenizer):
         {"metric": "bits_per_byte", "first": 1.9, "second": 2.0, "better": "first"}
     ]
 
+    with registry.opened(root) as opened:
+        opened.client.delete_model_version_tag("plm", "3", "gate")
+    (again,) = promotion.register(root, [STAGE], None)
+    assert (again.version, again.action) == ("3", "unchanged")
+
     assert promotion.promote(root, "2", "try it").action == "refused"
     assert promotion.promote(root, "2", "we know better", force=True).action == "promoted"
     assert aliases(root) == {"2": ["champion"]}
+    assert promotion.registry_status(root)["versions"][1]["gate"] == "overruled"
     with pytest.raises(RegistryError, match="version 2 is the champion already"):
         promotion.promote(root, "champion", "again")
     with pytest.raises(RegistryError, match=r"no version or alias '9'; versions are: 1, 2, 3"):
@@ -226,7 +235,7 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer):
         "from plm_core import checkpoint\n"
         "assert sys.argv[1:3] == ['gpt', '--checkpoint'] and sys.argv[4] == '--evidence'\n"
         "checkpoint.load(pathlib.Path(sys.argv[3]))\n"
-        "rows = 'id,sha256,bytes,tokens,nats,quantity\\n0,today,100,20,195.0,bits_per_byte\\n'\n"
+        "rows = 'id,sha256,bytes,tokens,nats,quantity,measured\\n0,today,100,20,195.0,bits_per_byte,r\\n'\n"
         "(pathlib.Path(sys.argv[5]) / 'likelihood.csv').write_text(rows)\n"
     )
     train(root, tokenizer, seed=2, nats=197.0, sha="today")
@@ -259,10 +268,10 @@ def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluat
         """Train and register a model whose excerpts have so many bytes and who is right so often in 100."""
         train(root, tokenizer, seed=size, nats=2.0 * size)
         folder = root / "artifacts/evidence/gpt"
-        rows = f"id,sha256,bytes,tokens,nats,quantity\n0,a,{size},20,{2.0 * size},{quantity}\n"
+        rows = f"id,sha256,bytes,tokens,nats,quantity,measured\n0,a,{size},20,{2.0 * size},{quantity},r\n"
         (folder / "likelihood.csv").write_text(rows)
-        answers = "".join(f"{i},x{i},old,{'old' if i < right else 'new'}\n" for i in range(100))
-        (folder / "era.csv").write_text(f"id,sha256,label,prediction\n{answers}")
+        answers = "".join(f"{i},x{i},old,{'old' if i < right else 'new'},r\n" for i in range(100))
+        (folder / "era.csv").write_text(f"id,sha256,label,prediction,measured\n{answers}")
         (root / "artifacts/metrics/evaluate-gpt.json").write_text(json.dumps({quantity: 2.0}))
         (found,) = promotion.register(root, [STAGE, Stage(name, outs=("artifacts/evidence/gpt/era.csv",))], None)
         return found

@@ -22,7 +22,7 @@ def gate(folder, *arguments, params=PARAMS):
 
 def evidence(folder, name, nats, sha="a", quantity="bits_per_byte"):
     (folder / name).mkdir()
-    rows = f"id,sha256,bytes,tokens,nats,quantity\n0,{sha},100,20,{nats},{quantity}\n"
+    rows = f"id,sha256,bytes,tokens,nats,quantity,measured\n0,{sha},100,20,{nats},{quantity},r\n"
     (folder / name / "likelihood.csv").write_text(rows)
 
 
@@ -67,7 +67,7 @@ promotion:
 def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
     for name, prediction, quantity in [("old", "b", "bits_per_byte"), ("new", "a", "pseudo_bits_per_byte")]:
         evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
-        (tmp_path / name / "era.csv").write_text(f"id,sha256,label,prediction\n0,x,a,{prediction}\n")
+        (tmp_path / name / "era.csv").write_text(f"id,sha256,label,prediction,measured\n0,x,a,{prediction},r\n")
     assert gate(tmp_path, "--challenger", "new", "--champion", "old", params=BY_ACCURACY).returncode == 0
     decision = json.loads((tmp_path / "decision.json").read_text())
     assert decision["passed"]
@@ -87,7 +87,11 @@ def test_bad_input_is_one_line_and_status_2(tmp_path):
         (("--challenger", "good"), PARAMS.replace("lower", "down"), "error: promotion.metrics.bits_per_byte.direction"),
         (("--challenger", "good"), PARAMS.replace("min_gain: 0.0", "min_gian: 0.0"), "error: promotion.min_gian"),
         (("--challenger", "good"), "tracking: {}", "error: promotion: no such section"),
-        (("--challenger", "good"), BY_ACCURACY, "error: promotion.primary: accuracy, but there is no evidence of a"),
+        (
+            ("--challenger", "good"),
+            BY_ACCURACY.replace("bits_per_byte", "pseudo_bits_per_byte"),
+            "error: promotion.primary: accuracy, but no task was measured, and bits_per_byte has no rule",
+        ),
     ]
     for arguments, params, message in cases:
         done = gate(tmp_path, *arguments, params=params)

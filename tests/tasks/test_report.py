@@ -36,7 +36,7 @@ def results(tmp_path_factory):
     project.change(models=list(MODELS), pretrain=pretrain)
     files = {f"metrics/{name}.json": numbers for name, numbers in CORPUS.items()}
     for name, (likelihoods, *accuracies) in MODELS.items():
-        trained = {"parameters": 12345, "text_tokens": 6789, "predictions": 987, "best_step": 26}
+        trained = {"parameters": 12345, "positions": 6789, "predictions": 987, "best_step": 26}
         files[f"metrics/pretrain-{name}.json"] = trained
         files[f"metrics/evaluate-{name}.json"] = likelihoods | {"nats_per_token": 3.0, "tokens": 99, "bytes": 157}
         for task, accuracy in zip(("sotu-era", "sotu-next"), accuracies, strict=True):

@@ -92,7 +92,7 @@ def test_the_curve_and_the_metrics_of_pretrain_agree(built):
     assert list(valid) == [6, 12, 18, 24, 26]
     assert found["best_step"] == min(valid, key=valid.get)
     assert found["valid_loss"] == min(valid.values())
-    assert found["predictions"] == found["text_tokens"] == 26 * 8 * 29
+    assert found["predictions"] == found["positions"] == 26 * 8 * 29
     config = json.loads((built.root / "artifacts/models/gpt/config.json").read_text())
     assert (config["step"], config["valid_nats"]) == (found["best_step"], found["valid_loss"])
 
@@ -115,14 +115,36 @@ def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
 
 
 def test_another_checkpoint_is_measured_without_touching_the_models_own_results(built, small):
-    evidence = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
+    """The section of the parameters that made it need not have a model today."""
+    (small.root / "artifacts/models/gpt").rename(small.root / "champion")
+    evidence = ("--checkpoint", "champion", "--evidence", "elsewhere")
     small.run("tasks.evaluate", "gpt", *evidence)
     small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
     assert sorted(small.files("elsewhere")) == ["elsewhere/likelihood.csv", "elsewhere/sotu-era.csv"]
     for name in ("likelihood.csv", "sotu-era.csv"):
         own = built.root / "artifacts/evidence/gpt" / name
         assert (small.root / "elsewhere" / name).read_bytes() == own.read_bytes()
+    (small.root / "champion").rename(small.root / "artifacts/models/gpt")
     assert small.files() == built.files()
+
+
+def test_evidence_tells_results_of_other_rules_apart(built, small):
+    """Another stride, or other text that was trained on: the examples are the same, the numbers not comparable."""
+
+    def measured(name):
+        with (small.root / f"elsewhere/{name}.csv").open(newline="") as file:
+            (rule,) = {row["measured"] for row in csv.DictReader(file)}
+        return rule
+
+    found = {"likelihood": set(), "sotu-era": set()}
+    evidence = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
+    for change in ({}, {"evaluate__stride": 7, "finetune__dropout": 0.2}, {"models": ["gpt", "bert"]}):
+        small.change(**change)
+        small.run("tasks.evaluate", "gpt", *evidence)
+        small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
+        for name, rules in found.items():
+            rules.add(measured(name))
+    assert {name: len(rules) for name, rules in found.items()} == {"likelihood": 2, "sotu-era": 2}
 
 
 def test_generate_streams_the_continuation_that_evaluation_sampled(small):

@@ -26,17 +26,19 @@ PAPERS = GateRules(
 """Rules for models of different papers, as in the parameters."""
 
 
-def write(folder, nats=(100.0, 200.0), correct=50, quantity="bits_per_byte", task="era", shuffle=None, last_text="7"):
+def write(
+    folder, nats=(100.0, 200.0), correct=50, quantity="bits_per_byte", task="era", shuffle=None, last_text="7", rule="r"
+):
     """An evidence folder of two documents and 100 classified examples, ``correct`` of them right."""
     folder.mkdir(parents=True, exist_ok=True)
-    documents = [(i, f"{i}" if i else last_text, 30 + i, 7, value, quantity) for i, value in enumerate(nats)]
-    examples = [(f"e{i}", f"sha{i}", "old", "old" if i < correct else "new") for i in range(100)]
+    documents = [(i, f"{i}" if i else last_text, 30 + i, 7, value, quantity, rule) for i, value in enumerate(nats)]
+    examples = [(f"e{i}", f"sha{i}", "old", "old" if i < correct else "new", rule) for i in range(100)]
     if shuffle is not None:
         random.Random(shuffle).shuffle(documents)
         random.Random(shuffle).shuffle(examples)
     for name, header, rows in [
-        ("likelihood", ("id", "sha256", "bytes", "tokens", "nats", "quantity"), documents),
-        (task, ("id", "sha256", "label", "prediction"), examples),
+        ("likelihood", ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured"), documents),
+        (task, ("id", "sha256", "label", "prediction", "measured"), examples),
     ]:
         with (folder / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([header, *rows])
@@ -46,8 +48,8 @@ def write(folder, nats=(100.0, 200.0), correct=50, quantity="bits_per_byte", tas
 def evidence(bits, accuracy, quantity="bits_per_byte"):
     """Evidence in memory, with these metric values."""
     return {
-        "likelihood.csv": Table(frozenset({("0", "a", "9")}), quantity, bits),
-        "era.csv": Table(frozenset({("0", "a", "old")}), "era/accuracy", accuracy),
+        "likelihood.csv": Table(frozenset({("0", "a", "r", "9")}), quantity, bits),
+        "era.csv": Table(frozenset({("0", "a", "r", "old")}), "era/accuracy", accuracy),
     }
 
 
@@ -228,22 +230,36 @@ def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_
     assert judge(challenger, champion, rules).table == []
 
 
-def test_without_a_task_the_mean_accuracy_cannot_be_the_primary(tmp_path):
-    (write(tmp_path) / "era.csv").unlink()
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_without_a_task_the_challengers_likelihood_is_the_primary(tmp_path, quantity):
+    champion, challenger = (
+        write(tmp_path / name, nats, quantity=quantity) for name, nats in [("a", (9, 9)), ("b", (8, 9))]
+    )
+    for folder in (champion, challenger):
+        (folder / "era.csv").unlink()
+    rules = PAPERS.for_evidence(challenger)
+    assert (rules.primary, list(rules.metrics)) == (quantity, list(QUANTITIES))
+    assert judge(challenger, champion, rules).passed
+    assert not judge(champion, challenger, rules).passed
+    unruled = replace(PAPERS, metrics={"accuracy": PAPERS.metrics["accuracy"]})
     with pytest.raises(
-        BadInput, match=r"^promotion.primary: accuracy, but .* expected tasks in finetune.tasks, or a lik"
+        BadInput, match=rf"^promotion.primary: accuracy, but no task was measured, and {quantity} has no"
     ):
-        PAPERS.for_evidence(tmp_path)
-    by_likelihood = replace(PAPERS, primary="bits_per_byte").for_evidence(tmp_path)
-    assert list(by_likelihood.metrics) == list(QUANTITIES)
-    assert decide(read_evidence(tmp_path, by_likelihood), None, by_likelihood).passed
+        unruled.for_evidence(challenger)
 
 
-@pytest.mark.parametrize("change", [{"nats": (1.0,)}, {"last_text": "other"}])
-def test_other_examples_are_named_and_nothing_is_compared(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "differing"),
+    [
+        ({"nats": (1.0,)}, ["likelihood.csv"]),
+        ({"last_text": "other"}, ["likelihood.csv"]),
+        ({"rule": "another"}, ["era.csv", "likelihood.csv"]),
+    ],
+)
+def test_other_examples_or_rules_are_named_and_nothing_is_compared(tmp_path, change, differing):
     decision = judge(write(tmp_path / "a", nats=(1.0, 1.0)), write(tmp_path / "b", **change))
     assert not decision.passed
-    assert decision.examples_differ == ["likelihood.csv"]
+    assert decision.examples_differ == differing
     assert decision.table == []
 
 
@@ -253,24 +269,29 @@ def test_a_champion_without_a_needed_file_has_other_examples(tmp_path):
     assert judge(write(tmp_path / "a"), champion).examples_differ == ["era.csv"]
 
 
+TASK, LIKELIHOODS = "id,sha256,label,prediction,measured\n", "id,sha256,bytes,tokens,nats,quantity,measured\n"
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
         ("era.csv", None, "era.csv: missing; expected it for promotion.metrics: era/accuracy"),
-        ("era.csv", "", "era.csv: lacks the columns id, sha256, label, prediction"),
-        ("era.csv", "id,sha256,label,prediction\n", "holds no example"),
-        ("era.csv", "id,sha256,label,prediction\n1,a,x,x\n1,b,x,x\n", "era.csv:3: the id '1' occurs twice"),
-        ("era.csv", "id,sha256,label,prediction\n1,a\n", "era.csv:2: too few fields"),
-        ("likelihood.csv", "id,sha256,bytes,tokens,nats,quantity\n1,a,x,1,1,bits_per_byte\n", "invalid literal"),
-        ("likelihood.csv", "id,sha256,bytes,tokens,nats,quantity\n1,a,0,1,1,bits_per_byte\n", "0 bytes of text"),
-        ("likelihood.csv", "id,sha256,bytes,tokens,nats,quantity\n1,a,9,1,1,perplexity\n", "holds perplexity"),
+        ("era.csv", "", "era.csv: lacks the columns id, sha256, label, prediction, measured"),
+        ("era.csv", TASK, "holds no example"),
+        ("era.csv", f"{TASK}1,a,x,x,r\n1,b,x,x,r\n", "era.csv:3: the id '1' occurs twice"),
+        ("era.csv", f"{TASK}1,a\n", "era.csv:2: too few fields"),
+        ("era.csv", f"{TASK}1,a,\udcff,x,r\n", "era.csv: damaged"),
+        ("era.csv", f'{TASK}1,"{"a" * 200_000}', "era.csv: damaged"),
+        ("likelihood.csv", f"{LIKELIHOODS}1,a,x,1,1,bits_per_byte,r\n", "invalid literal"),
+        ("likelihood.csv", f"{LIKELIHOODS}1,a,0,1,1,bits_per_byte,r\n", "0 bytes of text"),
+        ("likelihood.csv", f"{LIKELIHOODS}1,a,9,1,1,perplexity,r\n", "holds perplexity"),
     ],
 )
 def test_damaged_evidence_is_a_clear_error(tmp_path, file, text, message):
-    folder = write(tmp_path)
-    (folder / file).unlink() if text is None else (folder / file).write_text(text)
+    path = write(tmp_path) / file
+    path.unlink() if text is None else path.write_text(text, errors="surrogateescape")
     with pytest.raises(BadInput, match=message.replace(".", r"\.")):
-        read_evidence(folder, RULES)
+        read_evidence(tmp_path, RULES)
 
 
 @pytest.mark.parametrize(

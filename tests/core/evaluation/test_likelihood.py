@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plm_core.evaluation import causal, permutation
 from plm_core.evaluation.evidence import QUANTITIES
 from plm_core.evaluation.likelihood import SCORERS
 from plm_core.evaluation.scores import LikelihoodConfig, total
@@ -72,22 +73,28 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
     assert total([found]).perplexity == pytest.approx(vocab_size, rel=1e-12)
 
 
-def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device):
+@pytest.mark.parametrize("together", [2, 5, 16])
+def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device, monkeypatch, together):
+    for module in (causal, permutation):
+        monkeypatch.setattr(module, "TEXTS_AT_ONCE", together)
     quantity, make = case
     model, score = make(), FUNCTIONS[quantity]
     texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]
     alone = [next(iter(score(model, [text], CONFIG, device))) for text in texts]
     assert len({found.nats for found in alone}) == len(texts)
     for order in (1, -1):
-        together = list(score(model, texts[::order], CONFIG, device))[::order]
-        assert [(found.tokens, found.bytes) for found in together] == [(found.tokens, found.bytes) for found in alone]
+        beside = list(score(model, texts[::order], CONFIG, device))[::order]
+        assert [(found.tokens, found.bytes) for found in beside] == [(found.tokens, found.bytes) for found in alone]
         # Read side by side, a text's sums are taken in another order.
-        assert [found.nats for found in together] == pytest.approx([found.nats for found in alone], rel=1e-12)
+        assert [found.nats for found in beside] == pytest.approx([found.nats for found in alone], rel=1e-12)
 
 
 def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device):
     quantity, make = case
     model, score = make(dropout=0.5).train(), FUNCTIONS[quantity]
+    made, logits = [], model.logits
+    model.logits = lambda hidden: made.append(logits(hidden)) or made[-1]
     first, second = (list(score(model, [make_text(29)], CONFIG, device)) for _ in range(2))
     assert first == second
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert made
+    assert not any(each.requires_grad for each in made)

@@ -69,8 +69,6 @@ def test_bert_sees_nothing_of_a_token_that_mask_replaces(make):
     other = ids()
     other[0, 3] = (ids()[0, 3] + 1) % V
     assert not torch.equal(model(ids()), model(other))
-    other[0, 3] = MASK
-    assert torch.equal(model(masked), model(other))
     seen = reach_with_grad(model, masked)
     assert seen[3] == list(range(T))  # the embedding of MASK is seen, also by its own position
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from papers import make
@@ -75,11 +76,45 @@ def test_rows_are_framed_and_padded_and_targets_are_restored(store, next_sentenc
             middle = int(np.flatnonzero(kept == SEP)[0])
             segments = batch.segments[row][batch.keep[row]]
             assert segments.tolist() == [0] * (middle + 1) + [1] * (len(kept) - middle - 1)
-            assert int(batch.following[row]) in ((FOLLOWS, ELSEWHERE) if next_sentence else (IGNORED,))
             assert (kept == SEP).sum() == 1 + next_sentence
-            text = kept[1:middle]
-            windows = np.lib.stride_tricks.sliding_window_view(stream, len(text))
-            assert (windows == text).all(axis=1).any()
+            assert occurs(stream, kept[1:middle])
+            if next_sentence:
+                together = occurs(stream, kept[(kept != CLS) & (kept != SEP)])
+                assert int(batch.following[row]) == (FOLLOWS if together else ELSEWHERE)
+            else:
+                assert int(batch.following[row]) == IGNORED
+
+
+def occurs(stream, text):
+    """Whether these tokens stand together in the stream."""
+    return (np.lib.stride_tricks.sliding_window_view(stream, len(text)) == text).all(axis=1).any()
+
+
+def test_half_of_the_second_segments_follow_the_first(store):
+    model, objective = make("bert")
+    batches = objective.batches(store, model.config, 7)
+    followed = torch.cat([batches.at(3, step).following for step in range(150)]) == FOLLOWS
+    assert abs(followed.double().mean() - 0.5) < 4 * 0.5 / len(followed) ** 0.5
+
+
+def test_only_masked_positions_reach_the_output_layer_and_a_pair_counts_as_its_masks(store, monkeypatch):
+    model, objective = make("bert")
+    batch = objective.batches(store, model.config, 7).at(3, 0)
+    # A short row: some of its targets are none.
+    batch.targets[2, 1:] = IGNORED
+    seen, logits = [], model.logits
+    monkeypatch.setattr(model, "logits", lambda hidden: seen.append(hidden.shape) or logits(hidden))
+    with torch.no_grad():
+        found = objective.loss(model, batch)
+        hidden = model(batch.inputs, batch.segments, batch.keep)
+        tokens = logits(hidden[torch.arange(7)[:, None], batch.positions]).log_softmax(-1)
+        pairs = model.next_sentence(model.pool(hidden)).log_softmax(-1)
+    assert seen == [(*batch.targets.shape, model.config.width)]
+    expected = 0.0
+    for row, column in (batch.targets != IGNORED).nonzero().tolist():
+        expected -= float(tokens[row, column, batch.targets[row, column]]) + float(pairs[row, batch.following[row]])
+    assert float(found.nats) == pytest.approx(expected, rel=1e-12)
+    assert int(found.count) == int((batch.targets != IGNORED).sum())
 
 
 def test_masks_are_drawn_anew_each_time_a_row_is_read(store):

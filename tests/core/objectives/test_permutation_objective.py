@@ -5,10 +5,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from papers import make
 
+from plm_core.models.xlnet import Memory
 from plm_core.objectives.permutation import Permutation, factorisation
 from plm_core.text.special import CLS, SEP
 from plm_core.text.views import draws
@@ -62,6 +64,32 @@ def test_a_row_is_stream_and_pair_each_with_an_order_of_its_own(store, reuse, pa
             a = [before[row, : np.flatnonzero(before[row] == SEP)[0]] for row in range(7)]
             assert all(np.array_equal(a[row], stream[row, : len(a[row])]) for row in range(7))
         before = rest
+
+
+def test_the_memory_is_that_of_the_streams_last_positions_and_knows_nothing_of_the_pair(store):
+    model, objective = make("xlnet")
+    batches = objective.batches(store, model.config, 7)
+    R, M = objective.reuse, model.config.memory
+    with torch.no_grad():
+        carry = objective.loss(model, batches.at(3, 0)).carry
+        batch = batches.at(3, 1)
+        memory = Memory(*carry)
+        hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
+        states, keep = objective.loss(model, batch, carry).carry
+        assert torch.equal(states, hidden.states[:, :, R - M : R])
+        assert keep.all()
+        batch.inputs[:, R:] = 42
+        assert torch.equal(objective.loss(model, batch, carry).carry[0], states)
+
+
+def test_rows_begin_anew_with_each_pass_and_only_then(store):
+    model, objective = make("xlnet")
+    batches = objective.batches(store, model.config, 7)
+    steps = batches.view.steps
+    assert steps > 2
+    begun = {step for step in range(2 * steps + 2) if batches.at(3, step).begins.all()}
+    assert begun == {0, steps, 2 * steps}
+    assert not any(batches.at(3, step).begins.any() for step in (1, steps - 1, steps + 1))
 
 
 def test_b_follows_a_by_a_fair_coin(store):

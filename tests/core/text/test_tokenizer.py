@@ -106,3 +106,10 @@ def test_a_file_that_is_no_tokenizer_of_the_project_is_named(tmp_path, tokenizer
         path.write_bytes(damaged)
         with pytest.raises(BadInput, match=r"tokenizer\.model"):
             Tokenizer(path)
+
+
+def test_text_that_cannot_be_written_is_refused(tokenizer):
+    with pytest.raises(
+        BadInput, match=r"^text: holds half a surrogate pair at character 4; expected text that is valid"
+    ):
+        tokenizer.encode("abc\ud800")

@@ -57,7 +57,7 @@ def test_named_streams_of_one_seed_are_independent():
 def test_windows_overlap_by_one_and_cover_the_stream_but_for_less_than_a_context(store):
     windows = Windows(store, 14, 13)
     stream = store.tokens(0, len(store))
-    rows = windows.first_rows(10**9)
+    rows = windows.spread_rows(10**9)
     assert rows.shape == (len(windows), 14)
     assert np.array_equal(rows[1:, 0], rows[:-1, -1])
     targets = rows[:, 1:].flatten()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
+from plm_core.models import MODELS
 from plm_core.training.optimizer import OptimizerConfig, learning_rate_at, make_optimizer, set_learning_rate
 
 CONFIG = OptimizerConfig(learning_rate=0.5, warmup_steps=7, final_fraction=0.1)
@@ -44,12 +45,22 @@ def test_the_learning_rate_grows_then_falls_and_never_leaves_its_bounds(steps, w
         assert rates[-1] == pytest.approx(0.5 * fraction, abs=1e-12)
 
 
-def test_matrices_and_embeddings_decay_and_biases_and_gains_do_not(make_gpt):
-    model = make_gpt()
+@pytest.mark.parametrize(
+    ("paper", "decays", "does_not"),
+    [
+        ("gpt", "tokens.weight positions.weight blocks.1.up.weight", "blocks.0.attention.qkv.bias norm.weight"),
+        ("bert", "segments.weight pooler.weight transform.weight", "bias transform_norm.weight follows.bias"),
+        ("xlnet", "unknown blocks.0.attention.segments", "blocks.1.attention.content_bias blocks.1.norm_2.bias bias"),
+    ],
+)
+def test_matrices_and_embeddings_decay_and_biases_and_gains_do_not(paper, decays, does_not):
+    entry = MODELS[paper]
+    model = entry.model(entry.config(vocab_size=99, context=17, layers=2, heads=3, width=30))
     optimizer = make_optimizer(model, OptimizerConfig(0.1, 0, weight_decay=0.37, beta_1=0.7, beta_2=0.99, epsilon=1e-5))
     decaying, plain = optimizer.param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    assert {names[id(p)] for p in plain["params"]} == {n for n in names.values() if n.endswith("bias") or "norm" in n}
+    assert {names[id(p)] for p in decaying["params"]} >= set(decays.split())
+    assert {names[id(p)] for p in plain["params"]} >= set(does_not.split())
     assert len(decaying["params"]) + len(plain["params"]) == len(names)
     assert (decaying["weight_decay"], plain["weight_decay"]) == (0.37, 0.0)
     assert (plain["betas"], plain["eps"]) == ((0.7, 0.99), 1e-5)

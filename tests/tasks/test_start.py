@@ -1,0 +1,62 @@
+"""A training may begin with the weights and the tokenizer of a checkpoint, which are named by their digests."""
+
+import pytest
+import torch
+
+from plm_core import checkpoint
+from plm_core.files import sha256_file
+
+
+@pytest.fixture
+def start(small):
+    """The section ``start`` for the checkpoint of the built project, kept elsewhere."""
+    folder = small.root / "artifacts/imported/mine"
+    folder.parent.mkdir()
+    (small.root / "artifacts/models/gpt").rename(folder)
+    return {"checkpoint": "artifacts/imported/mine", "sha256": checkpoint.load(folder).digest}
+
+
+def test_a_training_begins_with_the_weights_of_a_checkpoint(small, start):
+    """Steps so short that they change no digit leave the weights as they were at the start."""
+    optimizer = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
+    small.change(pretrain__gpt__start=start, pretrain__gpt__training__optimizer=optimizer)
+    small.run("tasks.pretrain", "gpt")
+    before = checkpoint.load(small.root / start["checkpoint"]).model.state_dict()
+    after = checkpoint.load(small.root / "artifacts/models/gpt").model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"pretrain__gpt__start__checkpoint": "nowhere"},
+            "start.checkpoint: nowhere is missing; expected a checkpoint",
+        ),
+        ({"pretrain__gpt__start__sha256": "0f"}, "start.sha256: artifacts/imported/mine is "),
+        (
+            {"pretrain__gpt__model__layers": 3},
+            "start.checkpoint: artifacts/imported/mine is of another shape; expected ",
+        ),
+        ({"tokenizer__vocab_size": 311}, "start.checkpoint: artifacts/imported/mine was made with another tokenizer"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(small, start, changes, message):
+    small.change(pretrain__gpt__start=start)
+    small.change(**changes)
+    if "tokenizer__vocab_size" in changes:
+        small.run("tasks.tokenizer")
+        small.run("tasks.pack")
+    assert small.refused("tasks.pretrain", "gpt").startswith(f"error: pretrain.gpt.{message}")
+
+
+def test_a_tokenizer_may_be_given(small, start):
+    file = f"{start['checkpoint']}/tokenizer.model"
+    digest = sha256_file(small.root / file)
+    small.change(tokenizer__kind="unigram", tokenizer__given={"file": file, "sha256": digest})
+    small.run("tasks.tokenizer")
+    assert sha256_file(small.root / "artifacts/tokenizer/tokenizer.model") == digest
+    small.change(tokenizer__given__sha256="0f")
+    assert small.refused("tasks.tokenizer").startswith(
+        f"error: tokenizer.given.sha256: {file} is {digest}; expected 0f"
+    )
