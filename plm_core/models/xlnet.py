@@ -322,12 +322,15 @@ def distance_encodings(largest: int, below: int, like: Tensor) -> Tensor:
 def initialise(model: XLNet) -> None:
     """Normal with deviation ``initializer_range``: matrices, embeddings, attention biases. Else zeros, and unit gains.
 
-    As released.
+    As released; but the query stream's first state keeps the released 0.02, for in a larger one, which is the same at
+    all positions, what attention reads is lost (a training of 300 steps: 5.5 nats with 0.02, 6.3 with 0.05).
     """
     for name, parameter in model.named_parameters():
         if "norm" in name:
             continue  # gains one, biases zero already
-        if name.endswith(("content_bias", "distance_bias", "segment_bias", "segments", "weight")) or name == "unknown":
+        if name == "unknown":
+            nn.init.normal_(parameter, std=0.02)
+        elif name.endswith(("content_bias", "distance_bias", "segment_bias", "segments", "weight")):
             nn.init.normal_(parameter, std=model.config.initializer_range)
         else:
             nn.init.zeros_(parameter)
