@@ -200,6 +200,7 @@ def _show_registry(console: Any, registry: Mapping[str, Any]) -> None:
     versions = registry["versions"]
     shown = [v for i, v in enumerate(versions) if v["aliases"] or i < NEWEST]
     table = Table("", *(f"version {v['version']}" for v in shown), title=f"Model {registry['model']}")
+    table.add_row("stage", *(v["stage"] or "" for v in shown))
     table.add_row("alias", *(", ".join(v["aliases"]) for v in shown))
     table.add_row("gate", *(v["gate"] or "not judged" for v in shown))
     for metric in sorted({name for v in shown for name in v["metrics"]}):

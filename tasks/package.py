@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 
 import mlflow
 import pandas as pd
@@ -65,7 +66,7 @@ def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
     """The numbers in the metrics files beside a model's evidence: ``evaluate-<model>.json``,
     ``finetune-<model>-<task>.json``.
 
-    Those of a task are named ``<task>/<name>``, as in ``promotion.metrics``.
+    Those of a task are named ``<task>/<name>``, as in ``promotion.metrics``; ``accuracy`` is the mean over tasks.
     """
     folder = evidence[0].parents[2] / "metrics"
     tasks = [path.stem for path in evidence if path.stem != "likelihood"]
@@ -75,6 +76,8 @@ def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
         if (folder / name).is_file():
             numbers = json.loads((folder / name).read_text(encoding="utf-8"))
             found |= {f"{prefix}{key}": value for key, value in numbers.items() if type(value) in (int, float)}
+    if accuracies := [found[name] for task in tasks if (name := f"{task}/accuracy") in found]:
+        found["accuracy"] = fmean(accuracies)
     return found
 
 

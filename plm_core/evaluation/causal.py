@@ -41,10 +41,11 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     carried = getattr(model.config, "memory", 0) > 0
     for group in in_groups(texts, TEXTS_AT_ONCE):
         sequences = [text.sequence(device.device) for text in group]
+        sums: Iterable[float]
         if carried:
             sums = _segments(model, sequences)
         else:
-            sums = [_windows(model, sequence, min(config.stride, model.config.context)) for sequence in sequences]
+            sums = (_windows(model, sequence, min(config.stride, model.config.context)) for sequence in sequences)
         for text, sequence, nats in zip(group, sequences, sums, strict=True):
             yield DocumentScore(nats, len(sequence) - 1, text.bytes)
 
