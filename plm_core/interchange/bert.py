@@ -2,14 +2,10 @@
 
 import torch
 
-from plm_core.interchange.family import Family, Layout, Size, Weight
+from plm_core.interchange.family import Family, Layout, Size, Weight, both
 from plm_core.text.special import PAD
 
 STACKED = Layout(torch.cat, lambda ours, heads: ours.chunk(3))
-
-
-def _both(ours: str, theirs: str) -> tuple[Weight, Weight]:
-    return Weight(f"{ours}.weight", (f"{theirs}.weight",)), Weight(f"{ours}.bias", (f"{theirs}.bias",))
 
 
 def _qkv(kind: str) -> Weight:
@@ -47,19 +43,19 @@ FAMILY = Family(
         Weight("tokens.weight", ("bert.embeddings.word_embeddings.weight",)),
         Weight("positions.weight", ("bert.embeddings.position_embeddings.weight",)),
         Weight("segments.weight", ("bert.embeddings.token_type_embeddings.weight",)),
-        *_both("norm", "bert.embeddings.LayerNorm"),
+        *both("norm", "bert.embeddings.LayerNorm"),
         _qkv("weight"),
         _qkv("bias"),
-        *_both("blocks.{}.attention.out", "bert.encoder.layer.{}.attention.output.dense"),
-        *_both("blocks.{}.norm_1", "bert.encoder.layer.{}.attention.output.LayerNorm"),
-        *_both("blocks.{}.up", "bert.encoder.layer.{}.intermediate.dense"),
-        *_both("blocks.{}.down", "bert.encoder.layer.{}.output.dense"),
-        *_both("blocks.{}.norm_2", "bert.encoder.layer.{}.output.LayerNorm"),
-        *_both("pooler", "bert.pooler.dense"),
-        *_both("transform", "cls.predictions.transform.dense"),
-        *_both("transform_norm", "cls.predictions.transform.LayerNorm"),
+        *both("blocks.{}.attention.out", "bert.encoder.layer.{}.attention.output.dense"),
+        *both("blocks.{}.norm_1", "bert.encoder.layer.{}.attention.output.LayerNorm"),
+        *both("blocks.{}.up", "bert.encoder.layer.{}.intermediate.dense"),
+        *both("blocks.{}.down", "bert.encoder.layer.{}.output.dense"),
+        *both("blocks.{}.norm_2", "bert.encoder.layer.{}.output.LayerNorm"),
+        *both("pooler", "bert.pooler.dense"),
+        *both("transform", "cls.predictions.transform.dense"),
+        *both("transform_norm", "cls.predictions.transform.LayerNorm"),
         Weight("bias", ("cls.predictions.bias",)),
-        *_both("follows", "cls.seq_relationship"),
+        *both("follows", "cls.seq_relationship"),
     ),
     base="bert.",
     tied={

@@ -38,6 +38,11 @@ class Weight:
     layout: Layout = SAME
 
 
+def both(ours: str, theirs: str, layout: Layout = SAME) -> tuple[Weight, Weight]:
+    """The lines of a layer's weight, which lies in theirs as ``layout`` says, and of its bias."""
+    return Weight(f"{ours}.weight", (f"{theirs}.weight",), layout), Weight(f"{ours}.bias", (f"{theirs}.bias",))
+
+
 @dataclass(frozen=True)
 class Size:
     """One line of the table of sizes."""

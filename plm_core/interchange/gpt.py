@@ -1,22 +1,7 @@
 """GPT as ``GPT2LMHeadModel``. Their projections are stored the other way round (``Conv1D``: [in, out])."""
 
-from plm_core.interchange.family import TRANSPOSED, Family, Size, Weight
+from plm_core.interchange.family import TRANSPOSED, Family, Size, Weight, both
 from plm_core.text.special import EOS, PAD
-
-
-def _linear(ours: str, theirs: str) -> tuple[Weight, Weight]:
-    return (
-        Weight(f"blocks.{{}}.{ours}.weight", (f"transformer.h.{{}}.{theirs}.weight",), TRANSPOSED),
-        Weight(f"blocks.{{}}.{ours}.bias", (f"transformer.h.{{}}.{theirs}.bias",)),
-    )
-
-
-def _norm(ours: str, theirs: str) -> tuple[Weight, Weight]:
-    return (
-        Weight(f"{ours}.weight", (f"transformer.{theirs}.weight",)),
-        Weight(f"{ours}.bias", (f"transformer.{theirs}.bias",)),
-    )
-
 
 FAMILY = Family(
     architecture="gpt",
@@ -48,13 +33,13 @@ FAMILY = Family(
     weights=(
         Weight("tokens.weight", ("transformer.wte.weight",)),
         Weight("positions.weight", ("transformer.wpe.weight",)),
-        *_norm("blocks.{}.norm_1", "h.{}.ln_1"),
-        *_linear("attention.qkv", "attn.c_attn"),
-        *_linear("attention.out", "attn.c_proj"),
-        *_norm("blocks.{}.norm_2", "h.{}.ln_2"),
-        *_linear("up", "mlp.c_fc"),
-        *_linear("down", "mlp.c_proj"),
-        *_norm("norm", "ln_f"),
+        *both("blocks.{}.norm_1", "transformer.h.{}.ln_1"),
+        *both("blocks.{}.attention.qkv", "transformer.h.{}.attn.c_attn", TRANSPOSED),
+        *both("blocks.{}.attention.out", "transformer.h.{}.attn.c_proj", TRANSPOSED),
+        *both("blocks.{}.norm_2", "transformer.h.{}.ln_2"),
+        *both("blocks.{}.up", "transformer.h.{}.mlp.c_fc", TRANSPOSED),
+        *both("blocks.{}.down", "transformer.h.{}.mlp.c_proj", TRANSPOSED),
+        *both("norm", "transformer.ln_f"),
     ),
     base="transformer.",
     tied={"lm_head.weight": "transformer.wte.weight"},

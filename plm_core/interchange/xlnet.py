@@ -4,7 +4,7 @@ Theirs knows no longest text: ``context`` is written under our own key, and read
 absent.
 """
 
-from plm_core.interchange.family import SAME, Family, Layout, Size, Weight
+from plm_core.interchange.family import SAME, Family, Layout, Size, Weight, both
 from plm_core.text.special import BOS, EOS, PAD
 
 INTO_HEADS = Layout(
@@ -19,13 +19,6 @@ ALONE = Layout(lambda theirs: theirs[0][0, 0], lambda ours, heads: [ours[None, N
 
 def _attention(ours: str, theirs: str, layout: Layout = SAME) -> Weight:
     return Weight(f"blocks.{{}}.attention.{ours}", (f"transformer.layer.{{}}.rel_attn.{theirs}",), layout)
-
-
-def _both(ours: str, theirs: str) -> tuple[Weight, Weight]:
-    return (
-        Weight(f"blocks.{{}}.{ours}.weight", (f"transformer.layer.{{}}.{theirs}.weight",)),
-        Weight(f"blocks.{{}}.{ours}.bias", (f"transformer.layer.{{}}.{theirs}.bias",)),
-    )
 
 
 FAMILY = Family(
@@ -65,10 +58,10 @@ FAMILY = Family(
         _attention("distance_bias", "r_r_bias", BIAS),
         _attention("segment_bias", "r_s_bias", BIAS),
         _attention("segments", "seg_embed"),
-        *_both("norm_1", "rel_attn.layer_norm"),
-        *_both("up", "ff.layer_1"),
-        *_both("down", "ff.layer_2"),
-        *_both("norm_2", "ff.layer_norm"),
+        *both("blocks.{}.norm_1", "transformer.layer.{}.rel_attn.layer_norm"),
+        *both("blocks.{}.up", "transformer.layer.{}.ff.layer_1"),
+        *both("blocks.{}.down", "transformer.layer.{}.ff.layer_2"),
+        *both("blocks.{}.norm_2", "transformer.layer.{}.ff.layer_norm"),
         Weight("bias", ("lm_loss.bias",)),
     ),
     base="transformer.",
