@@ -4,6 +4,7 @@ from pathlib import Path
 
 ARTIFACTS = Path("artifacts")
 RAW = ARTIFACTS / "corpus/raw.parquet"
+QUARANTINED = ARTIFACTS / "corpus/quarantined.parquet"
 CORPUS = ARTIFACTS / "corpus/clean"
 REMOVED = ARTIFACTS / "corpus/removed.parquet"
 TOKENIZER = ARTIFACTS / "tokenizer"

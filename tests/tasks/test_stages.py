@@ -27,7 +27,7 @@ def declared(project):
 
 def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     outs = declared(built)
-    assert len(outs) == 24
+    assert len(outs) == 25
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
         assert data, name
@@ -56,7 +56,8 @@ def test_the_corpus_is_split_and_every_document_and_paragraph_is_somewhere(built
     assert sorted(d.id for split in splits for d in split) == sorted(d.id for d in documents)
     assert list(read_documents(built.root / "artifacts/corpus/raw.parquet")) != []
     found, cleaned = built.metrics("ingest"), built.metrics("clean")
-    assert found == {"documents": 37, "bytes": sum(len(d.text.encode()) for d in documents)}
+    size = sum(len(d.text.encode()) for d in documents)
+    assert found == {"records_read": 37, "documents": 37, "bytes": size, "quarantined": 0}
     assert [cleaned[f"{name}_documents"] for name in ("train", "valid", "test")] == [len(split) for split in splits]
     removed = list(read_documents(built.root / "artifacts/corpus/removed.parquet"))
     assert sum(value for name, value in cleaned.items() if name.startswith("removed_")) == len(removed)

@@ -1,23 +1,18 @@
 """Where text comes from. One file a source, one line here; a source is a function from its settings to a stream.
 
-Used by the ingest stage. A stream is a ``datasets.IterableDataset`` with the features of ``Document``, so that mixing,
-filtering and sharding are that library's.
+Used by the ingest stage. A stream is a generator of documents, and of the records that are none, in between.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from plm_core.config import BadInput
 from plm_core.corpus.document import Document
+from plm_core.corpus.quarantine import Quarantined
 from plm_core.corpus.sources import folder, sotu
 
-if TYPE_CHECKING:
-    from datasets import IterableDataset
-
-SOURCES: dict[str, Callable[["IngestConfig"], Iterator[Document]]] = {
-    "sotu": lambda config: sotu.read(config.input),
-    "folder": lambda config: folder.read(config.input, config.text_field, config.id_field),
+SOURCES: dict[str, Callable[["IngestConfig"], Iterator[Document | Quarantined]]] = {
+    "sotu": lambda c: sotu.read(c.input),
+    "folder": lambda c: folder.read(c.input, c.pattern, c.text_field, c.id_field, c.max_record_bytes),
 }
 
 
@@ -29,35 +24,38 @@ class IngestConfig:
     """Which source reads the input: ``sotu`` or ``folder``."""
     input: str
     """The file or folder it reads, relative to the project; DVC watches it, so that new text starts a new run."""
+    pattern: str = "**/*"
+    """Which files of a folder are read, such as ``**/*.jsonl.gz``; ``**`` stands for any folders below."""
     text_field: str = "text"
-    """JSON lines and Parquet: the field that holds the text."""
+    """JSON lines, CSV and Parquet: the field that holds the text."""
     id_field: str | None = None
-    """JSON lines and Parquet: the field that holds a unique id; null: the file's name and the row's number."""
+    """JSON lines, CSV and Parquet: the field that holds a unique id; null: the file's name and the line or row."""
+    max_record_bytes: int = 100_000_000
+    """A longer record (a line, a row, a whole text file; bytes after decompression) is quarantined."""
+    max_quarantined: float = 0.01
+    """The largest share of records, from 0 to 1, that may be quarantined; beyond it the stage fails."""
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
             raise ValueError(f"source: found {self.source!r}; expected one of {', '.join(SOURCES)}")
+        if set("*?") & set(self.input):
+            raise ValueError(
+                f"input: found {self.input!r}; expected the folder alone, which DVC watches, "
+                "and what follows it in ingest.pattern"
+            )
+        if not self.pattern or self.pattern.startswith("/") or ".." in self.pattern.split("/"):
+            raise ValueError(f"pattern: found {self.pattern!r}; expected a pattern of names in ingest.input")
+        if not 0 < self.max_record_bytes <= 1_000_000_000:
+            raise ValueError(f"max_record_bytes: {self.max_record_bytes} is not between 1 and 1000000000")
+        if not 0 <= self.max_quarantined <= 1:
+            raise ValueError(f"max_quarantined: {self.max_quarantined} is not between 0 and 1")
 
 
-def open_source(config: IngestConfig) -> "IterableDataset":
-    """The stream of a source's documents; columns id, text, source, metadata (a dictionary).
+def open_source(config: IngestConfig) -> Iterator[Document | Quarantined]:
+    """The stream of a source: documents with unique ids, and the records that had to be quarantined.
 
     Raises, while it is read:
-        BadInput: the input is missing, empty or damaged; the message names the file and the line.
+        BadInput: the input is missing or of a wrong kind; the message names it.
+        OSError: a file cannot be opened, or the disk fails.
     """
-    from datasets import IterableDataset
-
-    return IterableDataset.from_generator(_rows, gen_kwargs={"config": config})
-
-
-def _rows(config: IngestConfig) -> Iterator[dict[str, object]]:
-    count = 0
-    seen: set[str] = set()
-    for document in SOURCES[config.source](config):
-        if document.id in seen:
-            raise BadInput(f"{config.input}: two documents have the id {document.id!r}; expected unique ids")
-        seen.add(document.id)
-        count += 1
-        yield vars(document)
-    if count == 0:
-        raise BadInput(f"{config.input}: no document in it; expected at least one text for source {config.source!r}")
+    return SOURCES[config.source](config)

@@ -44,6 +44,8 @@ def read(manifest_file: str) -> Iterator[Document]:
     rows = list(csv.DictReader((data / "metadata.csv").read_text(encoding="utf-8").splitlines()))
     if len(rows) != manifest.documents:
         raise BadInput(f"{manifest_file}: the package lists {len(rows)} speeches; expected {manifest.documents}")
+    if len({row["fileid"] for row in rows}) != len(rows):
+        raise BadInput(f"{manifest.package}/metadata.csv: two speeches have the same id; expected unique ids")
     for row in rows:
         text = (data / "speeches" / f"{row['fileid']}.txt").read_text(encoding="utf-8")
         if sha256_text(text) != row["sha256"]:

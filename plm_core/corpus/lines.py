@@ -1,0 +1,123 @@
+"""A file as bytes and lines of a bounded size, plain or compressed. Used by ``records``."""
+
+import contextlib
+import gzip
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from plm_core.corpus.quarantine import Refused
+
+COMPRESSIONS = (".gz", ".zst")
+HEAD = 1024
+"""Bytes kept of a record's beginning, enough for an excerpt of 4-byte characters."""
+PIECE = 1 << 16
+"""Bytes at once where a line is skipped."""
+ZSTD_PIECE = 1 << 12
+"""Bytes asked of zstd at once: what it had unpacked of a piece is lost when the stream breaks within it."""
+BOM = b"\xef\xbb\xbf"
+
+Stream = IO[bytes] | gzip.GzipFile
+
+
+@contextlib.contextmanager
+def opened(file: Path) -> Iterator[Stream]:
+    """The bytes of a file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
+
+    Raises, here or while the stream is read:
+        OSError: the file cannot be read, then with an ``errno``; or it is no compressed file, then without.
+        EOFError, zlib.error, pyarrow.ArrowException: it is a damaged or truncated one.
+    """
+    packing = file.suffix.lower()
+    with file.open("rb") as raw:
+        if packing in COMPRESSIONS and not file.stat().st_size:
+            raise EOFError("the file is empty, which no compressed file is")
+        if packing == ".gz":
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield unpacked
+        elif packing == ".zst":
+            # Arrow's stream has no readline.
+            with io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), ZSTD_PIECE) as unpacked:  # type: ignore[type-var]
+                yield unpacked
+        else:
+            yield raw
+
+
+class Lines:
+    """The lines of a stream as bytes, with what is known of the record that they belong to.
+
+    An iterator that can be asked again after it has raised Refused, which a generator cannot: ``csv.reader`` does.
+    """
+
+    def __init__(self, stream: Stream, limit: int, quotes: bool) -> None:
+        """With ``quotes``, a record goes on over the ends of lines while a quote is open."""
+        self.start = 1
+        """The first line of the record."""
+        self.head = b""
+        """How the record begins."""
+        self._stream = stream
+        self._limit = limit
+        self._number = 0
+        self._size = 0
+        self._counts_quotes = quotes
+        self._quotes = 0
+
+    def begin(self) -> None:
+        """With the next line a new record begins."""
+        self.start, self.head, self._size, self._quotes = self._number + 1, b"", 0, 0
+
+    def __iter__(self) -> "Lines":
+        return self
+
+    def __next__(self) -> bytes:
+        line = self._stream.readline(self._limit + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self._size += len(line)
+        self._quotes += self._counts_quotes and line.count(b'"')
+        if self._number == 1:
+            line = line.removeprefix(BOM)
+        if len(self.head) < HEAD:
+            self.head += line[: HEAD - len(self.head)]
+        if self._size - line.endswith(b"\n") <= self._limit:
+            return line
+        ended = line.endswith(b"\n")
+        del line
+        self._skip_record(ended)
+        raise too_long(self._limit)
+
+    def _skip_record(self, ended: bool) -> None:
+        """Go to where the record ends, a piece at a time; ``ended`` says whether the last line was read whole."""
+        while not ended or self._quotes % 2:
+            piece = self._stream.readline(PIECE)
+            if not piece:
+                return
+            self._number += ended
+            self._quotes += self._counts_quotes and piece.count(b'"')
+            ended = piece.endswith(b"\n")
+
+
+def decoded(data: bytes) -> str:
+    """The text of UTF-8 bytes.
+
+    Raises:
+        Refused: invalid UTF-8, or a NUL, which no text has and which ends it for many programs.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        found = f"byte 0x{data[error.start]:02x} at column {column}"
+        raise Refused("invalid_utf8", f"{found}; expected UTF-8 text") from None
+    if "\0" in text:
+        raise Refused("nul_byte", "a character of value 0; expected text")
+    return text
+
+
+def too_long(limit: int) -> Refused:
+    """What a record of more than ``limit`` bytes is refused for."""
+    return Refused("too_long", f"more than {limit} bytes; expected at most so many (ingest.max_record_bytes)")

@@ -1,0 +1,62 @@
+"""Records that cannot be used: each is kept with its place and the rule that it breaks. Used by sources and ingest."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plm_core.files import atomic_file
+
+SCHEMA = pa.schema([(name, pa.string()) for name in ("place", "reason", "detail", "excerpt")])
+EXCERPT = 200
+"""The most characters of an excerpt, and of a detail."""
+
+
+class Refused(Exception):
+    """A record breaks a rule; whoever knows its place makes a ``Quarantined`` of it."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A record that was not read, in printable text throughout."""
+
+    place: str
+    """``file:line``: the line with which the record begins; Parquet: the row, from 1."""
+    reason: str
+    """The short name of the rule, such as ``broken_json``."""
+    detail: str
+    """What was found and what was expected, at most 200 characters."""
+    excerpt: str
+    """Its beginning, at most 200 characters."""
+
+
+def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
+    """The record at ``place``, which begins with ``head``, for the reason of ``refused``."""
+    text = head if isinstance(head, str) else head.decode("utf-8", errors="backslashreplace")
+    # The name of a file may hold anything but is needed whole, to be found again.
+    return Quarantined(
+        _printable(place), refused.reason, _shortened(_printable(refused.detail)), _shortened(_printable(text))
+    )
+
+
+def write_quarantined(path: Path, records: Iterable[Quarantined]) -> int:
+    """Write records to a Parquet file, which has the four columns even without a row; returns how many there were."""
+    table = pa.Table.from_pylist([asdict(record) for record in records], SCHEMA)
+    with atomic_file(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+    return int(table.num_rows)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= EXCERPT else f"{text[: EXCERPT - 1]}…"

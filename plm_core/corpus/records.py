@@ -1,0 +1,215 @@
+"""A file as a stream of records: text, JSON lines, CSV or Parquet, the first three plain or compressed.
+
+Used by the source ``folder``. At most one record of a line format is in memory; a longer one than allowed is refused
+without being held. Nothing that is found *in* a file is an exception here: a bad record comes out as what it was
+refused for, and where a damaged file stops, its rest is one bad record.
+"""
+
+import csv
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from plm_core.corpus.lines import BOM, COMPRESSIONS, HEAD, Lines, Stream, decoded, opened, too_long
+from plm_core.corpus.quarantine import Refused
+
+FORMATS = (".txt", ".jsonl", ".csv", ".parquet")
+READABLE = f"{', '.join(FORMATS)}; the first three also with {' or '.join(COMPRESSIONS)}"
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+ROWS_AT_ONCE = 64
+"""Rows of Parquet in memory."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a file."""
+
+    number: int
+    """The line with which it begins, or its row in Parquet; from 1."""
+    content: Mapping[str, object] | str | Refused
+    """Its fields; the text, for a text file; or why it cannot be used."""
+    head: bytes = b""
+    """How it begins in the file; empty for Parquet."""
+
+
+def format_of(file: Path) -> str | None:
+    """Which of ``FORMATS`` the file's name says, or None when no reader knows it."""
+    suffixes = [suffix.lower() for suffix in file.suffixes]
+    packed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
+    suffix = "".join(suffixes[-2:-1] if packed else suffixes[-1:])
+    return suffix if suffix in FORMATS and not (packed and suffix == ".parquet") else None
+
+
+def records(file: Path, limit: int) -> Iterator[Record]:
+    """Yield the records of a file that ``format_of`` knows; one of more than ``limit`` bytes is refused.
+
+    Raises:
+        OSError: the file itself cannot be read (permissions, a failing disk), as opposed to what is in it.
+    """
+    kind = format_of(file)
+    if kind == ".parquet":
+        yield from _parquet_records(file, limit)
+        return
+    lines = None
+    try:
+        with opened(file) as stream:
+            if kind == ".txt":
+                yield _text_record(stream, limit)
+                return
+            lines = Lines(stream, limit, quotes=kind == ".csv")
+            yield from _json_records(lines) if kind == ".jsonl" else _csv_records(lines, limit)
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        yield _damage(error, lines.start if lines else 1, lines.head if lines else b"")
+
+
+def _text_record(stream: Stream, limit: int) -> Record:
+    data = stream.read(limit + 1)
+    if len(data) > limit:
+        return Record(1, too_long(limit), data[:HEAD])
+    try:
+        return Record(1, decoded(data.removeprefix(BOM)), data[:HEAD])
+    except Refused as refused:
+        position = data.find(b"\0") if refused.reason == "nul_byte" else _first_invalid(data)
+        begin = data.rfind(b"\n", 0, position) + 1
+        return Record(data.count(b"\n", 0, position) + 1, refused, data[begin : begin + HEAD])
+
+
+def _json_records(lines: Lines) -> Iterator[Record]:
+    while True:
+        lines.begin()
+        content: Mapping[str, object] | Refused
+        try:
+            line = next(lines, None)
+            if line is None:
+                return
+            if not line.strip():
+                continue
+            content = _json_object(decoded(line))
+        except Refused as refused:
+            content = refused
+        yield Record(lines.start, content, lines.head)
+
+
+def _json_object(text: str) -> Mapping[str, object]:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused("broken_json", f"{error}; expected a JSON object a line") from None
+    if not isinstance(row, dict):
+        raise Refused("no_object", f"found {type(row).__name__}; expected a JSON object a line")
+    return row
+
+
+def _csv_records(lines: Lines, limit: int) -> Iterator[Record]:
+    # A setting of the whole process, 131,072 characters at first; Lines refuses a long record before the reader does.
+    csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
+    # A byte that is no UTF-8 must not end the record: its other lines would be taken for records.
+    reader = csv.reader(map(_escaped, lines), strict=True)
+    header: list[str] | None = None
+    while True:
+        lines.begin()
+        content: Mapping[str, object] | Refused
+        try:
+            row = next(reader, None)
+            if row is None:
+                return
+            if not row:
+                continue
+            _require_utf8(row)
+            if header is None:
+                header = _header(row)
+                continue
+            if len(row) != len(header):
+                raise Refused("wrong_fields", f"{len(row)} fields; expected the {len(header)} of the header")
+            content = dict(zip(header, row, strict=True))
+        except csv.Error as error:
+            content = Refused("broken_csv", f"{error}; expected quoting as in RFC 4180")
+        except Refused as refused:
+            content = refused
+        if header is None and isinstance(content, Refused):
+            detail = f"{content.detail}; without a header the rest of the file is not read"
+            yield Record(lines.start, Refused("broken_header", detail), lines.head)
+            return
+        yield Record(lines.start, content, lines.head)
+
+
+def _header(row: list[str]) -> list[str]:
+    # Tables with an index or with empty columns have names that are empty.
+    if twice := sorted(name for name, count in Counter(row).items() if name and count > 1):
+        raise Refused("broken_header", f"the name {twice[0]!r} stands twice; expected names that differ")
+    return row
+
+
+def _escaped(line: bytes) -> str:
+    return line.decode("utf-8", "surrogateescape")
+
+
+def _require_utf8(row: list[str]) -> None:
+    for column, field in enumerate(row, start=1):
+        if found := SURROGATE.search(field):
+            byte = ord(found.group()) - 0xDC00
+            raise Refused("invalid_utf8", f"byte 0x{byte:02x} in field {column}; expected UTF-8 text")
+
+
+def _parquet_records(file: Path, limit: int) -> Iterator[Record]:
+    number = 0
+    try:
+        with pq.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True) as table:
+            for batch in table.iter_batches(ROWS_AT_ONCE, columns=_useful(table.schema_arrow)):
+                for content in _rows(batch):
+                    number += 1
+                    yield Record(number, content if _fits(content, limit) else too_long(limit))
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last: the name of a column
+        yield _damage(error, number + 1, b"")
+
+
+def _useful(schema: pa.Schema) -> list[str]:
+    """The columns of text and whole numbers. Python cannot hold every date of others, and vectors cost much."""
+    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_boolean)
+    kinds = [(f.name, f.type.value_type if types.is_dictionary(f.type) else f.type) for f in schema]
+    return [name for name, kind in kinds if any(test(kind) for test in tests)]
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, object] | Refused]:
+    try:
+        yield from batch.to_pylist()
+        return
+    except UnicodeDecodeError:
+        pass  # nothing was yielded: now row by row, to tell the bad ones from the good
+    for position in range(batch.num_rows):
+        try:
+            yield batch.slice(position, 1).to_pylist()[0]
+        except UnicodeDecodeError as error:
+            yield Refused("invalid_utf8", f"byte 0x{error.object[error.start]:02x}; expected UTF-8 text")
+
+
+def _fits(content: Mapping[str, object] | Refused, limit: int) -> bool:
+    if isinstance(content, Refused):
+        return True
+    texts = [value for value in content.values() if isinstance(value, str)]
+    # No character has more than 4 bytes, so that short rows need no encoding.
+    return 4 * sum(map(len, texts)) <= limit or sum(len(t.encode("utf-8", "surrogatepass")) for t in texts) <= limit
+
+
+def _first_invalid(data: bytes) -> int:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start
+    return 0
+
+
+def _damage(error: Exception, number: int, head: bytes) -> Record:
+    """The rest of a damaged file. An error of the machine has a number, which libraries' own errors have not."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+    return Record(number, Refused("damaged_file", f"{error}; what is before this place was read"), head)

@@ -1,0 +1,106 @@
+"""Stage ingest keeps what it cannot read, counts it, and ends when it is more than the share that is allowed."""
+
+import gzip
+import random
+
+import pyarrow.parquet as pq
+import pytest
+
+from plm_core.corpus.document import read_documents
+
+QUARANTINED = "artifacts/corpus/quarantined.parquet"
+
+
+def kept(project):
+    return pq.read_table(project.root / QUARANTINED).to_pylist()
+
+
+BAD = {
+    "data/bad.jsonl": b'{"key": "x", "text": "good"}\n{"key": "y", "te\xe9t": "b"}\n',
+    "data/worse.csv": b"key,text\nz,good,too\n",
+}
+
+
+def spoil(project):
+    for name, data in BAD.items():
+        (project.root / name).write_bytes(data)
+
+
+def test_too_large_a_share_of_bad_records_is_refused_and_they_can_be_looked_at(small):
+    spoil(small)
+    before = small.files()
+    assert before.pop(QUARANTINED)
+    _, err = small.run("tasks.ingest", code=2)
+    after = small.files()
+    assert after.pop(QUARANTINED)
+    assert after == before
+    (line,) = err.splitlines()
+    assert line.startswith("error: data/bad.jsonl:2: invalid_utf8 (byte 0xe9 at column 17; expected UTF-8 text)")
+    assert "the first of 2 quarantined records of 40 (5.00%; see artifacts/corpus/quarantined.parquet)" in line
+    assert "at most 0.01 (ingest.max_quarantined)" in line
+    assert [(row["place"], row["reason"]) for row in kept(small)] == [
+        ("data/bad.jsonl:2", "invalid_utf8"),
+        ("data/worse.csv:2", "wrong_fields"),
+    ]
+
+
+def test_the_share_that_is_allowed_is_quarantined_and_counted(small, documents):
+    spoil(small)
+    small.change(ingest__max_quarantined=0.049)
+    small.run("tasks.ingest", code=2)
+    small.change(ingest__max_quarantined=0.05)
+    out, _ = small.run("tasks.ingest")
+    assert "38 documents" in out
+    assert "{'invalid_utf8': 1, 'wrong_fields': 1}" in out
+    assert small.metrics("ingest") == {
+        "records_read": 40,
+        "documents": 38,
+        "bytes": sum(len(d.text.encode()) for d in documents) + len("good"),
+        "quarantined": 2,
+        "quarantined_invalid_utf8": 1,
+        "quarantined_wrong_fields": 1,
+    }
+    ids = [d.id for d in read_documents(small.root / "artifacts/corpus/raw.parquet")]
+    assert ids == sorted([*(d.id for d in documents), "x"])
+    assert len(kept(small)) == 2
+
+
+def test_a_failed_dvc_repro_leaves_the_quarantine_to_be_looked_at(small):
+    spoil(small)
+    out, err = small.run("dvc", "repro", "ingest", code=255)
+    assert "ingest.max_quarantined" in out + err
+    assert len(kept(small)) == 2
+    small.change(ingest__max_quarantined=0.05)
+    small.run("dvc", "repro", "ingest")
+    assert small.run("dvc", "status", "ingest")[0].count("up to date") == 1
+
+
+def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
+    for path in (small.root / "data").rglob("*.jsonl"):
+        path.unlink()
+    (small.root / "data/x.jsonl").write_text("{\n")
+    small.change(ingest__max_quarantined=1.0)
+    _, err = small.run("tasks.ingest", code=2)
+    assert err.startswith("error: data: no document in it")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_record_of_a_damaged_folder_is_a_document_or_quarantined(small, seed):
+    draw = random.Random(seed)
+    for name in ("a.jsonl", "more/b.jsonl"):
+        data = (small.root / "data" / name).read_bytes()
+        for copy in range(13):
+            broken = bytearray(data)
+            for _ in range(9):
+                broken[draw.randrange(len(broken))] = draw.choice(b'\x00\xff"{\\\n')
+            packed = gzip.compress(bytes(broken))[: -draw.randrange(1, 99)]
+            (small.root / "data" / f"{name}-{copy}.jsonl").write_bytes(broken)
+            (small.root / "data" / f"{name}-{copy}-packed.jsonl.gz").write_bytes(packed)
+    small.change(ingest__max_quarantined=1.0)
+    small.run("tasks.ingest")
+    found = small.metrics("ingest")
+    documents = list(read_documents(small.root / "artifacts/corpus/raw.parquet"))
+    assert found["records_read"] == found["documents"] + found["quarantined"] == len(documents) + len(kept(small))
+    assert found["quarantined"] == sum(v for name, v in found.items() if name.startswith("quarantined_"))
+    assert found["quarantined_damaged_file"] == 26
+    assert found["quarantined_duplicate_id"] > 99
