@@ -1,0 +1,126 @@
+"""Texts as hashed words and shingles, many at a time. Used by near-duplicate detection and decontamination.
+
+A word is a run of letters, digits and their marks in one case, or one character of a script that writes no spaces
+(Chinese, Japanese, Thai, ...). All else, punctuation and white space, only separates. A shingle is ``n`` words in
+sequence (Broder 1997). Everything is whole-number arithmetic modulo 2^64: the same on every machine.
+
+Shapes: N texts, C characters, W words and S shingles, of all texts together.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+SEPARATOR, PART, WHOLE = range(3)
+"""What a character is: between words, part of a word, a word by itself."""
+UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "YI SYLLABLE")
+"""How the Unicode names of characters begin whose scripts put no space between words."""
+BASE = 0x9E3779B97F4A7C15
+"""The base of the polynomial that a word is hashed by: odd, so that it has an inverse modulo 2^64."""
+CHARACTERS_AT_ONCE = 1 << 16
+"""Characters of texts that are hashed together: few enough for a processor's cache."""
+
+
+@dataclass(frozen=True)
+class Shingles:
+    """The shingles of N texts, one behind the other; within a text they may repeat."""
+
+    hashes: np.ndarray
+    """``[S]`` uint64."""
+    places: np.ndarray
+    """``[S]`` int64: the word that each begins with, counted over all texts."""
+    ends: np.ndarray
+    """``[N]`` int64: where each text's shingles end."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of N texts, one behind the other."""
+
+    hashes: np.ndarray
+    """``[W]`` uint64."""
+    ends: np.ndarray
+    """``[N]`` int64: where each text's words end."""
+
+    def shingles(self, n: int) -> Shingles:
+        """All ``n`` words in sequence; of a text with fewer, all its words are one shingle; none, if it has none."""
+        counts = np.diff(self.ends, prepend=0)
+        whole = np.arange(len(self.hashes)) + n <= np.repeat(self.ends, counts)
+        short = np.flatnonzero((counts > 0) & (counts < n))
+        whole[self.ends[short] - counts[short]] = True
+        places = np.flatnonzero(whole)
+        padded = np.concatenate((self.hashes, np.zeros(n, dtype=np.uint64)))
+        sums = np.zeros(len(self.hashes), dtype=np.uint64)
+        for k in range(n):
+            sums += padded[k : k + len(sums)] * _multiplier(k)
+        for text in short:
+            start, end = int(self.ends[text] - counts[text]), int(self.ends[text])
+            sums[start] = sum((int(h) * int(_multiplier(k)) for k, h in enumerate(self.hashes[start:end])), 0) % 2**64
+        return Shingles(scrambled(sums[places]), places, np.searchsorted(places, self.ends))
+
+
+def words(texts: Sequence[str]) -> Words:
+    """The hashed words of texts."""
+    folded = [text.casefold() for text in texts]
+    # A separator behind every text, so that no word reaches from one into the next.
+    data = "\n".join([*folded, ""]).encode("utf-32-le", "surrogatepass")
+    codes = np.frombuffer(data, dtype=np.uint32)
+    kinds = _kinds()[codes]
+    part, whole = kinds == PART, kinds == WHOLE
+    # The last character is a separator: what is rolled around to the front is none of a word.
+    starts = np.flatnonzero((part & ~np.roll(part, 1)) | whole)
+    stops = np.flatnonzero((part & ~np.roll(part, -1)) | whole) + 1
+    powers, inverses = _powers(max(2 * CHARACTERS_AT_ONCE, 1 << len(codes).bit_length()))
+    sums = np.zeros(len(codes) + 1, dtype=np.uint64)
+    np.cumsum((codes + np.uint64(1)) * powers[: len(codes)], out=sums[1:])
+    hashes = scrambled((sums[stops] - sums[starts]) * inverses[starts])
+    return Words(hashes, np.searchsorted(starts, np.cumsum([len(text) + 1 for text in folded])))
+
+
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Group texts until they have ``CHARACTERS_AT_ONCE`` characters; a longer text is a group by itself."""
+    group, size = [], 0
+    for text in texts:
+        if group and size + len(text) > CHARACTERS_AT_ONCE:
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text)
+    if group:
+        yield group
+
+
+@functools.cache
+def _multiplier(k: int) -> np.uint64:
+    """What the k-th word of a shingle is multiplied by: odd, so that no bit of the word is lost."""
+    return np.uint64(pow(BASE, 2 * k + 1, 1 << 64))
+
+
+def scrambled(values: np.ndarray) -> np.ndarray:
+    """Each value's bits mixed, one to one: the finalizer of splitmix64 (Steele, Lea and Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@functools.cache
+def _kinds() -> np.ndarray:
+    """What each code point is, ``[0x110000]`` uint8."""
+    kinds = np.zeros(0x110000, dtype=np.uint8)
+    for code in range(0x110000):
+        character = chr(code)
+        if unicodedata.category(character)[0] in "LNM":
+            kinds[code] = WHOLE if unicodedata.name(character, "").startswith(UNSPACED) else PART
+    return kinds
+
+
+@functools.cache
+def _powers(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first powers of ``BASE`` and of its inverse modulo 2^64, ``[count]`` each."""
+    powers, inverses = np.ones((2, count), dtype=np.uint64)
+    np.multiply.accumulate(np.full(count - 1, BASE, dtype=np.uint64), out=powers[1:])
+    np.multiply.accumulate(np.full(count - 1, pow(BASE, -1, 1 << 64), dtype=np.uint64), out=inverses[1:])
+    return powers, inverses
