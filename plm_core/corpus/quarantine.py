@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plm_core.corpus.tables import RowWriter, row_writer
+from plm_core.corpus.tables import Row, RowWriter, row_writer
 
 SCHEMA = pa.schema([(name, pa.string()) for name in ("place", "reason", "detail", "excerpt")])
 EXCERPT = 200
@@ -49,7 +49,7 @@ def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
 @contextlib.contextmanager
 def quarantine_writer(path: Path) -> Iterator[RowWriter[Quarantined]]:
     """Yield a writer whose records become the Parquet file ``path`` when the block ends well."""
-    with row_writer(path, SCHEMA, asdict) as writer:
+    with row_writer(path, SCHEMA, _row) as writer:
         yield writer
 
 
@@ -59,6 +59,10 @@ def write_quarantined(path: Path, records: Iterable[Quarantined]) -> int:
         for record in records:
             writer.write(record)
     return writer.count
+
+
+def _row(record: Quarantined) -> Row:
+    return asdict(record)
 
 
 def _printable(text: str) -> str:

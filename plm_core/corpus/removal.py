@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plm_core.corpus.tables import RowWriter, read_rows, row_writer
+from plm_core.corpus.tables import Row, RowWriter, read_rows, row_writer
 
 SCHEMA = pa.schema(
     [
@@ -45,7 +45,7 @@ class Removal:
 @contextlib.contextmanager
 def removal_writer(path: Path) -> Iterator[RowWriter[Removal]]:
     """Yield a writer whose removals become the Parquet file ``path`` when the block ends well."""
-    with row_writer(path, SCHEMA, asdict) as writer:
+    with row_writer(path, SCHEMA, _row) as writer:
         yield writer
 
 
@@ -57,3 +57,7 @@ def read_removals(path: Path) -> Iterator[Removal]:
     """
     for row in read_rows(path, SCHEMA):
         yield Removal(**row)
+
+
+def _row(removal: Removal) -> Row:
+    return asdict(removal)
