@@ -1,19 +1,18 @@
 """A document and its table on disk: Parquet with the columns id, text, source, metadata. Read by every data stage."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from plm_core.config import BadInput
-from plm_core.files import RESTORE, atomic_file
+from plm_core.corpus.tables import RowWriter, read_rows, row_writer
+from plm_core.files import RESTORE
 
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "text", "source", "metadata")])
-ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -29,21 +28,22 @@ class Document:
     """What the source knows of it (year, author, ...)."""
 
 
-def write_documents(path: Path, documents: Iterable[Document]) -> int:
-    """Write documents to a Parquet file, a few at a time, and return how many there were.
+@contextlib.contextmanager
+def document_writer(path: Path) -> Iterator[RowWriter[Document]]:
+    """Yield a writer whose documents become the Parquet file ``path`` when the block ends well.
 
     The metadata are a JSON object in a string column, so that sources with different fields share one table.
     """
-    written = 0
-    with (
-        atomic_file(path) as temporary,
-        pq.ParquetWriter(temporary, SCHEMA, compression="zstd", write_page_checksum=True) as writer,
-    ):
-        stream = iter(documents)
-        while rows := [_row(document) for document in islice(stream, ROWS_AT_ONCE)]:
-            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-            written += len(rows)
-    return written
+    with row_writer(path, SCHEMA, _row) as writer:
+        yield writer
+
+
+def write_documents(path: Path, documents: Iterable[Document]) -> int:
+    """Write documents to a Parquet file, holding a few at a time, and return how many there were."""
+    with document_writer(path) as writer:
+        for document in documents:
+            writer.write(document)
+    return writer.count
 
 
 def read_documents(path: Path) -> Iterator[Document]:
@@ -52,17 +52,12 @@ def read_documents(path: Path) -> Iterator[Document]:
     Raises:
         BadInput: the file is missing, damaged, or has other columns than those above.
     """
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            if file.schema_arrow.names != SCHEMA.names:
-                raise BadInput(f"{path}: has the columns {file.schema_arrow.names}; expected {SCHEMA.names}")
-            for batch in file.iter_batches(ROWS_AT_ONCE):
-                for row in batch.to_pylist():
-                    yield Document(row["id"], row["text"], row["source"], json.loads(row["metadata"]))
-    except FileNotFoundError:
-        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise BadInput(f"{path}: damaged, or not a corpus ({error}); {RESTORE}") from error
+    for row in read_rows(path, SCHEMA):
+        try:
+            metadata = json.loads(row["metadata"])
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"{path}: damaged metadata of {row['id']!r} ({error}); {RESTORE}") from error
+        yield Document(row["id"], row["text"], row["source"], metadata)
 
 
 def _row(document: Document) -> dict[str, str]:

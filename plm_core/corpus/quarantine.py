@@ -1,13 +1,13 @@
 """Records that cannot be used: each is kept with its place and the rule that it breaks. Used by sources and ingest."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from plm_core.files import atomic_file
+from plm_core.corpus.tables import Row, RowWriter, row_writer
 
 SCHEMA = pa.schema([(name, pa.string()) for name in ("place", "reason", "detail", "excerpt")])
 EXCERPT = 200
@@ -46,12 +46,23 @@ def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
     )
 
 
+@contextlib.contextmanager
+def quarantine_writer(path: Path) -> Iterator[RowWriter[Quarantined]]:
+    """Yield a writer whose records become the Parquet file ``path`` when the block ends well."""
+    with row_writer(path, SCHEMA, _row) as writer:
+        yield writer
+
+
 def write_quarantined(path: Path, records: Iterable[Quarantined]) -> int:
     """Write records to a Parquet file, which has the four columns even without a row; returns how many there were."""
-    table = pa.Table.from_pylist([asdict(record) for record in records], SCHEMA)
-    with atomic_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-    return int(table.num_rows)
+    with quarantine_writer(path) as writer:
+        for record in records:
+            writer.write(record)
+    return writer.count
+
+
+def _row(record: Quarantined) -> Row:
+    return asdict(record)
 
 
 def _printable(text: str) -> str:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput
-from plm_core.corpus.document import ROWS_AT_ONCE, Document, read_documents, write_documents
+from plm_core.corpus.document import Document, read_documents, write_documents
+from plm_core.corpus.tables import ROWS_AT_ONCE
 
 METADATA = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3)
 

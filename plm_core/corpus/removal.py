@@ -1,0 +1,63 @@
+"""What was removed from the corpus, with the rule and what it measured, and its table on disk.
+
+Used by the stages that remove: clean and deduplicate. Nothing leaves the corpus without such a row.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from plm_core.corpus.tables import Row, RowWriter, read_rows, row_writer
+
+SCHEMA = pa.schema(
+    [
+        ("document", pa.string()),
+        ("paragraph", pa.int32()),
+        ("source", pa.string()),
+        ("rule", pa.string()),
+        ("value", pa.string()),
+        ("text", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A paragraph, or a whole document, that was not kept."""
+
+    document: str
+    """The id of its document."""
+    paragraph: int | None
+    """Its position in the text that the stage read, from 0; None: the document as a whole."""
+    source: str
+    """The source of its document."""
+    rule: str
+    """The short name of the rule, which is counted."""
+    value: str
+    """What the rule measured and what it allows, in printable text that is the same in every run."""
+    text: str
+    """What was removed: of a document, what was left of it when the rule was applied."""
+
+
+@contextlib.contextmanager
+def removal_writer(path: Path) -> Iterator[RowWriter[Removal]]:
+    """Yield a writer whose removals become the Parquet file ``path`` when the block ends well."""
+    with row_writer(path, SCHEMA, _row) as writer:
+        yield writer
+
+
+def read_removals(path: Path) -> Iterator[Removal]:
+    """Yield the removals of a Parquet file in order, holding a few at a time.
+
+    Raises:
+        BadInput: the file is missing, damaged, or has other columns than those above.
+    """
+    for row in read_rows(path, SCHEMA):
+        yield Removal(**row)
+
+
+def _row(removal: Removal) -> Row:
+    return asdict(removal)

@@ -1,0 +1,88 @@
+"""Rows to and from a Parquet file, a few at a time. Used by documents, quarantined records and removals."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plm_core.config import BadInput
+from plm_core.files import RESTORE, atomic_file
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+ROWS_AT_ONCE = 1024
+"""The most rows that are held, and that a row group of the file has."""
+CHARACTERS_AT_ONCE = 1 << 24
+"""As soon as the rows that are held have so many characters, they are written: long texts are held one by one."""
+
+
+class RowWriter(Generic[T]):
+    """Takes the rows of one table; ``row_writer`` opens it."""
+
+    def __init__(self, file: pq.ParquetWriter, schema: pa.Schema, to_row: Callable[[T], Row]) -> None:
+        self.count = 0
+        """How many rows were given."""
+        self._file = file
+        self._schema = schema
+        self._to_row = to_row
+        self._held: list[Row] = []
+        self._characters = 0
+
+    def write(self, item: T) -> None:
+        """Add a row at the end."""
+        row = self._to_row(item)
+        self._held.append(row)
+        self._characters += sum(len(value) for value in row.values() if isinstance(value, str))
+        self.count += 1
+        if len(self._held) == ROWS_AT_ONCE or self._characters >= CHARACTERS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held, as a row group of its own; nothing when nothing is held."""
+        if self._held:
+            self._file.write_table(pa.Table.from_pylist(self._held, self._schema))
+            self._held, self._characters = [], 0
+
+
+@contextlib.contextmanager
+def row_writer(path: Path, schema: pa.Schema, to_row: Callable[[T], Row]) -> Iterator[RowWriter[T]]:
+    """Yield a writer whose rows become the Parquet file ``path`` when the block ends well, and vanish otherwise.
+
+    ``to_row`` makes a row, column by column of ``schema``, of what the writer is given. Equal rows give equal bytes.
+    A table without a row has its columns all the same.
+    """
+    with (
+        atomic_file(path) as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd", write_page_checksum=True) as file,
+    ):
+        writer = RowWriter(file, schema, to_row)
+        yield writer
+        writer.flush()
+
+
+def read_rows(path: Path, schema: pa.Schema) -> Iterator[Row]:
+    """Yield the rows of a Parquet file in order, holding at most one of its row groups.
+
+    Raises:
+        BadInput: the file is missing, damaged, or has other columns than ``schema``.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if not file.schema_arrow.equals(schema):
+                found, expected = _columns(file.schema_arrow), _columns(schema)
+                raise BadInput(f"{path}: has the columns {found}; expected {expected}")
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group]):
+                    yield from batch.to_pylist()
+    except FileNotFoundError:
+        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadInput(f"{path}: damaged, or no Parquet file ({error}); {RESTORE}") from error
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)
