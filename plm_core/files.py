@@ -75,6 +75,18 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def scratch_folder(beside: Path) -> Iterator[Path]:
+    """Yield an empty folder on the disk of ``beside``, hidden next to it, which vanishes with the block."""
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    folder = _temporary(beside.with_name(f"{beside.name}.scratch"))
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def atomic_text(path: Path, text: str) -> None:
     """Write a text file so that readers see the old content or the new, never a part."""
     with atomic_file(path) as temporary:

@@ -1,56 +1,70 @@
-"""Stage ingest: a source's documents as one Parquet file, in the order of their ids; records that are none beside."""
+"""Stage ingest: a source's documents as one Parquet file, sorted by id; records that are none beside.
 
+``python -m tasks.ingest NAME`` reads the source that is the section NAME of ``sources``.
+"""
+
+import argparse
+import json
 from collections import Counter
 from pathlib import Path
 
 from plm_core.config import BadInput
-from plm_core.corpus.document import Document, write_documents
-from plm_core.corpus.quarantine import Quarantined, write_quarantined
-from plm_core.corpus.sources import IngestConfig, open_source
+from plm_core.corpus.database import sorted_documents
+from plm_core.corpus.document import Document, document_writer, write_documents
+from plm_core.corpus.quarantine import Quarantined, quarantine_writer
+from plm_core.corpus.sources import IngestConfig, open_source, origin_of
+from plm_core.files import atomic_text, scratch_folder
 from tasks.seam import params, paths
+from tasks.seam.machine import memory
 from tasks.seam.stage import main, stage
 
 
-def ingest() -> None:
-    """Read section ``ingest``, write the raw corpus and what was quarantined."""
-    config = params.section("ingest", IngestConfig)
-    with stage("ingest", ["ingest"], [Path(config.input)], paths.METRICS / "ingest.json") as run:
-        documents: list[Document] = []
-        quarantined: list[Quarantined] = []
-        read = 0
-        for record in open_source(config):
-            read += 1
-            if isinstance(record, Document):
-                documents.append(record)
-            else:
-                quarantined.append(record)
-        # Before anything is refused, so that people can look at what was wrong.
-        rejected = write_quarantined(paths.QUARANTINED, quarantined)
-        _require_enough(config, read, quarantined)
-        documents.sort(key=lambda document: document.id)
-        run.metrics |= {"records_read": read, "documents": write_documents(paths.RAW, documents)}
-        run.metrics["bytes"] = sum(len(d.text.encode()) for d in documents)
-        run.metrics["quarantined"] = rejected
-        reasons = Counter(record.reason for record in quarantined)
+def ingest(name: str) -> None:
+    """Read the section, write the source's documents and what was quarantined."""
+    section = f"sources.{name}"
+    config = params.section(section, IngestConfig)
+    documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.parquet"
+    origin = paths.ORIGINS / f"{name}.json"
+    with stage(f"ingest-{name}", [section], [Path(config.input)], paths.METRICS / f"ingest-{name}.json") as run:
+        reasons, first, size = Counter[str](), None, 0
+        with scratch_folder(documents) as scratch:
+            unsorted = scratch / "unsorted.parquet"
+            # The quarantine is written before anything is refused, so that people can look at what was wrong.
+            with document_writer(unsorted) as kept, quarantine_writer(rejected) as refused:
+                for record in open_source(name, config):
+                    if isinstance(record, Document):
+                        kept.write(record)
+                        size += len(record.text.encode())
+                    else:
+                        refused.write(record)
+                        reasons[record.reason] += 1
+                        first = first or record
+            _require_enough(section, config, first, refused.count, kept.count + refused.count)
+            write_documents(documents, sorted_documents(unsorted, scratch, memory()))
+        atomic_text(origin, json.dumps(origin_of(config), indent=2, ensure_ascii=False) + "\n")
+        run.metrics |= {"records_read": kept.count + refused.count, "documents": kept.count, "bytes": size}
+        run.metrics |= {"quarantined": refused.count}
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}
-        run.outputs += [paths.RAW, paths.QUARANTINED]
-        sizes = f"{run.metrics['documents']} documents, {run.metrics['bytes'] / 1e6:.1f} MB"
-        print(f"{config.source}: {sizes}; records quarantined: {dict(sorted(reasons.items()))}")
+        run.outputs += [documents, rejected, origin]
+        print(
+            f"{name}: {kept.count} documents, {size / 1e6:.1f} MB; records quarantined: {dict(sorted(reasons.items()))}"
+        )
 
 
-def _require_enough(config: IngestConfig, read: int, quarantined: list[Quarantined]) -> None:
-    if quarantined and len(quarantined) > config.max_quarantined * read:
-        first = quarantined[0]
+def _require_enough(section: str, config: IngestConfig, first: Quarantined | None, bad: int, read: int) -> None:
+    """Refuse a source that gave nothing, or too much that cannot be used."""
+    if first and bad > config.max_quarantined * read:
         raise BadInput(
-            f"{first.place}: {first.reason} ({first.detail}), the first of {len(quarantined)} quarantined records of "
-            f"{read} ({len(quarantined) / read:.2%}; see {paths.QUARANTINED}); expected a share of at most "
-            f"{config.max_quarantined} (ingest.max_quarantined)"
+            f"{first.place}: {first.reason} ({first.detail}), the first of {bad} quarantined records of "
+            f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}); expected a share of at most "
+            f"{config.max_quarantined} ({section}.max_quarantined)"
         )
-    if read == len(quarantined):
-        raise BadInput(
-            f"{config.input}: no document in it; expected at least one text for source {config.source!r} (ingest.input)"
-        )
+    if read == bad:
+        raise BadInput(f"{config.input}: no document in it; expected at least one text ({section}.input)")
 
 
 if __name__ == "__main__":
-    main(ingest)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="a section below `sources` in params.yaml")
+    arguments = parser.parse_args()
+    main(lambda: ingest(arguments.name))

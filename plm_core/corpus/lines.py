@@ -120,4 +120,4 @@ def decoded(data: bytes) -> str:
 
 def too_long(limit: int) -> Refused:
     """What a record of more than ``limit`` bytes is refused for."""
-    return Refused("too_long", f"more than {limit} bytes; expected at most so many (ingest.max_record_bytes)")
+    return Refused("too_long", f"more than {limit} bytes; expected at most so many (max_record_bytes of its source)")

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import rensa
+from duckdb import DuckDBPyConnection
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from plm_core.corpus.database import open_database
 from plm_core.corpus.normalize import duplicate_key
 from plm_core.corpus.shingles import batches, scrambled, words
 
@@ -82,16 +83,15 @@ def find_duplicates(texts: Iterable[str], similarity: Similarity, scratch: Path,
     Raises:
         OSError, duckdb.Error: the disk is full, or ``memory`` is too small for the database to work at all.
     """
-    settings: dict[str, str | int] = {"memory_limit": memory, "threads": 1, "temp_directory": str(scratch / "spilled")}
-    with duckdb.connect(scratch / "near.duckdb", config=settings) as database:
+    with open_database(scratch, memory) as database:
         shingles = _index(texts, similarity, scratch, database)
         N = len(shingles)
         firsts = _firsts(database, N)
         _collect_buckets(database, firsts)
         # Two rounds: most members are near the first of their bucket, and need be compared with no other.
-        edges = _verified(_pairs(database, FIRST), shingles, similarity.threshold)
+        edges = _verified(_fetched(database, FIRST), shingles, similarity.threshold)
         groups = _components(N, edges)
-        others = (pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]] for pairs in _pairs(database, NEIGHBOURING))
+        others = (pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]] for pairs in _fetched(database, NEIGHBOURING))
         more = _verified(others, shingles, similarity.threshold)
     groups = _components(N, np.concatenate((edges, more)))
     near = _smallest(groups)
@@ -116,9 +116,7 @@ class _ShingleFile:
         return np.unique(self._hashes[self._ends[row - 1] if row else 0 : self._ends[row]])
 
 
-def _index(
-    texts: Iterable[str], similarity: Similarity, scratch: Path, database: duckdb.DuckDBPyConnection
-) -> _ShingleFile:
+def _index(texts: Iterable[str], similarity: Similarity, scratch: Path, database: DuckDBPyConnection) -> _ShingleFile:
     """Read all texts once: keys and bands go into the database, shingles into a file."""
     database.execute("CREATE TABLE keys (high UBIGINT, low UBIGINT, row BIGINT)")
     database.execute("CREATE TABLE bands (bucket UBIGINT, row BIGINT)")
@@ -132,12 +130,19 @@ def _index(
             file.write(found.hashes.tobytes())
             ends.append(found.ends + last)
             last += len(found.hashes)
-            keys += [hashlib.sha256(duplicate_key(text).encode("utf-8", "surrogatepass")).digest()[:16] for text in group]
+            keys += [
+                hashlib.sha256(duplicate_key(text).encode("utf-8", "surrogatepass")).digest()[:16] for text in group
+            ]
             bands.append(_bands(found.hashes, found.ends, similarity))
             if len(keys) >= ROWS_AT_ONCE:
                 row = _insert(database, row, keys, bands)
         _insert(database, row, keys, bands)
     return _ShingleFile(scratch / "shingles.u64", np.concatenate(ends))
+
+
+def _key(text: str) -> bytes:
+    """What exact duplicates have in common, 16 bytes."""
+    return hashlib.sha256(duplicate_key(text).encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def _bands(hashes: np.ndarray, ends: np.ndarray, similarity: Similarity) -> np.ndarray:
@@ -156,7 +161,7 @@ def _bands(hashes: np.ndarray, ends: np.ndarray, similarity: Similarity) -> np.n
     return buckets
 
 
-def _insert(database: duckdb.DuckDBPyConnection, row: int, keys: list[bytes], bands: list[np.ndarray]) -> int:
+def _insert(database: DuckDBPyConnection, row: int, keys: list[bytes], bands: list[np.ndarray]) -> int:
     """Move what was collected into the database; returns the row that comes next."""
     if not keys:
         return row
@@ -176,7 +181,7 @@ def _insert(database: duckdb.DuckDBPyConnection, row: int, keys: list[bytes], ba
     return row + len(halves)
 
 
-def _firsts(database: duckdb.DuckDBPyConnection, N: int) -> np.ndarray:
+def _firsts(database: DuckDBPyConnection, N: int) -> np.ndarray:
     """The smallest row with the same key as each text, ``[N]``."""
     firsts = np.arange(N)
     query = """
@@ -188,7 +193,7 @@ def _firsts(database: duckdb.DuckDBPyConnection, N: int) -> np.ndarray:
     return firsts
 
 
-def _collect_buckets(database: duckdb.DuckDBPyConnection, firsts: np.ndarray) -> None:
+def _collect_buckets(database: DuckDBPyConnection, firsts: np.ndarray) -> None:
     """Keep the buckets with several texts; exact copies are left out, which would be in all buckets of their first."""
     database.register("copies", pa.table({"row": np.flatnonzero(firsts != np.arange(len(firsts)))}))
     database.execute("""
@@ -211,12 +216,7 @@ NEIGHBOURING = f"""
 """
 
 
-def _pairs(database: duckdb.DuckDBPyConnection, query: str) -> Iterator[np.ndarray]:
-    """The candidates of a query, ``[P, 2]`` int64, some at a time, in order."""
-    return _fetched(database, query)
-
-
-def _fetched(database: duckdb.DuckDBPyConnection, query: str) -> Iterator[np.ndarray]:
+def _fetched(database: DuckDBPyConnection, query: str) -> Iterator[np.ndarray]:
     """The rows of a query of whole numbers as arrays, some at a time."""
     result = database.execute(query)
     while rows := result.fetchmany(PAIRS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""A file as a stream of records: text, JSON lines, CSV or Parquet, the first three plain or compressed.
+"""A file as a stream of records: text, JSON lines, CSV, TSV or Parquet, all but the last plain or compressed.
 
 Used by the source ``folder``. At most one record of a line format is in memory; a longer one than allowed is refused
 without being held. Nothing that is found *in* a file is an exception here: a bad record comes out as what it was
@@ -21,8 +21,8 @@ from pyarrow import types
 from plm_core.corpus.lines import BOM, COMPRESSIONS, HEAD, Lines, Stream, decoded, opened, too_long
 from plm_core.corpus.quarantine import Refused
 
-FORMATS = (".txt", ".jsonl", ".csv", ".parquet")
-READABLE = f"{', '.join(FORMATS)}; the first three also with {' or '.join(COMPRESSIONS)}"
+FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+READABLE = f"{', '.join(FORMATS)}; all but the last also with {' or '.join(COMPRESSIONS)}"
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 ROWS_AT_ONCE = 64
@@ -66,9 +66,18 @@ def records(file: Path, limit: int) -> Iterator[Record]:
                 yield _text_record(stream, limit)
                 return
             lines = Lines(stream, limit, quotes=kind == ".csv")
-            yield from _json_records(lines) if kind == ".jsonl" else _csv_records(lines, limit)
+            yield from _json_records(lines) if kind == ".jsonl" else _table_records(lines, limit, kind == ".csv")
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         yield _damage(error, lines.start if lines else 1, lines.head if lines else b"")
+
+
+def within(row: Mapping[str, object], limit: int) -> Mapping[str, object] | Refused:
+    """The row, or why it is refused: the texts in it have more than ``limit`` bytes together."""
+    texts = [value for value in row.values() if isinstance(value, str)]
+    # No character has more than 4 bytes, so that short rows need no encoding.
+    if 4 * sum(map(len, texts)) <= limit or sum(len(t.encode("utf-8", "surrogatepass")) for t in texts) <= limit:
+        return row
+    return too_long(limit)
 
 
 def _text_record(stream: Stream, limit: int) -> Record:
@@ -109,11 +118,13 @@ def _json_object(text: str) -> Mapping[str, object]:
     return row
 
 
-def _csv_records(lines: Lines, limit: int) -> Iterator[Record]:
+def _table_records(lines: Lines, limit: int, comma: bool) -> Iterator[Record]:
+    """Rows under a header: with commas, and quoted as in RFC 4180, or with tabs and nothing quoted."""
     # A setting of the whole process, 131,072 characters at first; Lines refuses a long record before the reader does.
     csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
     # A byte that is no UTF-8 must not end the record: its other lines would be taken for records.
-    reader = csv.reader(map(_escaped, lines), strict=True)
+    text = map(_escaped, lines)
+    reader = csv.reader(text, strict=True) if comma else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     header: list[str] | None = None
     while True:
         lines.begin()
@@ -167,7 +178,7 @@ def _parquet_records(file: Path, limit: int) -> Iterator[Record]:
             for batch in table.iter_batches(ROWS_AT_ONCE, columns=_useful(table.schema_arrow)):
                 for content in _rows(batch):
                     number += 1
-                    yield Record(number, content if _fits(content, limit) else too_long(limit))
+                    yield Record(number, content if isinstance(content, Refused) else within(content, limit))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last: the name of a column
         yield _damage(error, number + 1, b"")
 
@@ -190,14 +201,6 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, object] | Refused]:
             yield batch.slice(position, 1).to_pylist()[0]
         except UnicodeDecodeError as error:
             yield Refused("invalid_utf8", f"byte 0x{error.object[error.start]:02x}; expected UTF-8 text")
-
-
-def _fits(content: Mapping[str, object] | Refused, limit: int) -> bool:
-    if isinstance(content, Refused):
-        return True
-    texts = [value for value in content.values() if isinstance(value, str)]
-    # No character has more than 4 bytes, so that short rows need no encoding.
-    return 4 * sum(map(len, texts)) <= limit or sum(len(t.encode("utf-8", "surrogatepass")) for t in texts) <= limit
 
 
 def _first_invalid(data: bytes) -> int:

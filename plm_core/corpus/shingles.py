@@ -82,7 +82,8 @@ def words(texts: Sequence[str]) -> Words:
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """Group texts until they have ``CHARACTERS_AT_ONCE`` characters; a longer text is a group by itself."""
-    group, size = [], 0
+    group: list[str] = []
+    size = 0
     for text in texts:
         if group and size + len(text) > CHARACTERS_AT_ONCE:
             yield group

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 ARTIFACTS = Path("artifacts")
-RAW = ARTIFACTS / "corpus/raw.parquet"
-QUARANTINED = ARTIFACTS / "corpus/quarantined.parquet"
-CORPUS = ARTIFACTS / "corpus/clean"
-REMOVED = ARTIFACTS / "corpus/removed.parquet"
+RAW = ARTIFACTS / "corpus/raw"
+QUARANTINED = ARTIFACTS / "corpus/quarantined"
+ORIGINS = ARTIFACTS / "corpus/origins"
+CLEAN = ARTIFACTS / "corpus/clean.parquet"
+CORPUS = ARTIFACTS / "corpus/splits"
+REMOVED = ARTIFACTS / "corpus/removed"
+CONTAMINATION = ARTIFACTS / "corpus/contamination.parquet"
 TOKENIZER = ARTIFACTS / "tokenizer"
 TOKENS = ARTIFACTS / "tokens"
 MODELS = ARTIFACTS / "models"

