@@ -79,7 +79,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def scratch_folder(beside: Path) -> Iterator[Path]:
     """Yield an empty folder on the disk of ``beside``, hidden next to it, which vanishes with the block."""
     beside.parent.mkdir(parents=True, exist_ok=True)
-    folder = _temporary(beside.with_name(f"{beside.name}.scratch"))
+    folder = _temporary(beside.with_name(f"scratch.{beside.name}"))
     folder.mkdir()
     try:
         yield folder

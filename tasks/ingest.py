@@ -47,7 +47,7 @@ def ingest(name: str) -> None:
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}
         run.outputs += [documents, rejected, origin]
         print(
-            f"{name}: {kept.count} documents, {size / 1e6:.1f} MB; records quarantined: {dict(sorted(reasons.items()))}"
+            f"{name}: {kept.count} documents, {size / 1e6:.1f} MB; quarantined: {dict(sorted(reasons.items()))}"
         )
 
 
