@@ -9,13 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 from plm_core.config import BadInput
-from plm_core.corpus.database import sorted_documents
-from plm_core.corpus.document import Document, document_writer, write_documents
+from plm_core.corpus.document import Document, write_documents
+from plm_core.corpus.order import Sorter
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
 from plm_core.corpus.sources import IngestConfig, open_source, origin_of
 from plm_core.files import atomic_text, scratch_folder
 from tasks.seam import params, paths
-from tasks.seam.machine import memory
 from tasks.seam.stage import main, stage
 
 
@@ -28,27 +27,26 @@ def ingest(name: str) -> None:
     with stage(f"ingest-{name}", [section], [Path(config.input)], paths.METRICS / f"ingest-{name}.json") as run:
         reasons, first, size = Counter[str](), None, 0
         with scratch_folder(documents) as scratch:
-            unsorted = scratch / "unsorted.parquet"
+            sorter, count = Sorter(scratch), 0
             # The quarantine is written before anything is refused, so that people can look at what was wrong.
-            with document_writer(unsorted) as kept, quarantine_writer(rejected) as refused:
+            with quarantine_writer(rejected) as refused:
                 for record in open_source(name, config):
                     if isinstance(record, Document):
-                        kept.write(record)
+                        sorter.add(record)
+                        count += 1
                         size += len(record.text.encode())
                     else:
                         refused.write(record)
                         reasons[record.reason] += 1
                         first = first or record
-            _require_enough(section, config, first, refused.count, kept.count + refused.count)
-            write_documents(documents, sorted_documents(unsorted, scratch, memory()))
+            _require_enough(section, config, first, refused.count, count + refused.count)
+            write_documents(documents, sorter.documents())
         atomic_text(origin, json.dumps(origin_of(config), indent=2, ensure_ascii=False) + "\n")
-        run.metrics |= {"records_read": kept.count + refused.count, "documents": kept.count, "bytes": size}
+        run.metrics |= {"records_read": count + refused.count, "documents": count, "bytes": size}
         run.metrics |= {"quarantined": refused.count}
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}
         run.outputs += [documents, rejected, origin]
-        print(
-            f"{name}: {kept.count} documents, {size / 1e6:.1f} MB; quarantined: {dict(sorted(reasons.items()))}"
-        )
+        print(f"{name}: {count} documents, {size / 1e6:.1f} MB; quarantined: {dict(sorted(reasons.items()))}")
 
 
 def _require_enough(section: str, config: IngestConfig, first: Quarantined | None, bad: int, read: int) -> None:

@@ -1,38 +1,34 @@
-"""The scratch database for what does not fit in memory: sorting and grouping. Used by ``near`` and by ingest."""
+"""The scratch database for what does not fit in memory. Used by ``near``."""
 
-import json
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 
-from plm_core.corpus.document import Document
-
-ROWS_AT_ONCE = 64
-"""Documents fetched at once; they may be long."""
+from plm_core.config import BadInput
 
 
-def open_database(scratch: Path, memory: str) -> duckdb.DuckDBPyConnection:
+@contextlib.contextmanager
+def open_database(scratch: Path, memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """A new DuckDB database in the folder ``scratch`` that takes at most ``memory`` (such as ``1GB``) and spills there.
 
     One thread, so that a run takes the same way every time.
+
+    Raises, here and in the block:
+        BadInput: ``memory`` is too small for one step of the work.
+        OSError: the disk is full.
     """
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory,
         "threads": 1,
         "temp_directory": str(scratch / "spilled"),
     }
-    return duckdb.connect(scratch / "scratch.duckdb", config=settings)
-
-
-def sorted_documents(path: Path, scratch: Path, memory: str) -> Iterator[Document]:
-    """Yield the documents of a Parquet file in the order of their ids, character by character.
-
-    Raises:
-        OSError, duckdb.Error: the disk is full.
-    """
-    with open_database(scratch, memory) as database:
-        result = database.execute("SELECT id, text, source, metadata FROM read_parquet(?) ORDER BY id", [str(path)])
-        while rows := result.fetchmany(ROWS_AT_ONCE):
-            for identity, text, source, metadata in rows:
-                yield Document(identity, text, source, json.loads(metadata))
+    try:
+        with duckdb.connect(scratch / "scratch.duckdb", config=settings) as database:
+            yield database
+    except duckdb.OutOfMemoryException as error:
+        reason = str(error).partition("\n")[0]
+        raise BadInput(f"PLM_MEMORY: {memory} is too little ({reason}); expected more") from error
+    except duckdb.IOException as error:
+        raise OSError(f"{scratch}: {' '.join(str(error).split())}") from error

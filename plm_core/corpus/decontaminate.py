@@ -117,7 +117,7 @@ class Examples:
         self._config = config
         self._names: list[tuple[str, str]] = []
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        self._tables: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
+        self._tables: dict[int, _Table] | None = None
         self._sizes: list[int] = []
 
     def __len__(self) -> int:
@@ -145,15 +145,12 @@ class Examples:
         ends = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))[last]
         joined, starts = Words(flat.hashes, ends), np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))[:-1]
         results: list[list[Found]] = [[] for _ in documents]
-        for n, (grams, examples) in self._index().items():
+        for n, table in self._index().items():
             shingles = joined.shingles(n)
-            first = np.searchsorted(grams, shingles.hashes, side="left")
-            count = np.searchsorted(grams, shingles.hashes, side="right") - first
-            shared = np.repeat(np.arange(len(count)), count)
+            shared, entry = table.matches(shingles.hashes)
             if not len(shared):
                 continue
-            entry = np.arange(len(shared)) - np.repeat(np.cumsum(count) - count, count) + first[shared]
-            place = shingles.places[shared]
+            place, examples = shingles.places[shared], table.examples
             document = np.searchsorted(ends, place, side="right")
             # A text that is repeated within the document counts once.
             hits = np.unique(np.stack((document, examples[entry], entry)), axis=1)
@@ -173,15 +170,35 @@ class Examples:
         spanned = {p for low, high in touched.reshape(2, -1).T.tolist() for p in range(low, high + 1)}
         return Found(*self._names[example], overlap, sorted(p - first for p in spanned))
 
-    def _index(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """For each n: the n-grams ``[G]``, sorted, and the example of each."""
+    def _index(self) -> dict[int, "_Table"]:
+        """The n-grams for each n that an example has."""
         if self._tables is None:
-            self._tables = {}
-            for n, found in self._found.items():
-                grams, examples = (np.concatenate(column) for column in zip(*found, strict=True))
-                order = np.argsort(grams, kind="stable")
-                self._tables[n] = grams[order], examples[order]
+            columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
+            self._tables = {n: _Table(*columns[n]) for n in sorted(columns)}
         return self._tables
+
+
+class _Table:
+    """The n-grams of examples, for one n."""
+
+    def __init__(self, grams: np.ndarray, examples: np.ndarray) -> None:
+        """``grams`` ``[G]`` uint64, and the example that each is of."""
+        order = np.argsort(grams, kind="stable")
+        self.examples = examples[order]
+        """``[G]``, in the order of entries."""
+        self._grams = grams[order]
+        # Almost no n-gram of a text is one of an example: most are told by their lowest bits, without a search.
+        self._mask = np.uint64((1 << (8 * len(grams)).bit_length()) - 1)
+        self._seen = np.zeros(int(self._mask) + 1, dtype=bool)
+        self._seen[grams & self._mask] = True
+
+    def matches(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the hashes are n-grams here, and which entries; several of both, where examples share one."""
+        maybe = np.flatnonzero(self._seen[hashes & self._mask])
+        first = np.searchsorted(self._grams, hashes[maybe], side="left")
+        count = np.searchsorted(self._grams, hashes[maybe], side="right") - first
+        nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        return np.repeat(maybe, count), nth + np.repeat(first, count)
 
 
 def read_examples(given: ExampleFile) -> Iterator[tuple[str, str]]:

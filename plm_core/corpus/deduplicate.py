@@ -60,7 +60,8 @@ def deduplicate(
         memory: what the database of ``find_duplicates`` may take, such as ``1GB``.
 
     Raises:
-        OSError, duckdb.Error: the disk is full.
+        BadInput: ``memory`` is too small for one step of the work.
+        OSError: the disk is full.
     """
     documents = _Originals(None)
     if config.documents != "off":

@@ -81,7 +81,8 @@ def find_duplicates(texts: Iterable[str], similarity: Similarity, scratch: Path,
         memory: what the database may take, such as ``1GB``.
 
     Raises:
-        OSError, duckdb.Error: the disk is full, or ``memory`` is too small for the database to work at all.
+        BadInput: ``memory`` is too small for one step of the work.
+        OSError: the disk is full.
     """
     with open_database(scratch, memory) as database:
         shingles = _index(texts, similarity, scratch, database)

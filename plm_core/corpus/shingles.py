@@ -18,6 +18,8 @@ SEPARATOR, PART, WHOLE = range(3)
 """What a character is: between words, part of a word, a word by itself."""
 UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "YI SYLLABLE")
 """How the Unicode names of characters begin whose scripts put no space between words."""
+LAST_LETTER = 0x33FFF
+"""No letter or digit of Unicode has a larger code: what comes after the third plane of ideographs are no texts."""
 BASE = 0x9E3779B97F4A7C15
 """The base of the polynomial that a word is hashed by: odd, so that it has an inverse modulo 2^64."""
 CHARACTERS_AT_ONCE = 1 << 16
@@ -111,7 +113,7 @@ def scrambled(values: np.ndarray) -> np.ndarray:
 def _kinds() -> np.ndarray:
     """What each code point is, ``[0x110000]`` uint8."""
     kinds = np.zeros(0x110000, dtype=np.uint8)
-    for code in range(0x110000):
+    for code in range(LAST_LETTER + 1):
         character = chr(code)
         if unicodedata.category(character)[0] in "LNM":
             kinds[code] = WHOLE if unicodedata.name(character, "").startswith(UNSPACED) else PART

@@ -1,0 +1,126 @@
+"""Evaluation examples that stand in the training text are found, told by name, and only they are removed."""
+
+import hashlib
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_core.config import BadInput
+from plm_core.corpus.decontaminate import DecontaminateConfig, ExampleFile, Examples, decontaminate, read_examples
+from plm_core.corpus.document import Document
+
+WORDS = [f"w{i}" for i in range(3000)]
+
+
+def text(seed, length):
+    draw = random.Random(seed)
+    return " ".join(draw.choice(WORDS) for _ in range(length))
+
+
+def examples(*texts, **config):
+    found = Examples(DecontaminateConfig(**config))
+    found.add("quiz", ((f"q{i}", one) for i, one in enumerate(texts)))
+    return found
+
+
+def document(*paragraphs, name="d"):
+    return Document(name, "\n\n".join(paragraphs), "s")
+
+
+def test_an_example_is_found_in_the_paragraphs_where_it_stands():
+    question, before, after = text(1, 30), text(2, 40), text(3, 40)
+    inside = document(before, f"{text(4, 9)} {question.upper()}! {text(5, 9)}", after)
+    ((kept, (removal,), (hit,)),) = decontaminate([inside], examples(text(9, 30), question))
+    assert kept.text == f"{before}\n\n{after}"
+    assert (removal.document, removal.paragraph, removal.rule) == ("d", 1, "contaminated")
+    assert removal.value == "quiz q1 (overlap 1.00)"
+    assert (hit.evaluation, hit.example, hit.document, hit.overlap, hit.paragraphs) == ("quiz", "q1", "d", 1.0, [1])
+    assert hit.text == removal.text == inside.text.split("\n\n")[1]
+
+
+def test_an_example_may_be_spread_over_paragraphs():
+    tokens = text(1, 40).split()
+    spread = document(text(2, 20), " ".join(tokens[:17]), " ".join(tokens[17:]), text(3, 20))
+    ((kept, removals, (hit,)),) = decontaminate([spread], examples(" ".join(tokens)))
+    assert hit.paragraphs == [1, 2] == [r.paragraph for r in removals]
+    assert kept.text == f"{text(2, 20)}\n\n{text(3, 20)}"
+
+
+def test_the_threshold_is_a_share_of_the_examples_ngrams():
+    question = text(1, 32)  # 20 n-grams of 13 words
+    half = " ".join(question.split()[:22])  # 10 of them
+    for overlap, found in ((0.0, True), (0.5, True), (0.51, False), (1.0, False)):
+        ((_, _, hits),) = decontaminate([document(f"{half} {text(2, 30)}")], examples(question, overlap=overlap))
+        assert [hit.overlap for hit in hits] == ([0.5] if found else [])
+    # Even the lowest threshold wants one n-gram.
+    twelve = " ".join(question.split()[:12])
+    ((_, _, hits),) = decontaminate([document(f"{twelve} {text(2, 30)}")], examples(question, overlap=0.0))
+    assert hits == []
+
+
+def test_a_repeated_ngram_counts_once():
+    question = text(1, 32)
+    thirteen = " ".join(question.split()[:13])
+    ((_, _, (hit,)),) = decontaminate([document(*[thirteen] * 9)], examples(question, overlap=0.05))
+    assert hit.overlap == 1 / 20
+    assert hit.paragraphs == list(range(9))
+
+
+@pytest.mark.parametrize("length", [7, 8, 12, 13])
+def test_short_examples_are_looked_for_whole_unless_they_are_too_short(length):
+    question = text(1, length)
+    looked_for = examples(question)
+    ((_, _, hits),) = decontaminate([document(f"{text(2, 5)} {question} {text(3, 5)}")], looked_for)
+    assert (len(looked_for), looked_for.too_short, len(hits)) == ((0, 1, 0) if length == 7 else (1, 0, 1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 8), max_size=4), max_size=6), st.sets(st.integers(0, 8)))
+def test_documents_together_are_as_each_alone_and_nothing_is_lost(texts, asked):
+    documents = [document(*(text(i, 25) for i in paragraphs), name=f"d{n}") for n, paragraphs in enumerate(texts)]
+    looked_for = examples(*(text(i, 25) for i in sorted(asked)))
+    results = list(decontaminate(documents, looked_for))
+    assert results == [result for one in documents for result in decontaminate([one], looked_for)]
+    for paragraphs, (kept, removals, hits) in zip(texts, results, strict=True):
+        assert [i for i in paragraphs if i not in asked] == [
+            i for paragraph in kept.text.split("\n\n") for i in range(9) if paragraph == text(i, 25)
+        ]
+        assert [r.paragraph for r in removals] == [n for n, i in enumerate(paragraphs) if i in asked]
+        assert {hit.example for hit in hits} == {f"q{sorted(asked).index(i)}" for i in paragraphs if i in asked}
+
+
+def given_file(path, content):
+    path.write_text(content)
+    return ExampleFile("quiz", str(path), hashlib.sha256(content.encode()).hexdigest())
+
+
+def test_every_text_field_of_a_file_is_an_example(tmp_path):
+    rows = [{"premise": "a b", "hypothesis": "c", "label": 1}, {"premise": "d"}]
+    lines = given_file(tmp_path / "quiz.jsonl", "\n".join(map(json.dumps, rows)))
+    assert list(read_examples(lines)) == [
+        ("quiz.jsonl:1 premise", "a b"),
+        ("quiz.jsonl:1 hypothesis", "c"),
+        ("quiz.jsonl:2 premise", "d"),
+    ]
+    table = given_file(tmp_path / "dev.tsv", 'sentence\tlabel\nsay "no\t0\n')
+    assert list(read_examples(table)) == [("dev.tsv:2 sentence", 'say "no'), ("dev.tsv:2 label", "0")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: ExampleFile("quiz", file.file + "x", file.sha256), "x: missing; expected the examples of quiz"),
+        (lambda file: ExampleFile("quiz", file.file, "0" * 64), "decontaminate.examples: .* expected 0000"),
+    ],
+)
+def test_a_file_that_is_not_the_stated_one_is_refused(tmp_path, change, message):
+    with pytest.raises(BadInput, match=message):
+        list(read_examples(change(given_file(tmp_path / "quiz.txt", "x"))))
+
+
+def test_a_broken_record_of_an_evaluation_set_is_refused_with_its_line(tmp_path):
+    with pytest.raises(BadInput, match=r"quiz.jsonl:2: broken_json"):
+        list(read_examples(given_file(tmp_path / "quiz.jsonl", '{"a": "b"}\n{"a"\n')))

@@ -1,0 +1,114 @@
+"""Of duplicate documents and paragraphs the first by id is kept, and everything is accounted for."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plm_core.corpus.deduplicate import BETWEEN, DeduplicateConfig, deduplicate, paragraphs_of
+from plm_core.corpus.document import Document
+
+WORDS = [f"w{i}" for i in range(500)]
+
+
+def paragraph(seed, length=60, changed=0):
+    draw = random.Random(seed)
+    tokens = [draw.choice(WORDS) for _ in range(length)]
+    for place in range(changed):
+        tokens[place * 20] = f"new{place}"
+    return " ".join(tokens)
+
+
+def document(name, *paragraphs):
+    return Document(name, BETWEEN.join(paragraphs), "s", {"year": 1})
+
+
+def run(corpus, tmp_path_factory, **config):
+    def read():
+        return iter(sorted(corpus, key=lambda d: d.id))
+
+    return list(deduplicate(read, DeduplicateConfig(**config), tmp_path_factory.mktemp("dedup"), "100MB"))
+
+
+def test_a_document_that_repeats_another_is_removed_with_the_one_that_it_repeats(tmp_path_factory):
+    a, b = [paragraph(1), paragraph(2)], [paragraph(3), paragraph(4)]
+    documents = [
+        document("a", *a),
+        document("b", a[0].upper(), a[1]),
+        document("c", paragraph(1, changed=1), a[1]),
+        document("d", *b),
+    ]
+    found = run(documents, tmp_path_factory)
+    assert [d.document for d in found] == [documents[0], *(document(n) for n in "bc"), documents[3]]
+    assert [d.group for d in found] == ["a", "a", "a", "d"]
+    (exact,), (near,) = found[1].removals, found[2].removals
+    assert (exact.document, exact.paragraph, exact.rule, exact.value) == ("b", None, "exact_duplicate", "a")
+    assert exact.text == documents[1].text
+    assert (near.rule, near.value) == ("near_duplicate", "a (similarity 0.98)")
+
+
+def test_a_paragraph_is_kept_where_it_stands_first(tmp_path_factory):
+    once, often = paragraph(1), paragraph(2)
+    documents = [
+        document("b", often, once, paragraph(2, changed=1)),
+        document("a", paragraph(3), often),
+        document("c", often),
+    ]
+    found = run(documents, tmp_path_factory, documents="off")
+    assert [d.document.text for d in found] == [BETWEEN.join([paragraph(3), often]), once, ""]
+    removed = [(r.document, r.paragraph, r.rule, r.value) for d in found for r in d.removals]
+    assert removed == [
+        ("b", 0, "exact_duplicate", "a#1"),
+        ("b", 2, "near_duplicate", "a#1 (similarity 0.96)"),
+        ("c", 0, "exact_duplicate", "a#1"),
+    ]
+
+
+def test_a_removed_document_does_not_take_the_paragraphs_of_others(tmp_path_factory):
+    """The repeated paragraph of a document that goes is not "first": the copy in one that stays is kept."""
+    own, shared = [paragraph(i) for i in range(1, 9)], paragraph(9, 30)
+    documents = [document("a", *own), document("b", *own, shared), document("c", paragraph(20), shared)]
+    found = run(documents, tmp_path_factory)
+    assert found[1].removals[0].rule == "near_duplicate"
+    assert found[2].document == documents[2]
+
+
+def test_documents_may_all_be_kept_on_one_side(tmp_path_factory):
+    documents = [document(name, paragraph(1), paragraph(2)) for name in "abc"]
+    found = run(documents, tmp_path_factory, documents="same_side", paragraphs="off")
+    assert [d.document for d in found] == documents
+    assert {d.group for d in found} == {"a"}
+    off = run(documents, tmp_path_factory, documents="off", paragraphs="off")
+    assert [(d.document, d.group, d.removals) for d in off] == [(d, d.id, []) for d in documents]
+
+
+PARAGRAPHS = st.sampled_from([paragraph(i, length) for i in range(4) for length in (3, 60)] + [paragraph(1, changed=1)])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(PARAGRAPHS, min_size=1, max_size=4), max_size=6), st.randoms(use_true_random=False))
+def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory, texts, shuffle):
+    documents = [document(f"d{i}", *paragraphs) for i, paragraphs in enumerate(texts)]
+    found = run(documents, tmp_path_factory)
+    for before, after in zip(documents, found, strict=True):
+        if after.removals and after.removals[0].paragraph is None:
+            assert (after.document.text, after.removals[0].text) == ("", before.text)
+            continue
+        kept = iter(paragraphs_of(after.document))
+        removed = {r.paragraph: r.text for r in after.removals}
+        pieces = [removed[i] if i in removed else next(kept) for i in range(len(paragraphs_of(before)))]
+        assert pieces == paragraphs_of(before)
+        assert next(kept, None) is None
+    kept_texts = [text for d in found for text in paragraphs_of(d.document)]
+    assert len(set(kept_texts)) == len(kept_texts)
+    mixed = list(documents)
+    shuffle.shuffle(mixed)
+    assert run(mixed, tmp_path_factory) == found
+
+
+def test_an_unknown_action_is_refused_by_name():
+    from plm_core.config import BadInput, from_dict
+
+    with pytest.raises(BadInput, match=r"deduplicate.documents: found the text 'keep_all'; expected one of keep_one"):
+        from_dict(DeduplicateConfig, {"documents": "keep_all"}, "deduplicate")

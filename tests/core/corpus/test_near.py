@@ -1,0 +1,139 @@
+"""Near-duplicates are found, whatever the order of the texts, and what is found is near."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plm_core.corpus.near import Similarity, find_duplicates
+from plm_core.corpus.shingles import words
+
+VOCABULARY = [f"w{i}" for i in range(2000)]
+
+
+def find(texts, tmp_path_factory, similarity=Similarity(), memory="100MB"):  # noqa: B008
+    return find_duplicates(texts, similarity, tmp_path_factory.mktemp("near"), memory)
+
+
+def jaccard(a, b, n=5):
+    """The definition, by sets of tuples and no hash."""
+
+    def shingles(text):
+        tokens = text.split()
+        return {tuple(tokens[i : i + n]) for i in range(max(1, len(tokens) - n + 1))}
+
+    one, other = shingles(a), shingles(b)
+    return len(one & other) / len(one | other)
+
+
+def sentence(draw, length=120):
+    return [draw.choice(VOCABULARY) for _ in range(length)]
+
+
+def planted(draw, count):
+    """Pairs of a text and a copy with some words changed, from equal to quite different."""
+    for _ in range(count):
+        tokens = sentence(draw)
+        copy = list(tokens)
+        for place in draw.sample(range(len(tokens)), draw.randrange(5)):
+            copy[place] = draw.choice(VOCABULARY)
+        yield " ".join(tokens), " ".join(copy)
+
+
+def test_planted_pairs_are_found_and_nothing_else(tmp_path_factory):
+    draw = random.Random(5)
+    pairs = list(planted(draw, 600))
+    texts = [text for pair in pairs for text in pair]
+    found = find(texts, tmp_path_factory)
+    truth = np.array([jaccard(*pair) for pair in pairs])
+    joined = found.original[1::2] == found.original[::2]
+    assert (truth >= 0.8).sum() > 200
+    assert (truth < 0.75).sum() > 50
+    # 1 - (1 - s^5)^16 is .998 at .8: of so many, a handful may be missed.
+    assert joined[truth >= 0.8].mean() >= 0.97
+    # Candidates are compared exactly: none is below the threshold, and what is said of it is its similarity.
+    assert truth[joined].min() >= 0.75
+    assert found.similarity[1::2][joined] == pytest.approx(truth[joined])
+    # No text is joined with one of another pair.
+    assert ((found.original // 2) == np.arange(len(texts)) // 2).all()
+
+
+def test_exact_copies_differ_in_case_and_white_space_at_most(tmp_path_factory):
+    texts = ["One two three.", "four", "one  TWO\nthree.", "One two three!", "", "...", "", "!!!"]
+    found = find(texts, tmp_path_factory)
+    assert found.original.tolist() == [0, 1, 0, 0, 4, 5, 4, 7]
+    assert found.exact.tolist() == [True, True, True, False, True, True, True, True]
+    assert found.similarity.tolist() == [1.0] * 8
+
+
+def test_a_chain_of_near_duplicates_is_one_group_and_the_first_is_its_original(tmp_path_factory):
+    draw = random.Random(3)
+    tokens = sentence(draw, 200)
+    chain = [" ".join(tokens)]
+    for step in range(5):
+        for place in range(30 * step, 30 * step + 30, 10):
+            tokens[place] = draw.choice(VOCABULARY)
+        chain.append(" ".join(tokens))
+    assert jaccard(chain[0], chain[-1]) < 0.75
+    texts = [" ".join(sentence(draw)), *reversed(chain)]
+    found = find(texts, tmp_path_factory)
+    assert found.original.tolist() == [0] + [1] * 6
+    assert found.similarity[-1] == pytest.approx(jaccard(chain[0], chain[-1]))
+
+
+def test_many_copies_cost_no_pair_of_all_with_all_and_are_one_group(tmp_path_factory):
+    """A bucket of n texts gives some 5 n pairs: 3,000 texts that are all alike are done in seconds, not 4.5 M pairs."""
+    draw = random.Random(2)
+    tokens = sentence(draw, 100)
+    texts = [" ".join([*tokens, f"copy{i}"]) for i in range(3000)]
+    assert (find(texts, tmp_path_factory).original == 0).all()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False))
+def test_groups_do_not_depend_on_the_order_of_texts(tmp_path_factory, shuffle):
+    draw = random.Random(7)
+    texts = [text for pair in planted(draw, 30) for text in pair] + ["short", "Short", ""]
+    order = list(range(len(texts)))
+    shuffle.shuffle(order)
+
+    def groups(found, rows):
+        together = {}
+        for row, original in zip(rows, found.original.tolist(), strict=True):
+            together.setdefault(original, set()).add(row)
+        return {frozenset(group) for group in together.values()}
+
+    straight = find(texts, tmp_path_factory)
+    mixed = find([texts[row] for row in order], tmp_path_factory)
+    assert groups(straight, range(len(texts))) == groups(mixed, order)
+    assert all(mixed.original <= np.arange(len(texts)))
+
+
+def test_a_small_memory_gives_the_same(tmp_path_factory):
+    draw = random.Random(11)
+    texts = [text for pair in planted(draw, 2000) for text in pair]
+    small, large = (find(texts, tmp_path_factory, memory=memory) for memory in ("25MB", "1GB"))
+    for name in ("original", "similarity", "exact"):
+        assert (getattr(small, name) == getattr(large, name)).all()
+
+
+def test_no_text_and_no_words_are_nothing_special(tmp_path_factory):
+    assert find([], tmp_path_factory).original.tolist() == []
+    assert find(["..."], tmp_path_factory).original.tolist() == [0]
+
+
+def test_the_definition_of_the_test_is_that_of_the_code():
+    a, b = "the cat sat on the mat today", "a cat sat on the mat today"
+    one, other = (set(words([text]).shingles(5).hashes.tolist()) for text in (a, b))
+    assert len(one & other) / len(one | other) == jaccard(a, b) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"threshold": 0.0}, "threshold: 0.0"), ({"threshold": 1.1}, "threshold: 1.1"), ({"bands": 0}, "bands: 0")],
+)
+def test_a_similarity_that_makes_no_sense_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        Similarity(**values)

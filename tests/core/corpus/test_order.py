@@ -1,0 +1,47 @@
+"""Documents come sorted by their ids, from memory or from runs on the disk, and a few of them are in memory."""
+
+import subprocess
+import sys
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plm_core.corpus.document import Document
+from plm_core.corpus.order import Sorter
+
+IDS = st.lists(st.text(alphabet="aB19é日𝔘/", min_size=1), unique=True)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(IDS, st.integers(1, 50))
+def test_documents_come_in_the_order_of_their_ids(tmp_path_factory, ids, limit):
+    documents = [Document(name, "x" * (i % 7), "s", {"n": i}) for i, name in enumerate(ids)]
+    sorter = Sorter(tmp_path_factory.mktemp("runs"), limit)
+    for document in documents:
+        sorter.add(document)
+    assert list(sorter.documents()) == sorted(documents, key=lambda d: d.id)
+
+
+PROGRAM = """
+import random, resource, sys
+from pathlib import Path
+from plm_core.corpus.document import Document, write_documents
+from plm_core.corpus.order import Sorter
+draw, sorter = random.Random(1), Sorter(Path(sys.argv[1]), 8_000_000)
+for i in range(int(sys.argv[2])):
+    sorter.add(Document(str(draw.random()), draw.randbytes(5_000).hex(), "s"))
+print(write_documents(Path(sys.argv[1]) / "out.parquet", sorter.documents()))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_documents(tmp_path):
+    """10 MB and 80 MB of text are sorted in 8 million characters of memory; the rest is of a process with Arrow."""
+    peaks = []
+    for count in (1000, 8000):
+        (tmp_path / str(count)).mkdir()
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / str(count)), str(count)]
+        written, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert int(written) == count
+        peaks.append(int(peak))
+    assert peaks[1] - peaks[0] < 60, peaks
