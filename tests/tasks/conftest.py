@@ -9,7 +9,7 @@ def built(tmp_path_factory, documents):
     """The whole graph, run once by a real ``dvc repro``. Not to be written to."""
     project = Project(source(tmp_path_factory.mktemp("built") / "project"))
     write_data(project.root / "data", documents)
-    project.change(ingest__id_field="key")
+    project.change(sources__own__id_field="key")
     project.run("dvc", "init", "--no-scm", "--quiet")
     project.run("dvc", "config", "core.analytics", "false")
     project.run("dvc", "config", "core.check_update", "false")

@@ -15,7 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SMALL = {
     "models": ["gpt"],
-    "ingest": {"source": "folder", "input": "data"},
+    "sources": {"own": {"reader": "folder", "input": "data"}},
     "clean": {"min_words": 2, "max_words": 99},
     "split": {"valid": 0.2, "test": 0.3, "salt": "plm"},
     "tokenizer": {"kind": "bpe", "vocab_size": 307},

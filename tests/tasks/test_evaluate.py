@@ -28,8 +28,8 @@ MODELS = {
 def measured(tmp_path_factory, documents, tokenizer):
     """A project in which every model was measured on three documents. Not to be written to."""
     project = Project(source(tmp_path_factory.mktemp("measured") / "project"))
-    (project.root / "artifacts/corpus/clean").mkdir(parents=True)
-    write_documents(project.root / "artifacts/corpus/clean/test.parquet", documents[:3])
+    (project.root / "artifacts/corpus/splits").mkdir(parents=True)
+    write_documents(project.root / "artifacts/corpus/splits/test.parquet", documents[:3])
     for name, (architecture, objective, sizes) in MODELS.items():
         torch.manual_seed(13)
         model = checkpoint.build(architecture, SHAPE | sizes, name)

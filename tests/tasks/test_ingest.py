@@ -8,7 +8,7 @@ import pytest
 
 from plm_core.corpus.document import read_documents
 
-QUARANTINED = "artifacts/corpus/quarantined.parquet"
+QUARANTINED = "artifacts/corpus/quarantined/own.parquet"
 
 
 def kept(project):
@@ -30,14 +30,14 @@ def test_too_large_a_share_of_bad_records_is_refused_and_they_can_be_looked_at(s
     spoil(small)
     before = small.files()
     assert before.pop(QUARANTINED)
-    _, err = small.run("tasks.ingest", code=2)
+    _, err = small.run("tasks.ingest", "own", code=2)
     after = small.files()
     assert after.pop(QUARANTINED)
     assert after == before
     (line,) = err.splitlines()
     assert line.startswith("error: data/bad.jsonl:2: invalid_utf8 (byte 0xe9 at column 17; expected UTF-8 text)")
-    assert "the first of 2 quarantined records of 40 (5.00%; see artifacts/corpus/quarantined.parquet)" in line
-    assert "at most 0.01 (ingest.max_quarantined)" in line
+    assert "the first of 2 quarantined records of 40 (5.00%; see artifacts/corpus/quarantined/own.parquet)" in line
+    assert "at most 0.01 (sources.own.max_quarantined)" in line
     assert [(row["place"], row["reason"]) for row in kept(small)] == [
         ("data/bad.jsonl:2", "invalid_utf8"),
         ("data/worse.csv:2", "wrong_fields"),
@@ -46,13 +46,13 @@ def test_too_large_a_share_of_bad_records_is_refused_and_they_can_be_looked_at(s
 
 def test_the_share_that_is_allowed_is_quarantined_and_counted(small, documents):
     spoil(small)
-    small.change(ingest__max_quarantined=0.049)
-    small.run("tasks.ingest", code=2)
-    small.change(ingest__max_quarantined=0.05)
-    out, _ = small.run("tasks.ingest")
+    small.change(sources__own__max_quarantined=0.049)
+    small.run("tasks.ingest", "own", code=2)
+    small.change(sources__own__max_quarantined=0.05)
+    out, _ = small.run("tasks.ingest", "own")
     assert "38 documents" in out
     assert "{'invalid_utf8': 1, 'wrong_fields': 1}" in out
-    assert small.metrics("ingest") == {
+    assert small.metrics("ingest-own") == {
         "records_read": 40,
         "documents": 38,
         "bytes": sum(len(d.text.encode()) for d in documents) + len("good"),
@@ -60,27 +60,27 @@ def test_the_share_that_is_allowed_is_quarantined_and_counted(small, documents):
         "quarantined_invalid_utf8": 1,
         "quarantined_wrong_fields": 1,
     }
-    ids = [d.id for d in read_documents(small.root / "artifacts/corpus/raw.parquet")]
-    assert ids == sorted([*(d.id for d in documents), "x"])
+    ids = [d.id for d in read_documents(small.root / "artifacts/corpus/raw/own.parquet")]
+    assert ids == sorted([*(d.id for d in documents), "own/x"])
     assert len(kept(small)) == 2
 
 
 def test_a_failed_dvc_repro_leaves_the_quarantine_to_be_looked_at(small):
     spoil(small)
-    out, err = small.run("dvc", "repro", "ingest", code=255)
-    assert "ingest.max_quarantined" in out + err
+    out, err = small.run("dvc", "repro", "ingest@own", code=255)
+    assert "sources.own.max_quarantined" in out + err
     assert len(kept(small)) == 2
-    small.change(ingest__max_quarantined=0.05)
-    small.run("dvc", "repro", "ingest")
-    assert small.run("dvc", "status", "ingest")[0].count("up to date") == 1
+    small.change(sources__own__max_quarantined=0.05)
+    small.run("dvc", "repro", "ingest@own")
+    assert small.run("dvc", "status", "ingest@own")[0].count("up to date") == 1
 
 
 def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
     for path in (small.root / "data").rglob("*.jsonl"):
         path.unlink()
     (small.root / "data/x.jsonl").write_text("{\n")
-    small.change(ingest__max_quarantined=1.0)
-    _, err = small.run("tasks.ingest", code=2)
+    small.change(sources__own__max_quarantined=1.0)
+    _, err = small.run("tasks.ingest", "own", code=2)
     assert err.startswith("error: data: no document in it")
 
 
@@ -96,10 +96,10 @@ def test_every_record_of_a_damaged_folder_is_a_document_or_quarantined(small, se
             packed = gzip.compress(bytes(broken))[: -draw.randrange(1, 99)]
             (small.root / "data" / f"{name}-{copy}.jsonl").write_bytes(broken)
             (small.root / "data" / f"{name}-{copy}-packed.jsonl.gz").write_bytes(packed)
-    small.change(ingest__max_quarantined=1.0)
-    small.run("tasks.ingest")
-    found = small.metrics("ingest")
-    documents = list(read_documents(small.root / "artifacts/corpus/raw.parquet"))
+    small.change(sources__own__max_quarantined=1.0)
+    small.run("tasks.ingest", "own")
+    found = small.metrics("ingest-own")
+    documents = list(read_documents(small.root / "artifacts/corpus/raw/own.parquet"))
     assert found["records_read"] == found["documents"] + found["quarantined"] == len(documents) + len(kept(small))
     assert found["quarantined"] == sum(v for name, v in found.items() if name.startswith("quarantined_"))
     assert found["quarantined_damaged_file"] == 26

@@ -12,10 +12,27 @@ PARAMETERS = [
     (["tokenizer"], {"tokenizer__kind": "wordpiece"}, "tokenizer.kind: ", "one of bpe, unigram"),
     (["tokenizer"], {"tokenizer__vocab_size": 50_000}, "tokenizer.vocab_size: 50000 is more", "expected at most"),
     (["tokenizer"], {"tokenizer__vocab_size": 7}, "tokenizer.vocab_size: 7 is too small", "more than 264"),
-    (["ingest"], {"ingest__input": "nowhere"}, "nowhere: ", "missing"),
-    (["ingest"], {"ingest__source": "web"}, "ingest.source: found 'web'", "sotu, folder"),
-    (["ingest"], {"ingest__input": "data/*.jsonl"}, "ingest.input: found 'data/*.jsonl'", "ingest.pattern"),
-    (["ingest"], {"ingest__max_quarantined": 1.5}, "ingest.max_quarantined: 1.5 is not between 0 and 1", ""),
+    (["ingest", "own"], {"sources__own__input": "nowhere"}, "nowhere: ", "missing"),
+    (["ingest", "own"], {"sources__own__reader": "web"}, "sources.own.reader: found 'web'", "sotu, bible, hub, folder"),
+    (
+        ["ingest", "own"],
+        {"sources__own__input": "data/*.jsonl"},
+        "sources.own.input: found 'data/*.jsonl'",
+        "in `pattern`",
+    ),
+    (
+        ["ingest", "own"],
+        {"sources__own__max_quarantined": 1.5},
+        "sources.own.max_quarantined: 1.5 is not between 0 and 1",
+        "",
+    ),
+    (["ingest", "other"], {}, "sources.other: no such section in params.yaml", "it has own"),
+]
+SOURCES = [
+    ({"input": "nowhere"}, "nowhere: ", "missing"),
+    ({"reader": "web"}, "sources.own.reader: found 'web'", "sotu, bible, hub, folder"),
+    ({"input": "data/*.jsonl"}, "sources.own.input: found 'data/*.jsonl'", "in `pattern`"),
+    ({"max_quarantined": 1.5}, "sources.own.max_quarantined: 1.5 is not between 0 and 1", ""),
 ]
 TRAININGS = [
     (
@@ -57,6 +74,12 @@ def check(small, command, beginning, more):
 def test_a_wrong_parameter_is_refused_by_its_dotted_name(small, command, changes, beginning, more):
     small.change(**changes)
     check(small, command, beginning, more)
+
+
+@pytest.mark.parametrize(("changes", "beginning", "more"), SOURCES)
+def test_a_wrong_parameter_of_a_source_is_refused_by_its_dotted_name(small, changes, beginning, more):
+    small.change(**{f"sources__own__{name}": value for name, value in changes.items()})
+    check(small, ["ingest", "own"], beginning, more)
 
 
 @pytest.mark.parametrize(("command", "changes", "beginning", "more"), TRAININGS)
@@ -114,14 +137,14 @@ def test_a_folder_without_text_is_refused(small, content, error):
         path.unlink()
     if content is not None:
         (small.root / "data/x.jsonl").write_text(content)
-    assert small.refused("tasks.ingest").startswith(error)
+    assert small.refused("tasks.ingest", "own").startswith(error)
 
 
 @pytest.mark.parametrize(
     ("path", "command"),
     [
-        ("artifacts/corpus/raw.parquet", ["clean"]),
-        ("artifacts/corpus/clean/train.parquet", ["tokenizer"]),
+        ("artifacts/corpus/raw/own.parquet", ["clean"]),
+        ("artifacts/corpus/splits/train.parquet", ["tokenizer"]),
         ("artifacts/tokenizer/tokenizer.model", ["pack"]),
         ("artifacts/tokens/train/shard-00000.bin", ["pretrain", "gpt"]),
         ("artifacts/models/gpt/model.safetensors", ["evaluate", "gpt"]),
@@ -135,8 +158,8 @@ def test_a_damaged_file_is_refused_by_name(small, path, command):
 
 
 def test_a_missing_input_is_refused_by_name(small):
-    (small.root / "artifacts/corpus/raw.parquet").unlink()
-    assert small.refused("tasks.clean").startswith("error: artifacts/corpus/raw.parquet: missing")
+    (small.root / "artifacts/corpus/raw/own.parquet").unlink()
+    assert small.refused("tasks.clean").startswith("error: artifacts/corpus/raw/own.parquet: missing")
 
 
 def test_a_store_of_another_tokenizer_is_refused(small):

@@ -51,10 +51,10 @@ def test_one_changed_parameter_reruns_its_stage_and_those_after_it_only(small):
 
 def test_the_corpus_is_split_and_every_document_and_paragraph_is_somewhere(built, documents):
     splits = [
-        list(read_documents(built.root / f"artifacts/corpus/clean/{n}.parquet")) for n in ("train", "valid", "test")
+        list(read_documents(built.root / f"artifacts/corpus/splits/{n}.parquet")) for n in ("train", "valid", "test")
     ]
     assert sorted(d.id for split in splits for d in split) == sorted(d.id for d in documents)
-    assert list(read_documents(built.root / "artifacts/corpus/raw.parquet")) != []
+    assert list(read_documents(built.root / "artifacts/corpus/raw/own.parquet")) != []
     found, cleaned = built.metrics("ingest"), built.metrics("clean")
     size = sum(len(d.text.encode()) for d in documents)
     assert found == {"records_read": 37, "documents": 37, "bytes": size, "quarantined": 0}
@@ -65,7 +65,7 @@ def test_the_corpus_is_split_and_every_document_and_paragraph_is_somewhere(built
 
 def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
     evidence, found = rows(built, "artifacts/evidence/gpt/likelihood.csv"), built.metrics("evaluate-gpt")
-    texts = {d.id: d.text for d in read_documents(built.root / "artifacts/corpus/clean/test.parquet")}
+    texts = {d.id: d.text for d in read_documents(built.root / "artifacts/corpus/splits/test.parquet")}
     assert {row["id"]: row["sha256"] for row in evidence} == {
         i: hashlib.sha256(text.encode()).hexdigest() for i, text in texts.items()
     }
@@ -110,7 +110,7 @@ def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(bui
 
 def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
     """By hand, one after the other, over the files of `dvc repro`; trainings and evaluations have their own tests."""
-    for command in (["ingest"], ["clean"], ["tokenizer"], ["pack"], ["report"]):
+    for command in (["ingest", "own"], ["clean"], ["deduplicate"], ["tokenizer"], ["pack"], ["report"]):
         small.run(f"tasks.{command[0]}", *command[1:])
     assert small.files() == built.files()
 

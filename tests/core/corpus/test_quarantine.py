@@ -25,7 +25,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read(path, **fields):
-    return list(open_source(IngestConfig("folder", str(path), **fields)))
+    return list(open_source("own", IngestConfig("folder", str(path), **fields)))
 
 
 def zstd(data):
@@ -392,7 +392,7 @@ import sys
 from plm_core.corpus.sources import IngestConfig, open_source
 
 def read(path, limit):
-    stream = open_source(IngestConfig("folder", path, max_record_bytes=limit))
+    stream = open_source("own", IngestConfig("folder", path, max_record_bytes=limit))
     return [getattr(record, "reason", "document") for record in stream]
 
 def peak():

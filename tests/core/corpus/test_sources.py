@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,10 +20,12 @@ from plm_core.corpus.sources import IngestConfig, open_source
 MANIFEST = "plm_core/corpus/sources/sotu.json"
 
 
-def read(path, source="folder", **fields):
-    found = list(open_source(IngestConfig(source, str(path), **fields)))
+def read(path, reader="folder", **fields):
+    """The documents of the source "folder", its name in front of their ids taken away."""
+    found = list(open_source("folder", IngestConfig(reader, str(path), **fields)))
     assert [record for record in found if not isinstance(record, Document)] == []
-    return found
+    assert all(document.id.startswith("folder/") for document in found)
+    return [replace(document, id=document.id.removeprefix("folder/")) for document in found]
 
 
 def refusal(path, **fields):
@@ -191,7 +194,7 @@ def test_a_pattern_chooses_among_the_files_of_the_folder(tmp_path):
         "x.jsonl#1",
     ]
     assert [d.id for d in read(tmp_path, pattern="a/*.gz")] == ["a/y.jsonl#1"]
-    assert "ingest.pattern '*.csv'" in refusal(tmp_path, pattern="*.csv")
+    assert "pattern '*.csv'" in refusal(tmp_path, pattern="*.csv")
 
 
 def test_files_of_other_kinds_are_counted_in_a_warning(tmp_path):
@@ -205,22 +208,22 @@ def test_an_input_that_is_missing_or_holds_nothing_is_named(tmp_path):
     assert refusal(tmp_path / "nowhere").startswith(f"{tmp_path / 'nowhere'}: does not exist")
     assert refusal(tmp_path).startswith(f"{tmp_path}: nothing to read")
     (tmp_path / "x.pdf").write_text("x")
-    assert "ingest.input" in refusal(tmp_path)
-    assert "ingest.input" in refusal(tmp_path / "x.pdf")
+    assert "input of the source" in refusal(tmp_path)
+    assert "input of the source" in refusal(tmp_path / "x.pdf")
     (tmp_path / "x.jsonl").write_text("\n")
     with pytest.warns(UserWarning, match="pdf"):
         assert read(tmp_path) == []
 
 
 def test_an_unknown_source_is_refused():
-    with pytest.raises(ValueError, match=r"^source: found 'web'; expected one of sotu, folder"):
+    with pytest.raises(ValueError, match=r"^reader: found 'web'; expected one of sotu, bible, hub, folder"):
         IngestConfig("web", "x")
 
 
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"input": "data/**/*.jsonl.gz"}, "input: found .* ingest.pattern"),
+        ({"input": "data/**/*.jsonl.gz"}, "input: found .* in `pattern`"),
         ({"pattern": ""}, "pattern: found ''"),
         ({"pattern": "../*"}, "pattern: found"),
         ({"pattern": "/etc/*"}, "pattern: found"),
@@ -231,7 +234,7 @@ def test_an_unknown_source_is_refused():
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(fields, error):
     with pytest.raises(ValueError, match=f"^{error}"):
-        IngestConfig(**{"source": "folder", "input": "x"} | fields)
+        IngestConfig(**{"reader": "folder", "input": "x"} | fields)
 
 
 def test_reading_needs_no_network(project, tmp_path):
