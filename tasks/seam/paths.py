@@ -3,10 +3,11 @@
 from pathlib import Path
 
 ARTIFACTS = Path("artifacts")
-RAW = ARTIFACTS / "corpus/raw.parquet"
+RAW = ARTIFACTS / "corpus/raw"
 QUARANTINED = ARTIFACTS / "corpus/quarantined.parquet"
+CLEAN = ARTIFACTS / "corpus/clean.parquet"
 CORPUS = ARTIFACTS / "corpus/clean"
-REMOVED = ARTIFACTS / "corpus/removed.parquet"
+REMOVED = ARTIFACTS / "corpus/removed"
 TOKENIZER = ARTIFACTS / "tokenizer"
 TOKENS = ARTIFACTS / "tokens"
 MODELS = ARTIFACTS / "models"
