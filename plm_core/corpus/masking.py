@@ -13,6 +13,7 @@ other than the North American ones. Four small numbers with dots ("1.2.3.4") are
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["email", "ip", "phone"]
@@ -20,22 +21,37 @@ Kind = Literal["email", "ip", "phone"]
 EMAIL = "email@example.com"
 IPV4 = "192.0.2.1"
 IPV6 = "2001:db8::1"
-PHONE = "+1 202-555-0100"
+PHONE = "(202) 555-0100"
 
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
 # At most 64 characters before the sign (RFC 5321), and only from where they begin: a long run is looked at once.
 _EMAIL = re.compile(rf"(?<![\w.%+-])[\w.%+-]{{1,64}}@(?:{_LABEL}\.)+(?:xn--[\w-]{{1,59}}|[^\W\d_]{{2,63}})")
-_IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|-[^\W\d]|\.\w)")
+_IPV4 = re.compile(r"(?<![\w.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\w|-[^\W\d]|\.\w)")
 _NUMBERED = re.compile(
     r"(?:\b(?:v|ver|version|release|rev|revision|build|sec|section|chapter|clause|article|rule|table|figure)\.?|§) ?$",
     re.IGNORECASE,
 )
 # Addresses of the public Internet begin with 2 or 3 (RFC 4291: 2000::/3), which no "std::vector" does.
 _IPV6 = re.compile(r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,34}(?![\w:])")
-_INTERNATIONAL = re.compile(r"(?<![\w+.,])\+[1-9]\d{0,2}(?:[ ./-]?(?:\(\d{1,4}\)|\d{1,14})){1,6}(?![\w%]|[.,]\d)")
-_NORTH_AMERICAN = re.compile(
-    r"(?<![\w+.,-])(?:1[-. ])?(?:\([2-9]\d{2}\) ?[2-9]\d{2}[-. ]|[2-9]\d{2}([-.])[2-9]\d{2}\1)\d{4}(?![\w%-]|[.,]\d)"
+_NO_MORE = r"(?![\w%]|[.,][0-9])"
+_INTERNATIONAL = re.compile(
+    r"(?<![\w+.,])\+[1-9][0-9]{0,2}(?:[ ./-]?(?:\([0-9]{1,4}\)|[0-9]{1,14})){1,6}" + _NO_MORE,
 )
+_AREA = "[2-9][0-9]{2}"
+_NORTH_AMERICAN = re.compile(
+    rf"(?<![\w+.,-])(?:1[-. ])?(?:\({_AREA}\) ?{_AREA}[-. ]|{_AREA}([-.]){_AREA}\1)[0-9]{{4}}(?!-){_NO_MORE}"
+)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A form in which one kind is written."""
+
+    hint: re.Pattern[str]
+    """Found in every text that holds the form; begins with what is rare, so that a text without it is skipped fast."""
+    pattern: re.Pattern[str]
+    replacement: Callable[[re.Match[str]], str]
+    """What a match becomes: the placeholder, or itself where it is not meant."""
 
 
 def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
@@ -43,22 +59,23 @@ def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
     counts: dict[Kind, int] = {}
     for kind in kinds:
         counts[kind] = 0
-        for pattern, replacement in _PATTERNS[kind]:
-            text, count = _replaced(text, pattern, replacement)
-            counts[kind] += count
+        for form in _FORMS[kind]:
+            if form.hint.search(text):
+                text, count = _replaced(text, form)
+                counts[kind] += count
     return text, counts
 
 
-def _replaced(text: str, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str]) -> tuple[str, int]:
+def _replaced(text: str, form: _Form) -> tuple[str, int]:
     count = 0
 
     def put(found: re.Match[str]) -> str:
         nonlocal count
-        new = replacement(found)
+        new = form.replacement(found)
         count += new != found[0]
         return new
 
-    return pattern.sub(put, text), count
+    return form.pattern.sub(put, text), count
 
 
 def _email(found: re.Match[str]) -> str:
@@ -93,8 +110,14 @@ def _north_american(found: re.Match[str]) -> str:
     return PHONE
 
 
-_PATTERNS: dict[Kind, tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = {
-    "email": ((_EMAIL, _email),),
-    "ip": ((_IPV4, _ipv4), (_IPV6, _ipv6)),
-    "phone": ((_INTERNATIONAL, _international), (_NORTH_AMERICAN, _north_american)),
+_FORMS: dict[Kind, tuple[_Form, ...]] = {
+    "email": (_Form(re.compile("@"), _EMAIL, _email),),
+    "ip": (
+        _Form(re.compile(r"[0-9]\.[0-9]"), _IPV4, _ipv4),
+        _Form(re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, _ipv6),
+    ),
+    "phone": (
+        _Form(re.compile(r"\+[1-9]"), _INTERNATIONAL, _international),
+        _Form(re.compile(r"[0-9]{3}[-. ][0-9]{4}"), _NORTH_AMERICAN, _north_american),
+    ),
 }

@@ -7,13 +7,14 @@ from plm_core.corpus.measures.c4 import TERMINAL
 from plm_core.corpus.measures.gopher import share
 from plm_core.corpus.measures.text import Text
 
+PUNCTUATION = (*TERMINAL, "…")
 SHORT_LINE = 30
 """Characters."""
 
 
 def punctuated_line_share(text: Text) -> float:
     """Share of lines that end with a punctuation mark, an ellipsis too; more than 0.12."""
-    return share(sum(line.endswith(TERMINAL) for line in text.lines), len(text.lines))
+    return share(sum(line.endswith(PUNCTUATION) for line in text.lines), len(text.lines))
 
 
 def short_line_share(text: Text) -> float:
