@@ -1,50 +1,76 @@
-"""Stage clean: paragraphs in normal form, without duplicates, and documents split; what is removed is kept beside."""
+"""Stage clean: the documents of all sources in one order, without what breaks a rule; what is removed is kept."""
 
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 from plm_core.config import BadInput
-from plm_core.corpus.clean import CleanConfig, Removal, clean
-from plm_core.corpus.document import Document, read_documents, write_documents
-from plm_core.corpus.split import SPLITS, SplitConfig, split_of
+from plm_core.corpus.clean import CleanConfig, account, clean_document, counted
+from plm_core.corpus.document import document_writer, merge_documents
+from plm_core.corpus.language import require_known
+from plm_core.corpus.removal import removal_writer
 from tasks.seam import params, paths
 from tasks.seam.stage import main, stage
 
-
-def clean_and_split() -> None:
-    """Read sections ``clean`` and ``split``, write the three splits and the removed paragraphs."""
-    config, shares = params.section("clean", CleanConfig), params.section("split", SplitConfig)
-    with stage("clean", ["clean", "split"], [paths.RAW], paths.METRICS / "clean.json") as run:
-        splits: dict[str, list[Document]] = {name: [] for name in SPLITS}
-        removals: list[Removal] = []
-        for document, removed in clean(read_documents(paths.RAW), config):
-            removals += removed
-            if document.text:
-                splits[split_of(document.id, shares)].append(document)
-        for name, documents in splits.items():
-            if not documents:
-                raise BadInput(
-                    f"split.{'valid' if name == 'train' else name}: no document falls on the side {name!r}; expected "
-                    "at least one: ingest more documents, change the shares, or loosen `clean`"
-                )
-        for name, documents in splits.items():
-            run.metrics[f"{name}_documents"] = write_documents(paths.CORPUS / f"{name}.parquet", documents)
-            run.metrics[f"{name}_bytes"] = sum(len(d.text.encode()) for d in documents)
-        write_documents(paths.REMOVED, (_as_document(removal) for removal in removals))
-        rules = Counter(removal.rule for removal in removals)
-        run.metrics |= {f"removed_{rule}": rules[rule] for rule in ("too_short", "too_long", "duplicate")}
-        run.outputs += [paths.CORPUS, paths.REMOVED]
-        kept = ", ".join(f"{name} {len(documents)}" for name, documents in splits.items())
-        print(f"documents: {kept}; paragraphs removed: {dict(rules)}")
+REMOVED = paths.REMOVED / "clean.parquet"
 
 
-def _as_document(removal: Removal) -> Document:
-    metadata: dict[str, str | int] = {
-        "document": removal.document,
-        "paragraph": removal.paragraph,
-        "value": removal.value,
-    }
-    return Document(f"{removal.document}#{removal.paragraph}", removal.text, removal.rule, metadata)
+def clean() -> None:
+    """Read section ``clean`` and the names of the sources, write the clean corpus in the order of the ids and what was removed, and count both."""
+    config = params.section("clean", CleanConfig)
+    if config.languages is not None:
+        require_known(config.languages)
+    with stage("clean", ["clean"], [paths.RAW], paths.METRICS / "clean.json") as run:
+        counts: dict[str, Counter[str]] = {}
+        with document_writer(paths.CLEAN) as kept:
+            with removal_writer(REMOVED) as removals:
+                for document in merge_documents(_sources()):
+                    cleaned = clean_document(document, config)
+                    for removal in cleaned.removals:
+                        removals.write(removal)
+                    if cleaned.document is not None:
+                        kept.write(cleaned.document)
+                    counts.setdefault(document.source, Counter()).update(account(document, cleaned))
+            total = sum(counts.values(), Counter())
+            _require_some(total)
+        run.metrics |= _metrics(total, counts, config)
+        run.outputs += [paths.CLEAN, REMOVED]
+        print(
+            f"documents: {total['kept_documents']} of {total['read_documents']}, "
+            f"paragraphs: {total['kept_paragraphs']} of {total['read_paragraphs']}; removed: {_removed(total)}"
+        )
+
+
+def _sources() -> list[Path]:
+    """The files of the sources that the parameters name; one that is there of another source would be in the corpus."""
+    expected = {paths.RAW / f"{name}.parquet" for name in params.read("sources")}
+    if others := sorted(set(paths.RAW.glob("*.parquet")) - expected):
+        raise BadInput(f"{others[0]}: is of no source in the parameters (sources); delete it, or name its source")
+    return sorted(expected)
+
+
+def _metrics(total: Counter[str], counts: Mapping[str, Counter[str]], config: CleanConfig) -> dict[str, int]:
+    """All counts, zeros too; then those of each source that are not zero, as ``<source>/<name>``."""
+    names = counted(config) + sorted(name for name in total if name.startswith("language_"))
+    metrics = {name: total[name] for name in names}
+    for source in sorted(counts):
+        metrics |= {f"{source}/{name}": counts[source][name] for name in names if counts[source][name]}
+    return metrics
+
+
+def _removed(total: Counter[str]) -> dict[str, int]:
+    rules = [name for name in sorted(total) if name.startswith("removed_") and name.count("_") > 1]
+    return {name.removeprefix("removed_"): total[name] for name in rules}
+
+
+def _require_some(total: Counter[str]) -> None:
+    """The removals are written by then, so that people can look at what was removed."""
+    if not total["kept_documents"]:
+        raise BadInput(
+            f"clean: no document is left of {total['read_documents']} (removed: {_removed(total)}; see {REMOVED}); "
+            "expected at least one: loosen the rules"
+        )
 
 
 if __name__ == "__main__":
-    main(clean_and_split)
+    main(clean)

@@ -1,74 +1,167 @@
-"""Cleaning: normal form, length rule, exact deduplication of paragraphs, each removal with its reason.
+"""Cleaning: normal form, masking, rules for paragraphs and documents, each removal with what was measured.
 
-Used by the clean stage. Nothing vanishes: a paragraph that is not kept comes out as a ``Removal``.
+Used by the clean stage. A document is cleaned by itself, a function of its text and the parameters: documents can be
+cleaned in any order and side by side. Nothing vanishes: what is not kept comes out as a ``Removal``.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import difflib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
-from plm_core.files import sha256_text
+from plm_core.corpus.language import LanguageConfig, language_of
+from plm_core.corpus.masking import Kind, mask
+from plm_core.corpus.measures import MEASURES
+from plm_core.corpus.measures.text import Text
+from plm_core.corpus.normalize import normalize, paragraphs
+from plm_core.corpus.removal import Removal
+
+EMPTY = "empty"
+"""The rule by which a document goes none of whose paragraphs is kept."""
+LANGUAGE = "language"
+"""The rule by which a document goes whose language is not to be kept."""
+WITH_DOCUMENT = "with_document"
+"""What stands for a rule in the count of paragraphs that went because their document did."""
+LANGUAGE_KEY = "detected_language"
+"""The name of the language in a document's metadata; a source's own field of this name stays as it is."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a measure may be; the ends are allowed."""
+
+    min: float | None = None
+    """A text with less is removed."""
+    max: float | None = None
+    """A text with more is removed."""
+
+    def __post_init__(self) -> None:
+        if self.min is None and self.max is None:
+            raise ValueError("min: missing, and max too; expected at least one of them")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min: {self.min} is more than max ({self.max}); expected a number that can be met")
 
 
 @dataclass(frozen=True)
 class CleanConfig:
-    """Section ``clean`` of the parameters."""
+    """Section ``clean`` of the parameters. A measure (``plm_core/corpus/measures``) that is named is a rule."""
 
-    min_words: int
-    """A paragraph with fewer words (separated by white space) is removed: headings, page numbers."""
-    max_words: int
-    """A paragraph with more words is removed: tables and dumps that lost their line ends."""
+    paragraphs: dict[str, Bounds] = field(default_factory=dict)
+    """By measure: a paragraph outside the bounds is removed. The first rule that is broken is its reason."""
+    documents: dict[str, Bounds] = field(default_factory=dict)
+    """By measure: a document is removed when what is left of it is outside the bounds."""
+    languages: LanguageConfig | None = None
+    """Which languages are kept, looked at before the rules for documents; null: any, and none is looked for."""
+    mask: tuple[Kind, ...] = ()
+    """What is masked, before anything is measured: email, ip, phone (``plm_core/corpus/masking.py``)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_words <= self.max_words:
-            raise ValueError(f"min_words: {self.min_words} is not between 0 and max_words ({self.max_words})")
+        for level, rules in (("paragraphs", self.paragraphs), ("documents", self.documents)):
+            for name in rules:
+                if name not in MEASURES:
+                    close = difflib.get_close_matches(name, MEASURES, n=1)
+                    hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(MEASURES)}"
+                    raise ValueError(f"{level}.{name}: unknown measure; {hint}")
+        if len(set(self.mask)) < len(self.mask):
+            raise ValueError(f"mask: {', '.join(self.mask)}; expected each kind once")
 
 
 @dataclass(frozen=True)
-class Removal:
-    """A paragraph that was not kept."""
+class Cleaned:
+    """What became of a document."""
 
-    document: str
-    """The id of its document."""
-    paragraph: int
-    """Its position there, from 0."""
-    rule: str
-    """``too_short``, ``too_long`` or ``duplicate``."""
-    value: str
-    """What the rule measured: the number of words, or where the kept copy stands (document id # paragraph)."""
-    text: str
-    """The paragraph, in normal form."""
+    document: Document | None
+    """What is left of it, or None: then the last removal is the document's."""
+    removals: list[Removal]
+    """Its paragraphs that were removed, by their places, and then itself when it was removed."""
+    paragraphs: int
+    """How many it had."""
+    masked: Mapping[Kind, int]
+    """How often each kind was masked in it, in what was removed too."""
+    language: str | None
+    """The code of the language found; None: none was looked for."""
 
 
-def clean(documents: Iterable[Document], config: CleanConfig) -> Iterator[tuple[Document, list[Removal]]]:
-    """Yield each document with the paragraphs that it keeps (maybe none: then its text is empty), and its removals.
+def clean_document(document: Document, config: CleanConfig) -> Cleaned:
+    """Apply the rules to a document, on which alone the result depends."""
+    text, masked = mask(normalize(document.text), config.mask)
+    parts = paragraphs(text)
+    kept, removals = [], []
+    for place, part in enumerate(parts):
+        broken = broken_rule(part, config.paragraphs)
+        if broken:
+            removals.append(Removal(document.id, place, document.source, *broken, part))
+        else:
+            kept.append(part)
+    left = "\n\n".join(kept)
+    broken, language = (EMPTY, f"0 of {len(parts)} paragraphs kept"), None
+    if kept:
+        broken, language = _language_rule(left, config.languages)
+        broken = broken or broken_rule(left, config.documents)
+    if broken:
+        removals.append(Removal(document.id, None, document.source, *broken, left))
+        return Cleaned(None, removals, len(parts), masked, language)
+    found: dict[str, str | int] = {} if language is None else {LANGUAGE_KEY: language}
+    cleaned = Document(document.id, left, document.source, found | document.metadata)
+    return Cleaned(cleaned, removals, len(parts), masked, language)
 
-    The first copy of a paragraph is kept, in the order of the documents: give them sorted by id, and the result
-    does not depend on the order in which a source delivers.
+
+def account(document: Document, cleaned: Cleaned) -> Counter[str]:
+    """What a document adds to the counts of the corpus, by name.
+
+    Documents, paragraphs and bytes (UTF-8) read and kept; documents and paragraphs removed, all and by rule. Read is
+    kept and removed, and removed is the sum of the rules. Then what was masked, and the language found.
     """
-    first: dict[str, str] = {}
-    for document in documents:
-        kept: list[str] = []
-        removals: list[Removal] = []
-        for position, text in enumerate(paragraphs(normalize(document.text))):
-            rule, value = _judge(text, config)
-            if rule is None:
-                place = f"{document.id}#{position}"
-                # 16 bytes of digest instead of the paragraph: memory grows with the count, not with the text.
-                original = first.setdefault(sha256_text(duplicate_key(text))[:32], place)
-                rule, value = (None, "") if original == place else ("duplicate", original)
-            if rule is None:
-                kept.append(text)
-            else:
-                removals.append(Removal(document.id, position, rule, value, text))
-        yield Document(document.id, "\n\n".join(kept), document.source, document.metadata), removals
+    by_rule = [("documents" if r.paragraph is None else "paragraphs", r.rule) for r in cleaned.removals]
+    left = cleaned.paragraphs - sum(level == "paragraphs" for level, _ in by_rule)
+    counts = Counter({"read_documents": 1, "read_paragraphs": cleaned.paragraphs})
+    counts["read_bytes"] = len(document.text.encode())
+    if cleaned.document is None:
+        by_rule += [("paragraphs", WITH_DOCUMENT)] * left
+    else:
+        counts |= {"kept_documents": 1, "kept_paragraphs": left}
+        counts["kept_bytes"] = len(cleaned.document.text.encode())
+    for level, rule in by_rule:
+        counts[f"removed_{level}"] += 1
+        counts[f"removed_{level}_{rule}"] += 1
+    counts.update({f"masked_{kind}": count for kind, count in cleaned.masked.items()})
+    if cleaned.language is not None:
+        counts[f"language_{cleaned.language}"] += 1
+    return counts
 
 
-def _judge(text: str, config: CleanConfig) -> tuple[str | None, str]:
-    words = len(text.split())
-    if words < config.min_words:
-        return "too_short", str(words)
-    if words > config.max_words:
-        return "too_long", str(words)
-    return None, ""
+def counted(config: CleanConfig) -> list[str]:
+    """The names of all counts with these parameters, in order, without those of the languages found."""
+    levels = {"documents": [EMPTY, *config.documents], "paragraphs": [*config.paragraphs, WITH_DOCUMENT]}
+    if config.languages is not None:
+        levels["documents"].insert(1, LANGUAGE)
+    names = [f"{what}_{unit}" for what in ("read", "kept") for unit in ("documents", "paragraphs", "bytes")]
+    for level, rules in levels.items():
+        names += [f"removed_{level}", *(f"removed_{level}_{rule}" for rule in rules)]
+    return names + [f"masked_{kind}" for kind in config.mask]
+
+
+def broken_rule(text: str, rules: Mapping[str, Bounds]) -> tuple[str, str] | None:
+    """The first rule that the text breaks, with the value and the bound (``3 < min 4``); None: it breaks none."""
+    measured = Text(text)
+    for name, bounds in rules.items():
+        value = MEASURES[name](measured)
+        if bounds.min is not None and value < bounds.min:
+            return name, f"{_number(value)} < min {_number(bounds.min)}"
+        if bounds.max is not None and value > bounds.max:
+            return name, f"{_number(value)} > max {_number(bounds.max)}"
+    return None
+
+
+def _language_rule(text: str, config: LanguageConfig | None) -> tuple[tuple[str, str] | None, str | None]:
+    if config is None:
+        return None, None
+    language, confidence = language_of(text, config.min_confidence)
+    if language in config.keep:
+        return None, language
+    return (LANGUAGE, f"{language} {confidence:.3f}; expected {', '.join(config.keep)}"), language
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else format(value, ".6g")

@@ -1,8 +1,9 @@
 """A document and its table on disk: Parquet with the columns id, text, source, metadata. Read by every data stage."""
 
 import contextlib
+import heapq
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +59,23 @@ def read_documents(path: Path) -> Iterator[Document]:
         except (TypeError, ValueError) as error:
             raise BadInput(f"{path}: damaged metadata of {row['id']!r} ({error}); {RESTORE}") from error
         yield Document(row["id"], row["text"], row["source"], metadata)
+
+
+def merge_documents(paths: Sequence[Path]) -> Iterator[Document]:
+    """Yield the documents of several files, each sorted by id, in the order of their ids, holding a few of each.
+
+    Raises:
+        BadInput: as ``read_documents``, or an id does not come after the one before.
+    """
+    last: str | None = None
+    for document in heapq.merge(*map(read_documents, paths), key=lambda document: document.id):
+        if last is not None and document.id <= last:
+            names = ", ".join(map(str, paths))
+            raise BadInput(
+                f"{names}: the id {document.id!r} comes after {last!r}; expected unique ids in order; {RESTORE}"
+            )
+        last = document.id
+        yield document
 
 
 def _row(document: Document) -> dict[str, str]:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = {
     "models": ["gpt"],
     "sources": {"own": {"reader": "folder", "input": "data"}},
-    "clean": {"min_words": 2, "max_words": 99},
+    "clean": {"paragraphs": {"words": {"min": 2, "max": 99}}},
     "split": {"valid": 0.2, "test": 0.3, "salt": "plm"},
     "tokenizer": {"kind": "bpe", "vocab_size": 307},
     "evaluate": {

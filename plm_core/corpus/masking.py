@@ -1,0 +1,123 @@
+"""Masking: e-mail addresses, IP addresses and telephone numbers become placeholders. An option of the clean stage.
+
+FineWeb masks e-mail addresses and public IPv4 addresses in this way (Penedo et al. 2024, arXiv:2406.17557, section 3.7;
+datatrove's PIIFormatter). Ours are the addresses and the number that nobody has, set aside for examples: RFC 2606,
+RFC 5737, RFC 3849, and 555-0100 in the North American plan. Masked text masks to itself.
+
+Limits. Names, postal addresses, account and passport numbers stay. "name at example dot org" stays. A telephone
+number stays where it looks like any other number: without a plus sign, without an area code, or in national forms
+other than the North American ones. Four small numbers with dots ("1.2.3.4") are an address unless a word such as
+"version" or "section" stands before them.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["email", "ip", "phone"]
+
+EMAIL = "email@example.com"
+IPV4 = "192.0.2.1"
+IPV6 = "2001:db8::1"
+PHONE = "(202) 555-0100"
+
+_LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
+# At most 64 characters before the sign (RFC 5321), and only from where they begin: a long run is looked at once.
+_EMAIL = re.compile(rf"(?<![\w.%+-])[\w.%+-]{{1,64}}@(?:{_LABEL}\.)+(?:xn--[\w-]{{1,59}}|[^\W\d_]{{2,63}})")
+_IPV4 = re.compile(r"(?<![\w.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\w|-[^\W\d]|\.\w)")
+_NUMBERED = re.compile(
+    r"(?:\b(?:v|ver|version|release|rev|revision|build|sec|section|chapter|clause|article|rule|table|figure)\.?|§) ?$",
+    re.IGNORECASE,
+)
+# Addresses of the public Internet begin with 2 or 3 (RFC 4291: 2000::/3), which no "std::vector" does.
+_IPV6 = re.compile(r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,34}(?![\w:])")
+_NO_MORE = r"(?![\w%]|[.,][0-9])"
+_INTERNATIONAL = re.compile(
+    r"(?<![\w+.,])\+[1-9][0-9]{0,2}(?:[ ./-]?(?:\([0-9]{1,4}\)|[0-9]{1,14})){1,6}" + _NO_MORE,
+)
+_AREA = "[2-9][0-9]{2}"
+_NORTH_AMERICAN = re.compile(
+    rf"(?<![\w+.,-])(?:1[-. ])?(?:\({_AREA}\) ?{_AREA}[-. ]|{_AREA}([-.]){_AREA}\1)[0-9]{{4}}(?!-){_NO_MORE}"
+)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A form in which one kind is written."""
+
+    hint: re.Pattern[str]
+    """Found in every text that holds the form; begins with what is rare, so that a text without it is skipped fast."""
+    pattern: re.Pattern[str]
+    replacement: Callable[[re.Match[str]], str]
+    """What a match becomes: the placeholder, or itself where it is not meant."""
+
+
+def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
+    """The text with placeholders, and how many of each of ``kinds`` there are (0 too). No line end comes or goes."""
+    counts: dict[Kind, int] = {}
+    for kind in kinds:
+        counts[kind] = 0
+        for form in _FORMS[kind]:
+            if form.hint.search(text):
+                text, count = _replaced(text, form)
+                counts[kind] += count
+    return text, counts
+
+
+def _replaced(text: str, form: _Form) -> tuple[str, int]:
+    count = 0
+
+    def put(found: re.Match[str]) -> str:
+        nonlocal count
+        new = form.replacement(found)
+        count += new != found[0]
+        return new
+
+    return form.pattern.sub(put, text), count
+
+
+def _email(found: re.Match[str]) -> str:
+    return EMAIL
+
+
+def _ipv4(found: re.Match[str]) -> str:
+    before = found.string[max(0, found.start() - 12) : found.start()]
+    return IPV4 if _public(found[0]) and not _NUMBERED.search(before) else found[0]
+
+
+def _ipv6(found: re.Match[str]) -> str:
+    return IPV6 if _public(found[0]) else found[0]
+
+
+def _public(address: str) -> bool:
+    """Whether it is an address of the public Internet: those of a home, a machine itself or an example say nothing."""
+    try:
+        return ipaddress.ip_address(address).is_global
+    except ValueError:
+        return False
+
+
+def _international(found: re.Match[str]) -> str:
+    """E.164: a plus sign and 8 to 15 digits. Not "+48.858370" (a coordinate), not "+120 000 000" (a sum)."""
+    digits = re.sub(r"\D", "", found[0])
+    decimal = re.fullmatch(r"\+\d+\.\d+", found[0])
+    return PHONE if 8 <= len(digits) <= 15 and not decimal and not digits.endswith("00000") else found[0]
+
+
+def _north_american(found: re.Match[str]) -> str:
+    return PHONE
+
+
+_FORMS: dict[Kind, tuple[_Form, ...]] = {
+    "email": (_Form(re.compile("@"), _EMAIL, _email),),
+    "ip": (
+        _Form(re.compile(r"[0-9]\.[0-9]"), _IPV4, _ipv4),
+        _Form(re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, _ipv6),
+    ),
+    "phone": (
+        _Form(re.compile(r"\+[1-9]"), _INTERNATIONAL, _international),
+        _Form(re.compile(r"[0-9]{3}[-. ][0-9]{4}"), _NORTH_AMERICAN, _north_american),
+    ),
+}
