@@ -16,11 +16,11 @@ REMOVED = paths.REMOVED / "clean.parquet"
 
 
 def clean() -> None:
-    """Read section ``clean`` and the names of the sources, write the clean corpus in the order of the ids and what was removed, and count both."""
+    """Read section ``clean`` and the names of the sources, write the clean corpus and what was removed, count both."""
     config = params.section("clean", CleanConfig)
     if config.languages is not None:
         require_known(config.languages)
-    with stage("clean", ["clean"], [paths.RAW], paths.METRICS / "clean.json") as run:
+    with stage("clean", ["clean", "sources"], [paths.RAW], paths.METRICS / "clean.json") as run:
         counts: dict[str, Counter[str]] = {}
         with document_writer(paths.CLEAN) as kept:
             with removal_writer(REMOVED) as removals:

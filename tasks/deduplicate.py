@@ -123,7 +123,7 @@ def _measured(documents: Iterable[Document], side: str, counts: Counter[str]) ->
         counts[f"{side}_documents"] += 1
         counts[f"{side}_paragraphs"] += len(paragraphs_of(document))
         counts[f"{side}_bytes"] += len(document.text.encode())
-        counts[f"{side}_bytes_{document.source}"] += len(document.text.encode())
+        counts[f"{document.source}/{side}_bytes"] += len(document.text.encode())
         yield document
 
 

@@ -41,7 +41,8 @@ def ingest(name: str) -> None:
                         first = first or record
             _require_enough(section, config, first, refused.count, count + refused.count)
             write_documents(documents, sorter.documents())
-        atomic_text(origin, json.dumps(origin_of(config), indent=2, ensure_ascii=False) + "\n")
+        found = {"records": count + refused.count, "documents": count, "bytes": size}
+        atomic_text(origin, json.dumps(origin_of(config) | found, indent=2, ensure_ascii=False) + "\n")
         run.metrics |= {"records_read": count + refused.count, "documents": count, "bytes": size}
         run.metrics |= {"quarantined": refused.count}
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}

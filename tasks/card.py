@@ -1,0 +1,292 @@
+"""Stage card: the dataset card, from what the stages before it really read, removed and kept.
+
+`artifacts/card/README.md` is in the form of the dataset cards of the Hugging Face hub; `card.json` holds its figures.
+Neither holds a time or a run id: the same corpus gives the same bytes.
+"""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from plm_core.corpus import statistics
+from plm_core.corpus.split import SPLITS
+from plm_core.corpus.statistics import Rule, excerpt
+from plm_core.files import atomic_folder, sha256_path
+from tasks.seam import params, paths
+from tasks.seam.stage import main, stage
+
+SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixture"]
+FILES = [paths.CLEAN, paths.CORPUS, paths.REMOVED, paths.CONTAMINATION, paths.ORIGINS, paths.QUARANTINED]
+METRICS = [paths.METRICS / "clean.json", paths.METRICS / "deduplicate.json"]
+CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+"""The hub's words for numbers of documents; beyond them, powers of ten go on."""
+WORST = 5
+"""How many contaminated examples are shown."""
+COMMON = 12
+"""How many languages are drawn."""
+
+
+def card() -> None:
+    """Read the corpus and what was removed from it, write the card."""
+    with (
+        stage("card", SECTIONS, [*FILES, *METRICS]) as run,
+        atomic_folder(paths.CARD, checksums=False) as folder,
+    ):
+        figures = _figures()
+        (folder / "card.json").write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for name, picture in _pictures(figures).items():
+            (folder / name).write_text(picture, encoding="utf-8")
+        (folder / "README.md").write_text(_markdown(figures), encoding="utf-8")
+        run.outputs.append(paths.CARD)
+        print(f"card: {paths.CARD / 'README.md'}")
+
+
+def _figures() -> dict[str, Any]:
+    """Everything that the card says."""
+    names = sorted(params.read("sources"))
+    splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet") for split in SPLITS}
+    rules = statistics.rules([paths.REMOVED / "clean.parquet", paths.REMOVED / "deduplicate.parquet"])
+    clean = json.loads(METRICS[0].read_text(encoding="utf-8"))
+    languages = {k.removeprefix("language_"): n for k, n in clean.items() if k.startswith("language_")}
+    return {
+        "sources": {name: json.loads((paths.ORIGINS / f"{name}.json").read_text("utf-8")) for name in names},
+        "quarantined": {name: _quarantined(paths.QUARANTINED / f"{name}.parquet") for name in names},
+        "removed": [_removed(rule) for rule in rules],
+        "repeated": _repeated(rules),
+        "contamination": _contamination(),
+        "splits": {split: asdict(statistics.total(by.values())) for split, by in splits.items()},
+        "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
+        "languages": dict(Counter(languages).most_common()),
+        "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
+        "parameters": {section: params.read(section) for section in SECTIONS},
+        "sha256": {path.as_posix(): sha256_path(path) for path in FILES},
+    }
+
+
+def _quarantined(path: Path) -> list[dict[str, Any]]:
+    """Each reason with its count and one place."""
+    reasons: dict[str, dict[str, Any]] = {}
+    for row in pq.read_table(path).to_pylist():
+        reason = reasons.setdefault(row["reason"], {"reason": row["reason"], "records": 0, "example": row})
+        reason["records"] += 1
+    return list(reasons.values())
+
+
+def _removed(rule: Rule) -> dict[str, Any]:
+    examples = [
+        {"document": r.document, "paragraph": r.paragraph, "value": r.value, "text": excerpt(r.text)}
+        for r in rule.examples
+    ]
+    texts = {"texts": rule.by_source.total(), "by_source": dict(sorted(rule.by_source.items())), "bytes": rule.bytes}
+    return {"level": rule.level, "rule": rule.name} | texts | {"examples": examples}
+
+
+def _repeated(rules: Sequence[Rule]) -> list[dict[str, str]]:
+    """Near-duplicates beside the text that was kept."""
+    removed = [example for rule in rules if rule.name == "near_duplicate" for example in rule.examples]
+    kept = {example.value.rpartition(" (similarity ")[0]: example for example in removed}
+    texts = statistics.texts_of(kept, paths.CLEAN)
+    return [
+        {"kept": name, "removed": _place(r.document, r.paragraph), "similarity": r.value.rpartition(" ")[2].rstrip(")")}
+        | {"kept_text": excerpt(texts[name]), "removed_text": excerpt(r.text)}
+        for name, r in kept.items()
+    ]
+
+
+def _contamination() -> dict[str, Any]:
+    rows = pq.read_table(paths.CONTAMINATION).to_pylist()
+    counts = Counter(row["evaluation"] for row in rows)
+    worst = sorted(rows, key=lambda row: (-row["overlap"], row["evaluation"], row["example"], row["document"]))[:WORST]
+    examples = [row | {"text": excerpt(row["text"]), "overlap": round(row["overlap"], 4)} for row in worst]
+    return {"found": dict(sorted(counts.items())), "examples": examples}
+
+
+def _place(document: str, paragraph: int | None) -> str:
+    return document if paragraph is None else f"{document}#{paragraph}"
+
+
+def _markdown(figures: dict[str, Any]) -> str:
+    whole = sum(split["documents"] for split in figures["splits"].values())
+    parts = [
+        _front_matter(figures, whole),
+        "# Dataset card\n\nWritten by the pipeline from what it read, removed and kept; the figures are in `card.json`.",
+        _sources(figures),
+        _accounting(figures),
+        _rules(figures),
+        _duplicates(figures),
+        _contaminated(figures),
+        _splits(figures),
+        "## Lengths\n\n![How many documents and paragraphs have how many words](lengths.svg)",
+        _languages(figures),
+        _digests(figures),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(figures: Mapping[str, Any], documents: int) -> str:
+    """What the hub reads of a card."""
+    category = next((name for most, name in CATEGORIES if documents < most), "n>1M")
+    languages = "".join(f"\n- {code}" for code in figures["languages"]) or " []"
+    licenses = sorted({origin["license"] for origin in figures["sources"].values()})
+    return (
+        f"---\nlanguage:{languages}\nlicense: other\nlicense_name: {json.dumps('; '.join(licenses))}\n"
+        f"size_categories:\n- {category}\ntask_categories:\n- text-generation\n- fill-mask\n---"
+    )
+
+
+def _sources(figures: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            f"`{origin['reader']}`: {_origin(origin)}",
+            origin["license"],
+            f"{origin['records']:,}",
+            f"{origin['documents']:,}",
+            f"{origin['bytes']:,}",
+        ]
+        for name, origin in figures["sources"].items()
+    ]
+    return "## Sources\n\n" + _table(["source", "from", "licence", "records", "documents", "bytes"], rows)
+
+
+def _origin(origin: Mapping[str, Any]) -> str:
+    if "package" in origin:
+        return f"[{origin['package']} {origin['version']}]({origin['homepage']})"
+    if "dataset" in origin:
+        return f"[{origin['dataset']}]({origin['homepage']}) at `{origin['revision']}`"
+    return f"`{origin['input']}`"
+
+
+def _accounting(figures: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            reason["reason"],
+            f"{reason['records']:,}",
+            f"`{reason['example']['place']}`",
+            reason["example"]["detail"],
+        ]
+        for name, reasons in figures["quarantined"].items()
+        for reason in reasons
+    ]
+    bad = sum(int(reason["records"]) for reasons in figures["quarantined"].values() for reason in reasons)
+    records = sum(origin["records"] for origin in figures["sources"].values())
+    text = f"## Quarantine\n\nOf {records:,} records {bad:,} could not be read; they are kept in `{paths.QUARANTINED}`."
+    return f"{text}\n\n{_table(['source', 'reason', 'records', 'first', 'found'], rows)}" if rows else text
+
+
+def _rules(figures: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            rule["level"],
+            f"`{rule['rule']}`",
+            ", ".join(f"{source} {count:,}" for source, count in rule["by_source"].items()),
+            f"{rule['bytes']:,}",
+            _cell(f"{example['value']}: {example['text']}"),
+        ]
+        for rule in figures["removed"]
+        for example in rule["examples"][:1]
+    ]
+    text = f"## Removed\n\nBy the rules of the parameters below; every removed text is kept in `{paths.REMOVED}`."
+    return f"{text}\n\n{_table(['level', 'rule', 'texts', 'bytes', 'first: measured, and text'], rows)}"
+
+
+def _duplicates(figures: Mapping[str, Any]) -> str:
+    rows = [
+        [pair["similarity"], f"`{pair['kept']}`: {_cell(pair['kept_text'])}", _cell(pair["removed_text"])]
+        for pair in figures["repeated"]
+    ]
+    return f"## Near-duplicates, for example\n\n{_table(['similarity', 'kept', 'removed'], rows)}" if rows else ""
+
+
+def _contaminated(figures: Mapping[str, Any]) -> str:
+    found, metrics = figures["contamination"], figures["metrics"]["deduplicate"]
+    counts = ", ".join(f"{name} {count:,}" for name, count in found["found"].items()) or "none"
+    text = (
+        f"## Contamination\n\n{metrics['examples']:,} evaluation examples were looked for "
+        f"({metrics['examples_too_short']:,} more are too short); found, and taken out of the training text: {counts}."
+    )
+    rows = [
+        [f"{e['evaluation']}: `{e['example']}`", f"`{e['document']}`", f"{e['overlap']:.2f}", _cell(e["text"])]
+        for e in found["examples"]
+    ]
+    return f"{text}\n\n{_table(['example', 'in document', 'overlap', 'text'], rows)}" if rows else text
+
+
+def _splits(figures: Mapping[str, Any]) -> str:
+    rows = [
+        [split, *(f"{size[what]:,}" for what in ("documents", "paragraphs", "words", "bytes")), _shares(figures, split)]
+        for split, size in figures["splits"].items()
+    ]
+    return "## Splits\n\n" + _table(["split", "documents", "paragraphs", "words", "bytes", "sources, by bytes"], rows)
+
+
+def _shares(figures: Mapping[str, Any], split: str) -> str:
+    parts = figures["bytes_by_source"][split]
+    return ", ".join(f"{name} {size / sum(parts.values()):.1%}" for name, size in parts.items())
+
+
+def _languages(figures: Mapping[str, Any]) -> str:
+    if not figures["languages"]:
+        return ""
+    counts = ", ".join(f"{code} {count:,}" for code, count in figures["languages"].items())
+    return f"## Languages\n\nOf the documents read, as detected: {counts}.\n\n![Documents by language](languages.svg)"
+
+
+def _digests(figures: Mapping[str, Any]) -> str:
+    rows = [[f"`{path}`", f"`{digest}`"] for path, digest in figures["sha256"].items()]
+    parameters = json.dumps(figures["parameters"], indent=2, ensure_ascii=False)
+    return f"## Digests\n\n{_table(['file or folder', 'sha256'], rows)}\n\n## Parameters\n\n```json\n{parameters}\n```"
+
+
+def _cell(text: str) -> str:
+    """Text that ends no cell and starts no markup."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`").replace("*", "\\*")
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows])
+
+
+def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Histograms as SVG, without a date and with fixed ids."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "plm"
+    from matplotlib import pyplot
+
+    def drawn(figure: Any) -> str:
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+        return text.getvalue()
+
+    pictures = {}
+    figure, both = pyplot.subplots(1, 2, figsize=(9.2, 3.2), layout="constrained")
+    for axes, level in zip(both, ("document", "paragraph"), strict=True):
+        counts = Counter[int]()
+        for split in figures["splits"].values():
+            counts.update({int(bound): count for bound, count in split[f"{level}_words"].items()})
+        bounds = sorted(counts)
+        axes.bar([str(bound) for bound in bounds], [counts[bound] for bound in bounds], color="#3b6ea5")
+        axes.set(xlabel=f"words in a {level}, at most", ylabel=f"{level}s")
+        axes.tick_params(axis="x", labelrotation=45)
+    pictures["lengths.svg"] = drawn(figure)
+    if figures["languages"]:
+        shown = list(figures["languages"].items())[:COMMON]
+        figure, axes = pyplot.subplots(figsize=(4.6, 3.2), layout="constrained")
+        axes.bar([code for code, _ in shown], [count for _, count in shown], color="#3b6ea5")
+        axes.set(xlabel="language (ISO 639-1)", ylabel="documents", yscale="log")
+        pictures["languages.svg"] = drawn(figure)
+    return pictures
+
+
+if __name__ == "__main__":
+    main(card)
