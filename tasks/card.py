@@ -8,7 +8,6 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def _figures() -> dict[str, Any]:
         "removed": [_removed(rule) for rule in rules],
         "repeated": _repeated(rules),
         "contamination": _contamination(),
-        "splits": {split: asdict(statistics.total(by.values())) for split, by in splits.items()},
+        "splits": {split: vars(statistics.total(by.values())) for split, by in splits.items()},
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
         "languages": dict(Counter(languages).most_common()),
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
@@ -115,7 +114,7 @@ def _markdown(figures: dict[str, Any]) -> str:
     whole = sum(split["documents"] for split in figures["splits"].values())
     parts = [
         _front_matter(figures, whole),
-        "# Dataset card\n\nWritten by the pipeline from what it read, removed and kept; the figures are in `card.json`.",
+        "# Dataset card\n\nWritten by the pipeline from what it read, removed and kept. All figures: `card.json`.",
         _sources(figures),
         _accounting(figures),
         _rules(figures),
@@ -165,17 +164,11 @@ def _origin(origin: Mapping[str, Any]) -> str:
 
 def _accounting(figures: Mapping[str, Any]) -> str:
     rows = [
-        [
-            name,
-            reason["reason"],
-            f"{reason['records']:,}",
-            f"`{reason['example']['place']}`",
-            reason["example"]["detail"],
-        ]
+        [name, r["reason"], f"{r['records']:,}", f"`{r['example']['place']}`", _cell(r["example"]["detail"])]
         for name, reasons in figures["quarantined"].items()
-        for reason in reasons
+        for r in reasons
     ]
-    bad = sum(int(reason["records"]) for reasons in figures["quarantined"].values() for reason in reasons)
+    bad = sum(int(r["records"]) for reasons in figures["quarantined"].values() for r in reasons)
     records = sum(origin["records"] for origin in figures["sources"].values())
     text = f"## Quarantine\n\nOf {records:,} records {bad:,} could not be read; they are kept in `{paths.QUARANTINED}`."
     return f"{text}\n\n{_table(['source', 'reason', 'records', 'first', 'found'], rows)}" if rows else text

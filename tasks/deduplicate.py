@@ -8,9 +8,10 @@ from pathlib import Path
 
 from plm_core.config import BadInput
 from plm_core.corpus.decontaminate import DecontaminateConfig, Examples, Hit, decontaminate, hit_writer, read_examples
-from plm_core.corpus.deduplicate import BETWEEN, DeduplicateConfig, Deduplicated, deduplicate, paragraphs_of
+from plm_core.corpus.deduplicate import DeduplicateConfig, Deduplicated, deduplicate
 from plm_core.corpus.document import Document, document_writer, read_documents, write_documents
 from plm_core.corpus.mixture import MixtureConfig, copies, repeats
+from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.removal import Removal, removal_writer
 from plm_core.corpus.split import SPLITS, SplitConfig, split_of
 from plm_core.corpus.tables import RowWriter
@@ -121,7 +122,7 @@ def _mixed(documents: Iterable[Document], mixture: MixtureConfig, unmixed: Path)
 def _measured(documents: Iterable[Document], side: str, counts: Counter[str]) -> Iterator[Document]:
     for document in documents:
         counts[f"{side}_documents"] += 1
-        counts[f"{side}_paragraphs"] += len(paragraphs_of(document))
+        counts[f"{side}_paragraphs"] += len(paragraphs_of(document.text))
         counts[f"{side}_bytes"] += len(document.text.encode())
         counts[f"{document.source}/{side}_bytes"] += len(document.text.encode())
         yield document
@@ -129,7 +130,7 @@ def _measured(documents: Iterable[Document], side: str, counts: Counter[str]) ->
 
 def _named_paragraphs(path: Path) -> Iterator[tuple[str, str]]:
     for document in read_documents(path):
-        for position, text in enumerate(paragraphs_of(document)):
+        for position, text in enumerate(paragraphs_of(document.text)):
             yield f"{document.id}#{position}", text
 
 

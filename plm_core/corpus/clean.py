@@ -14,7 +14,7 @@ from plm_core.corpus.language import LanguageConfig, language_of
 from plm_core.corpus.masking import Kind, mask
 from plm_core.corpus.measures import MEASURES
 from plm_core.corpus.measures.text import Text
-from plm_core.corpus.normalize import normalize, paragraphs
+from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs
 from plm_core.corpus.removal import Removal
 
 EMPTY = "empty"
@@ -94,7 +94,7 @@ def clean_document(document: Document, config: CleanConfig) -> Cleaned:
             removals.append(Removal(document.id, place, document.source, *broken, part))
         else:
             kept.append(part)
-    left = "\n\n".join(kept)
+    left = BETWEEN.join(kept)
     broken, language = (EMPTY, f"0 of {len(parts)} paragraphs kept"), None
     if kept:
         broken, language = _language_rule(left, config.languages)

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from plm_core.config import BadInput
-from plm_core.corpus.deduplicate import BETWEEN, paragraphs_of
 from plm_core.corpus.document import Document
+from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import records
 from plm_core.corpus.removal import Removal
@@ -226,7 +226,7 @@ def decontaminate(
 ) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
     """Yield each document without the paragraphs that hold evaluation examples, those paragraphs, and the examples."""
     for group in _groups(documents):
-        split = [paragraphs_of(document) for document in group]
+        split = [paragraphs_of(document.text) for document in group]
         for document, paragraphs, found in zip(group, split, examples.find(split), strict=True):
             reasons: dict[int, str] = {}
             hits = []

@@ -13,10 +13,8 @@ import numpy as np
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.near import Duplicates, Similarity, find_duplicates
+from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.removal import Removal
-
-BETWEEN = "\n\n"
-"""What stands between the paragraphs of a cleaned document, and in none of them."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,6 @@ class Deduplicated:
     """What was taken out of it: paragraphs, or the document as a whole."""
 
 
-def paragraphs_of(document: Document) -> list[str]:
-    """The paragraphs of a cleaned document."""
-    return document.text.split(BETWEEN) if document.text else []
-
-
 def deduplicate(
     read: Callable[[], Iterable[Document]], config: DeduplicateConfig, scratch: Path, memory: str
 ) -> Iterator[Deduplicated]:
@@ -70,7 +63,7 @@ def deduplicate(
     paragraphs = _Originals(None)
     if config.paragraphs == "keep_one":
         kept = (document for row, document in enumerate(read()) if row not in removed)
-        texts = (text for document in kept for text in paragraphs_of(document))
+        texts = (text for document in kept for text in paragraphs_of(document.text))
         paragraphs = _search(texts, config, scratch / "paragraphs", memory)
     for row, document in enumerate(read()):
         repeat = documents.look_up(document.id)
@@ -125,7 +118,7 @@ def _search(texts: Iterable[str], config: DeduplicateConfig, scratch: Path, memo
 
 def _without_repeated(document: Document, group: str, paragraphs: _Originals) -> Deduplicated:
     kept, removals = [], []
-    for position, text in enumerate(paragraphs_of(document)):
+    for position, text in enumerate(paragraphs_of(document.text)):
         if repeat := paragraphs.look_up(f"{document.id}#{position}"):
             removals.append(Removal(document.id, position, document.source, repeat.rule, repeat.value, text))
         else:

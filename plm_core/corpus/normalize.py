@@ -5,6 +5,9 @@ import unicodedata
 WORD_BOUNDARY = "\u2581"
 """sentencepiece's own mark for a space (LOWER ONE EIGHTH BLOCK): a text cannot hold it and round-trip."""
 
+BETWEEN = "\n\n"
+"""What stands between the paragraphs of a cleaned text, and in none of them."""
+
 
 def normalize(text: str) -> str:
     """Unicode NFC, line ends as ``\\n``, no NUL, and sentencepiece's space mark as an underscore. Idempotent."""
@@ -21,6 +24,11 @@ def paragraphs(text: str) -> list[str]:
         elif parts[-1]:
             parts.append([])
     return ["\n".join(lines) for lines in parts if lines]
+
+
+def paragraphs_of(text: str) -> list[str]:
+    """The paragraphs of a cleaned text, which are joined by ``BETWEEN``."""
+    return text.split(BETWEEN) if text else []
 
 
 def duplicate_key(text: str) -> str:

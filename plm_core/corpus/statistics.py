@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plm_core.corpus.deduplicate import paragraphs_of
 from plm_core.corpus.document import Document, read_documents
+from plm_core.corpus.normalize import paragraphs_of
 from plm_core.corpus.removal import Removal, read_removals
 
 EXAMPLES = 3
@@ -32,7 +32,7 @@ class Sizes:
 
     def add(self, document: Document) -> None:
         """Count a document in."""
-        lengths = [len(text.split()) for text in paragraphs_of(document)]
+        lengths = [len(text.split()) for text in paragraphs_of(document.text)]
         self.documents += 1
         self.paragraphs += len(lengths)
         self.words += sum(lengths)
@@ -120,7 +120,7 @@ def _named(path: Path, documents: set[str]) -> Iterator[tuple[str, str]]:
     for document in read_documents(path):
         if document.id in documents:
             yield document.id, document.text
-            for position, text in enumerate(paragraphs_of(document)):
+            for position, text in enumerate(paragraphs_of(document.text)):
                 yield f"{document.id}#{position}", text
 
 

@@ -148,7 +148,10 @@ def test_the_rules_of_imports_are_kept():
     [
         ("sentencepiece", ("plm_core/text/tokenizer.py",)),
         ("evaluate", ("plm_core/evaluation/metrics.py",)),
-        ("datasets", ("plm_core/evaluation/metrics.py", "plm_core/finetuning")),
+        ("datasets", ("plm_core/corpus/sources/hub.py", "plm_core/evaluation/metrics.py", "plm_core/finetuning")),
+        ("duckdb", ("plm_core/corpus/database.py", "plm_core/corpus/near.py")),
+        ("rensa", ("plm_core/corpus/near.py",)),
+        ("py3langid", ("plm_core/corpus/language.py",)),
         ("mlflow", ("tasks/seam/recorder.py", "tasks/seam/store.py", "tasks/package.py", "tasks/serve.py", "flows")),
         ("yaml", ("tasks/seam/params.py", "flows")),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange", "plm_core/training/snapshot.py")),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plm_core.corpus.deduplicate import BETWEEN, DeduplicateConfig, deduplicate, paragraphs_of
+from plm_core.corpus.deduplicate import DeduplicateConfig, deduplicate
 from plm_core.corpus.document import Document
+from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 
 WORDS = [f"w{i}" for i in range(500)]
 
@@ -95,12 +96,12 @@ def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory,
         if after.removals and after.removals[0].paragraph is None:
             assert (after.document.text, after.removals[0].text) == ("", before.text)
             continue
-        kept = iter(paragraphs_of(after.document))
+        kept = iter(paragraphs_of(after.document.text))
         removed = {r.paragraph: r.text for r in after.removals}
-        pieces = [removed[i] if i in removed else next(kept) for i in range(len(paragraphs_of(before)))]
-        assert pieces == paragraphs_of(before)
+        pieces = [removed[i] if i in removed else next(kept) for i in range(len(paragraphs_of(before.text)))]
+        assert pieces == paragraphs_of(before.text)
         assert next(kept, None) is None
-    kept_texts = [text for d in found for text in paragraphs_of(d.document)]
+    kept_texts = [text for d in found for text in paragraphs_of(d.document.text)]
     assert len(set(kept_texts)) == len(kept_texts)
     mixed = list(documents)
     shuffle.shuffle(mixed)
