@@ -187,7 +187,7 @@ def _rules(figures: Mapping[str, Any]) -> str:
         for example in rule["examples"][:1]
     ]
     text = f"## Removed\n\nBy the rules of the parameters below; every removed text is kept in `{paths.REMOVED}`."
-    return f"{text}\n\n{_table(['level', 'rule', 'texts', 'bytes', 'first: measured, and text'], rows)}"
+    return f"{text}\n\n{_table(['level', 'rule', 'texts', 'bytes', 'the longest: measured, and text'], rows)}"
 
 
 def _duplicates(figures: Mapping[str, Any]) -> str:

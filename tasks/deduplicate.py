@@ -21,6 +21,14 @@ from tasks.seam.machine import memory
 from tasks.seam.stage import main, stage
 
 REMOVED = paths.REMOVED / "deduplicate.parquet"
+COUNTS = (
+    *(f"{split}_{what}" for split in SPLITS for what in ("documents", "paragraphs", "bytes")),
+    *(f"removed_documents_{rule}" for rule in ("exact_duplicate", "near_duplicate", "emptied")),
+    *(f"removed_paragraphs_{rule}" for rule in ("exact_duplicate", "near_duplicate", "contaminated", "with_documents")),
+    "examples",
+    "examples_too_short",
+)
+"""The metrics, zeros too; those by source follow."""
 
 
 class _Account:
@@ -79,8 +87,9 @@ def deduplicate_and_split() -> None:
                     raise _nothing_on(name)
                 if against.held_out and name != "train":
                     examples.add(name, _named_paragraphs(path))
-            account.counts |= Counter(examples=len(examples), examples_too_short=examples.too_short)
-        run.metrics |= {name: account.counts[name] for name in sorted(account.counts)}
+            account.counts.update(examples=len(examples), examples_too_short=examples.too_short)
+        by_source = sorted(name for name in account.counts if "/" in name)
+        run.metrics |= {name: account.counts[name] for name in [*COUNTS, *by_source]}
         run.outputs += [paths.CORPUS, REMOVED, paths.CONTAMINATION]
         print("documents:", ", ".join(f"{name} {run.metrics[f'{name}_documents']}" for name in SPLITS))
         print("removed:", {k.removeprefix("removed_"): n for k, n in run.metrics.items() if k.startswith("removed_")})

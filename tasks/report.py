@@ -103,7 +103,7 @@ def _likelihoods(models: Sequence[str]) -> str:
     }
     perplexities = [f"{found['perplexity']:.1f}" if "perplexity" in found else "" for found in measured]
     columns |= {"perplexity a token": perplexities} if any(perplexities) else {}
-    corpus, excerpt = _metrics("clean"), params.read("evaluate").get("excerpt")
+    corpus, excerpt = _metrics("deduplicate"), params.read("evaluate").get("excerpt")
     notes = [f"Held-out text: {corpus['test_bytes']:,} bytes, {corpus['test_documents']} documents."]
     if excerpt is not None and set(quantities) & set(EXCERPTS):
         notes.append(f"Pseudo and mean order are of the first {excerpt:,} tokens of each document only.")
@@ -159,24 +159,24 @@ def _sample(sample: dict[str, Any]) -> str:
 
 
 def _corpus() -> str:
-    ingested, cleaned, tokens = _metrics("ingest"), _metrics("clean"), _metrics("pack")
+    cleaned, left, tokens = _metrics("clean"), _metrics("deduplicate"), _metrics("pack")
     rows = [
-        [
-            split,
-            f"{cleaned[f'{split}_documents']:,}",
-            f"{cleaned[f'{split}_bytes']:,}",
-            _count(tokens, f"{split}_tokens"),
-        ]
+        [split, f"{left[f'{split}_documents']:,}", f"{left[f'{split}_bytes']:,}", _count(tokens, f"{split}_tokens")]
         for split in ("train", "valid", "test")
     ]
-    removed = ", ".join(
-        f"{count:,} {rule.removeprefix('removed_').replace('_', ' ')}"
-        for rule, count in cleaned.items()
-        if rule.startswith("removed_")
-    )
+    removed = [(rule, count) for metrics in (cleaned, left) for rule, count in metrics.items() if count]
+    levels = {
+        level: ", ".join(
+            f"{count:,} {rule.removeprefix(prefix).replace('_', ' ')}"
+            for rule, count in removed
+            if rule.startswith(prefix := f"removed_{level}_")
+        )
+        for level in ("documents", "paragraphs")
+    }
     note = (
-        f"{ingested['documents']:,} documents ({ingested['bytes']:,} bytes) came in. Paragraphs removed: {removed}; "
-        f"they are kept in `{paths.REMOVED}`. Tokenizer: {_metrics('tokenizer')['vocab_size']:,} pieces, "
+        f"{cleaned['read_documents']:,} documents ({cleaned['read_bytes']:,} bytes) were read. Removed: documents: "
+        f"{levels['documents'] or 'none'}; paragraphs: {levels['paragraphs'] or 'none'}. What was removed, and why, is "
+        f"told by `{paths.CARD / 'README.md'}`. Tokenizer: {_metrics('tokenizer')['vocab_size']:,} pieces, "
         f"{_metrics('tokenizer')['bytes_per_token']:.2f} bytes a token on validation text."
     )
     return f"## Corpus\n\n{note}\n\n{_table(['split', 'documents', 'bytes', 'tokens'], rows)}"

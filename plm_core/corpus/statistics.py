@@ -78,7 +78,7 @@ class Rule:
     bytes: int = 0
     """UTF-8, of all of them."""
     examples: list[Removal] = field(default_factory=list)
-    """The first ones, cut to ``EXCERPT`` characters."""
+    """The longest ones, and of equally long ones the first."""
 
 
 def rules(paths: Iterable[Path]) -> list[Rule]:
@@ -94,8 +94,7 @@ def rules(paths: Iterable[Path]) -> list[Rule]:
             rule = found.setdefault((level, removal.rule), Rule(level, removal.rule))
             rule.by_source[removal.source] += 1
             rule.bytes += len(removal.text.encode())
-            if len(rule.examples) < EXAMPLES:
-                rule.examples.append(removal)
+            rule.examples = sorted([*rule.examples, removal], key=lambda r: -len(r.text))[:EXAMPLES]
     return list(found.values())
 
 

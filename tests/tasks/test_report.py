@@ -18,8 +18,8 @@ OBJECTIVES = {
     "xlnet": {"name": "permutation", "predict": 6},
 }
 CORPUS = {
-    "ingest": {"documents": 37, "bytes": 9999},
-    "clean": {f"{split}_{what}": 13 for split in ("train", "valid", "test") for what in ("documents", "bytes")},
+    "clean": {"read_documents": 37, "read_bytes": 9999, "removed_paragraphs": 7, "removed_paragraphs_words": 7},
+    "deduplicate": {f"{split}_{what}": 13 for split in ("train", "valid", "test") for what in ("documents", "bytes")},
     "tokenizer": {"vocab_size": 307, "bytes_per_token": 1.5},
     "pack": {"train_tokens": 99, "valid_tokens": 13},
 }
