@@ -4,8 +4,9 @@ import pytest
 
 PARAMETERS = [
     # stage, changed parameters, the beginning of the error, more of it
-    (["clean"], {"clean__min_word": 3}, "clean.min_word: unknown parameter", "did you mean 'min_words'"),
-    (["clean"], {"clean__min_words": ...}, "clean.min_words: missing", "a whole number"),
+    (["clean"], {"clean__paragraph": {}}, "clean.paragraph: unknown parameter", "did you mean 'paragraphs'"),
+    (["clean"], {"clean__documents": {"wrods": {"min": 3}}}, "clean.documents.wrods: unknown", "did you mean 'words'"),
+    (["clean"], {"clean__languages": {"keep": ["xx"]}}, "clean.languages.keep: 'xx'", "is no language"),
     (["clean"], {"split__test": "0.1"}, "split.test: found the text '0.1'", "a number"),
     (["clean"], {"split__test": 0.9}, "split.valid: 0.2 and test: 0.9", "less than 1"),
     (["clean"], {"clean__min_words": 98}, "split.", "no document"),
@@ -102,7 +103,7 @@ def test_a_wrong_parameter_of_fine_tuning_is_refused_by_its_dotted_name(small, c
             lambda text: text.replace("clean:\n", "cleaned:\n"),
             "error: clean: no such section in params.yaml; it has models",
         ),
-        (lambda text: text.replace("  min_words: 2\n", "  min_words: 2\n  min_words: 3\n"), "error: params.yaml:"),
+        (lambda text: text.replace("      min: 2\n", "      min: 2\n      min: 3\n"), "error: params.yaml:"),
         (lambda text: text + "models: [\n", "error: params.yaml: not valid YAML"),
         (lambda text: text + "models: []\n", "error: params.yaml:"),
         (lambda text: text + "caf\udce9: 1\n", "error: params.yaml: "),
@@ -119,9 +120,9 @@ def test_a_parameter_file_that_cannot_be_used_is_refused_with_its_line(small, ch
         path.write_text(changed, errors="surrogateescape")
     found = small.refused("tasks.clean")
     assert found.startswith(error)
-    if "min_words: 3" in str(changed):
-        line = changed.splitlines().index("  min_words: 2") + 1
-        assert f"params.yaml:{line}: min_words stands twice" in found
+    if "      min: 3" in str(changed):
+        line = changed.splitlines().index("      min: 2") + 1
+        assert f"params.yaml:{line}: min stands twice" in found
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ class Text:
     """A text in normal form, and what is counted in it.
 
     A word is what stands between white space, as Dolma counts (Soldaini et al. 2024, arXiv:2402.00159): "end." is one
-    word. datatrove splits punctuation off and takes it for words of its own. Text without spaces (Chinese, Japanese,
-    Thai) has few and long words here: use ``characters`` for it.
+    word. datatrove splits punctuation off and takes it for words of its own, so that prose with many commas has few
+    alphabetic words. Text without spaces (Chinese, Japanese, Thai) has few and long words here: use ``characters``.
 
     A line is one that is not empty: our paragraphs are separated by an empty line, which says nothing of the text.
     """

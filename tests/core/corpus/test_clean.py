@@ -1,24 +1,38 @@
-"""Cleaning loses nothing: every paragraph is kept once or is a removal with its reason."""
+"""Cleaning loses nothing: every paragraph and document is kept, or is a removal that says what was measured."""
 
-import random
+import subprocess
+import sys
 import unicodedata
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.corpus.clean import CleanConfig, clean
+from plm_core.config import BadInput, from_dict
+from plm_core.corpus.clean import Bounds, CleanConfig, account, clean_document, counted
 from plm_core.corpus.document import Document
+from plm_core.corpus.language import LanguageConfig, language_of, require_known
+from plm_core.corpus.masking import EMAIL
+from plm_core.corpus.measures import MEASURES
+from plm_core.corpus.measures.text import Text
 from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
+from plm_core.corpus.removal import Removal
 
-CONFIG = CleanConfig(min_words=2, max_words=5)
-
-WORDS = st.sampled_from(["a", "A", "Bé", "be\u0301", "ß", "SS", "\u2581", "\0", "\ufeff", "\u00a0", "\x1c", "x" * 13])
+WORDS = st.sampled_from(
+    ["a", "A", "Bé", "be\u0301", "the", "1.", "...", "\u2581", "\0", "\u00a0", "\x1c", "x" * 13, "a@b.de"]
+)
 SPACES = st.sampled_from([" ", "\n", "\n\n", "\r\n", "\r", "\t", " \n \n", "\u2028"])
 TEXTS = st.lists(st.tuples(WORDS, SPACES), max_size=25).map(lambda parts: "".join(w + s for w, s in parts))
-CORPORA = st.lists(TEXTS, max_size=7).map(
-    lambda texts: [Document(f"d{i}", t, "s", {"n": i}) for i, t in enumerate(texts)]
+CORPORA = st.lists(TEXTS | st.text(), max_size=7).map(
+    lambda texts: [Document(f"d{i}", t, "ab"[i % 2], {"n": i}) for i, t in enumerate(texts)]
 )
+NUMBERS = st.sampled_from([0, 0.1, 0.3, 0.5, 0.8, 1, 2, 3, 5, 8, 20])
+BOUNDS = st.tuples(NUMBERS, NUMBERS).flatmap(
+    lambda ends: st.sampled_from([Bounds(min=ends[0]), Bounds(max=ends[1]), Bounds(min(ends), max(ends))])
+)
+RULES = st.dictionaries(st.sampled_from(list(MEASURES)), BOUNDS, max_size=4)
+CONFIGS = st.builds(CleanConfig, RULES, RULES, st.none(), st.sampled_from([(), ("email",)]))
 
 
 @given(st.text() | TEXTS)
@@ -42,51 +56,213 @@ def test_paragraphs_are_separated_by_lines_of_white_space():
     assert paragraphs(" \n\n") == []
 
 
-@given(CORPORA)
-def test_every_paragraph_is_kept_or_removed_with_its_reason_and_keeps_its_place(documents):
-    cleaned = list(clean(documents, CONFIG))
-    assert [d.id for d, _ in cleaned] == [d.id for d in documents]
-    kept_so_far = {}
-    for before, (after, removals) in zip(documents, cleaned, strict=True):
-        assert (after.source, after.metadata) == (before.source, before.metadata)
-        given_paragraphs = paragraphs(normalize(before.text))
-        removed = {r.paragraph: r for r in removals}
-        kept = [(i, p) for i, p in enumerate(given_paragraphs) if i not in removed]
-        assert after.text == "\n\n".join(p for _, p in kept)
-        for i, text in kept:
-            assert 2 <= len(text.split()) <= 5
-            assert kept_so_far.setdefault(duplicate_key(text), f"{before.id}#{i}") == f"{before.id}#{i}"
-        for removal in removals:
-            text = given_paragraphs[removal.paragraph]
-            assert (removal.document, removal.text) == (before.id, text)
-            words = len(text.split())
-            expected = "too_short" if words < 2 else "too_long" if words > 5 else "duplicate"
-            assert removal.rule == expected
-            assert removal.value == (kept_so_far[duplicate_key(text)] if expected == "duplicate" else str(words))
+def test_case_and_white_space_make_no_other_paragraph():
+    assert duplicate_key("One  two\nTHREE") == duplicate_key(" one two three ") == "one two three"
 
 
-@given(CORPORA)
-def test_cleaning_a_clean_corpus_changes_nothing(documents):
-    once = [document for document, _ in clean(documents, CONFIG)]
-    twice = list(clean(once, CONFIG))
-    assert [document for document, _ in twice] == once
-    assert not any(removals for _, removals in twice)
+def inside(text, rules):
+    """Whether a text meets every rule, by the measures alone."""
+    values = {name: MEASURES[name](Text(text)) for name in rules}
+    return all(
+        (b.min is None or values[n] >= b.min) and (b.max is None or values[n] <= b.max) for n, b in rules.items()
+    )
 
 
-@given(CORPORA, st.integers(0, 99))
-def test_sorted_by_id_the_result_does_not_depend_on_the_order_of_delivery(documents, seed):
-    delivered = random.Random(seed).sample(documents, len(documents))
-    assert list(clean(sorted(delivered, key=lambda d: d.id), CONFIG)) == list(clean(documents, CONFIG))
+def require_reason(removal, rules):
+    """The removal names the first rule that its text breaks, with the value and the bound that it crossed."""
+    names = list(rules)
+    before = names[: names.index(removal.rule)]
+    assert inside(removal.text, {name: rules[name] for name in before})
+    value, sign, end, bound = removal.value.split(" ")
+    measured, allowed = MEASURES[removal.rule](Text(removal.text)), rules[removal.rule]
+    assert float(value) == pytest.approx(measured, rel=1e-5)
+    assert float(bound) == getattr(allowed, end)
+    assert (measured < allowed.min) if (sign, end) == ("<", "min") else (measured > allowed.max)
 
 
-def test_the_first_copy_stays_and_the_later_says_where_it_is():
-    documents = [Document("a", "One two.\n\nThree four.", "s"), Document("b", "Five six.\n\nONE  two.", "s")]
-    (first, none), (second, removals) = clean(documents, CONFIG)
-    assert (first.text, none, second.text) == ("One two.\n\nThree four.", [], "Five six.")
-    assert [(r.rule, r.value, r.paragraph, r.text) for r in removals] == [("duplicate", "a#0", 1, "ONE  two.")]
+@given(CORPORA, CONFIGS)
+def test_every_paragraph_is_kept_or_removed_with_its_reason(documents, config):
+    for before in documents:
+        cleaned = clean_document(before, config)
+        text = normalize(before.text).replace("a@b.de", EMAIL) if config.mask else normalize(before.text)
+        given_paragraphs = paragraphs(text)
+        assert cleaned.paragraphs == len(given_paragraphs)
+        single = [r for r in cleaned.removals if r.paragraph is not None]
+        assert [r.paragraph for r in single] == sorted({r.paragraph for r in single})
+        for removal in single:
+            assert (removal.document, removal.source) == (before.id, before.source)
+            assert removal.text == given_paragraphs[removal.paragraph]
+            require_reason(removal, config.paragraphs)
+        kept = [p for i, p in enumerate(given_paragraphs) if i not in {r.paragraph for r in single}]
+        assert all(inside(p, config.paragraphs) for p in kept)
+        if cleaned.document is not None:
+            assert cleaned.document == Document(before.id, "\n\n".join(kept), before.source, before.metadata)
+            assert kept
+            assert inside(cleaned.document.text, config.documents)
+            assert single == cleaned.removals
+        else:
+            *others, whole = cleaned.removals
+            assert others == single
+            assert (whole.document, whole.paragraph, whole.source) == (before.id, None, before.source)
+            assert whole.text == "\n\n".join(kept)
+            if kept:
+                require_reason(whole, config.documents)
+            else:
+                assert (whole.rule, whole.value) == ("empty", f"0 of {len(given_paragraphs)} paragraphs kept")
 
 
-@pytest.mark.parametrize(("few", "many"), [(-1, 5), (7, 5)])
-def test_a_length_rule_that_no_paragraph_can_meet_is_refused(few, many):
-    with pytest.raises(ValueError, match=r"^min_words"):
-        CleanConfig(few, many)
+@given(CORPORA, CONFIGS)
+def test_what_was_read_is_what_was_kept_and_what_each_rule_removed(documents, config):
+    total, removals, kept = Counter(), [], []
+    for document in documents:
+        cleaned = clean_document(document, config)
+        total.update(account(document, cleaned))
+        removals += cleaned.removals
+        kept += [cleaned.document] if cleaned.document else []
+    assert set(total) <= set(counted(config))
+    assert total["read_documents"] == len(documents)
+    assert total["read_paragraphs"] == sum(len(paragraphs(normalize(d.text))) for d in documents)
+    assert total["read_bytes"] == sum(len(d.text.encode()) for d in documents)
+    assert total["kept_documents"] == len(kept)
+    assert total["kept_paragraphs"] == sum(len(paragraphs(d.text)) for d in kept)
+    assert total["kept_bytes"] == sum(len(d.text.encode()) for d in kept)
+    for level, rows in (
+        ("documents", [r for r in removals if r.paragraph is None]),
+        ("paragraphs", [r for r in removals if r.paragraph is not None]),
+    ):
+        assert total[f"read_{level}"] == total[f"kept_{level}"] + total[f"removed_{level}"]
+        by_rule = {n: c for n, c in total.items() if n.startswith(f"removed_{level}_")}
+        assert total[f"removed_{level}"] == sum(by_rule.values())
+        with_document = by_rule.pop("removed_paragraphs_with_document", 0)
+        assert sum(by_rule.values()) == len(rows)
+        assert {n: c for n, c in by_rule.items() if c} == Counter(f"removed_{level}_{r.rule}" for r in rows)
+        assert level == "paragraphs" or not with_document
+    assert total["masked_email"] == (sum(d.text.count("a@b.de") for d in documents) if config.mask else 0)
+
+
+@given(CORPORA, CONFIGS)
+def test_cleaning_a_clean_corpus_changes_nothing(documents, config):
+    once = [cleaned.document for d in documents if (cleaned := clean_document(d, config)).document]
+    twice = [clean_document(d, config) for d in once]
+    assert [cleaned.document for cleaned in twice] == once
+    assert not any(cleaned.removals for cleaned in twice)
+
+
+@given(CORPORA, CONFIGS, st.randoms(use_true_random=False))
+def test_the_order_of_the_documents_does_not_matter(documents, config, random):
+    found = {d.id: clean_document(d, config) for d in random.sample(documents, len(documents))}
+    assert found == {d.id: clean_document(d, config) for d in documents}
+
+
+def test_a_removal_says_what_was_measured_and_what_was_allowed():
+    config = CleanConfig(
+        paragraphs={"words": Bounds(min=2, max=4), "alphabetic_word_share": Bounds(min=0.7)},
+        documents={"words": Bounds(min=6)},
+    )
+    text = "One.\n\nOne two three.\n\n1 2 three\n\na b c d e"
+    cleaned = clean_document(Document("s/x", text, "s"), config)
+    assert cleaned.document is None
+    assert cleaned.removals == [
+        Removal("s/x", 0, "s", "words", "1 < min 2", "One."),
+        Removal("s/x", 2, "s", "alphabetic_word_share", "0.333333 < min 0.7", "1 2 three"),
+        Removal("s/x", 3, "s", "words", "5 > max 4", "a b c d e"),
+        Removal("s/x", None, "s", "words", "3 < min 6", "One two three."),
+    ]
+
+
+def test_what_is_masked_is_not_in_the_removals_either():
+    config = CleanConfig(paragraphs={"words": Bounds(min=2)}, mask=("email",))
+    cleaned = clean_document(Document("x", "a@b.de\n\nWrite to c@d.de", "s"), config)
+    assert (cleaned.document.text, cleaned.removals[0].text) == (f"Write to {EMAIL}", EMAIL)
+    assert cleaned.masked == {"email": 2}
+
+
+PROSE = {
+    "en": "It is my duty to give to the Congress information of the state of the Union, and I do so with pleasure.",
+    "de": "Es ist meine Pflicht, dem Kongress über die Lage der Nation zu berichten, und ich tue es mit Freude.",
+    "fr": "Il est de mon devoir de rendre compte au Congrès de la situation de la nation, et je le fais avec plaisir.",
+}
+
+
+@pytest.mark.parametrize("language", PROSE)
+def test_a_document_in_another_language_is_removed_with_the_language_that_was_found(language):
+    config = CleanConfig(languages=LanguageConfig(("en", "fr")))
+    document = Document("x", PROSE[language], "s", {"year": 7})
+    cleaned = clean_document(document, config)
+    assert cleaned.language == language
+    assert account(document, cleaned)[f"language_{language}"] == 1
+    if language == "de":
+        (removal,) = cleaned.removals
+        assert (removal.rule, removal.paragraph, removal.text) == ("language", None, PROSE["de"])
+        code, confidence = removal.value.removesuffix("; expected en, fr").split()
+        assert code == "de"
+        assert 0.5 < float(confidence) <= 1
+    else:
+        assert cleaned.document == Document("x", document.text, "s", {"detected_language": language, "year": 7})
+
+
+@pytest.mark.parametrize("text", ["😀", "12 34", "", PROSE["en"]])
+def test_a_language_that_cannot_be_told_is_undetermined(text):
+    code, confidence = language_of(text, min_confidence=1.0)
+    assert 0 <= confidence <= 1
+    assert code == ("und" if confidence < 1 else "en")
+
+
+def test_only_the_beginning_is_read_for_the_language():
+    config = CleanConfig(languages=LanguageConfig(("en",)))
+    text = PROSE["en"] * 10 + "\n\n" + PROSE["de"] * 99
+    assert clean_document(Document("x", text, "s"), config).language == "en"
+    assert clean_document(Document("x", text[-5000:], "s"), config).language == "de"
+
+
+def test_the_language_that_a_source_states_stays():
+    config = CleanConfig(languages=LanguageConfig(("en",)))
+    stated = {"detected_language": "en-GB", "language": "English"}
+    assert clean_document(Document("x", PROSE["en"], "s", stated), config).document.metadata == stated
+
+
+def test_without_languages_no_identifier_is_loaded(project):
+    program = (
+        "import sys\n"
+        "from plm_core.corpus.clean import *\n"
+        "config = CleanConfig(paragraphs={'words': Bounds(min=1)})\n"
+        "assert clean_document(Document('x', 'text', 's'), config).document\n"
+        "print('py3langid' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+
+
+REFUSED = [
+    ({"paragraphs": {"wrods": {"min": 4}}}, "clean.paragraphs.wrods: unknown measure; did you mean 'words'?"),
+    (
+        {"documents": {"perplexity": {"max": 4}}},
+        "clean.documents.perplexity: unknown measure; expected one of characters",
+    ),
+    ({"documents": {"words": {}}}, "clean.documents.words.min: missing, and max too; expected at least one"),
+    ({"documents": {"words": {"min": 9, "max": 3}}}, "clean.documents.words.min: 9.0 is more than max (3.0)"),
+    ({"documents": {"words": {"least": 9}}}, "clean.documents.words.least: unknown parameter"),
+    ({"documents": {"words": 9}}, "clean.documents.words: found 9; expected a section with the keys min, max"),
+    ({"mask": ["e-mail"]}, "clean.mask[0]: found the text 'e-mail'; expected one of email, ip, phone"),
+    ({"mask": ["ip", "ip"]}, "clean.mask: ip, ip; expected each kind once"),
+    ({"languages": {"keep": []}}, "clean.languages.keep: empty"),
+    ({"languages": {"keep": ["English"]}}, "clean.languages.keep: found 'English'; expected codes"),
+    ({"languages": {"keep": [False]}}, "clean.languages.keep[0]: found False; expected text"),
+    (
+        {"languages": {"keep": ["en"], "min_confidence": 2}},
+        "clean.languages.min_confidence: 2.0 is not between 0 and 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("section", "message"), REFUSED)
+def test_rules_that_cannot_be_applied_are_refused_by_their_dotted_name(section, message):
+    with pytest.raises(BadInput) as error:
+        from_dict(CleanConfig, section, "clean")
+    assert str(error.value).startswith(message)
+
+
+def test_a_language_that_is_never_found_is_refused():
+    require_known(LanguageConfig(("en", "und")))
+    with pytest.raises(BadInput, match=r"clean\.languages\.keep: 'xx' is no language .* de, .*en, "):
+        require_known(LanguageConfig(("en", "xx")))

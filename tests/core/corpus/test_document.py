@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput
-from plm_core.corpus.document import Document, read_documents, write_documents
+from plm_core.corpus.document import Document, merge_documents, read_documents, write_documents
 from plm_core.corpus.tables import ROWS_AT_ONCE
 
 METADATA = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3)
@@ -64,3 +64,30 @@ def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
             refusals.append(str(error))
     assert len(refusals) > 99
     assert all("x.parquet" in refusal for refusal in refusals)
+
+
+IDS = st.lists(st.text(max_size=3), unique=True, max_size=20)
+
+
+@given(IDS, st.integers(1, 4), st.randoms(use_true_random=False))
+def test_the_documents_of_several_files_come_in_the_order_of_their_ids(tmp_path_factory, ids, files, random):
+    folder = tmp_path_factory.mktemp("merged")
+    parts = [[] for _ in range(files)]
+    for name in sorted(ids):
+        random.choice(parts).append(Document(name, f"text of {name}", "s"))
+    paths = [folder / f"{i}.parquet" for i in range(files)]
+    for path, part in zip(paths, parts, strict=True):
+        write_documents(path, part)
+    assert list(merge_documents(paths)) == [Document(name, f"text of {name}", "s") for name in sorted(ids)]
+
+
+@pytest.mark.parametrize("ids", [("a", "c", "b"), ("a", "a", "b"), ("b", "c", "a")])
+def test_ids_out_of_order_or_twice_are_refused(tmp_path, ids):
+    write_documents(tmp_path / "x.parquet", [Document(i, "t", "s") for i in ids[:2]])
+    write_documents(tmp_path / "y.parquet", [Document(i, "t", "s") for i in ids[2:]])
+    write_documents(tmp_path / "z.parquet", [Document(i, "t", "s") for i in ids])
+    with pytest.raises(BadInput, match=r"z\.parquet: the id '.' comes after '.'; expected unique ids in order"):
+        list(merge_documents([tmp_path / "z.parquet"]))
+    if len(set(ids)) < len(ids):
+        with pytest.raises(BadInput, match=r"x\.parquet, .*y\.parquet: the id 'a' comes after 'a'"):
+            list(merge_documents([tmp_path / "x.parquet", tmp_path / "y.parquet"]))
