@@ -39,7 +39,7 @@ def ingest(name: str) -> None:
                         refused.write(record)
                         reasons[record.reason] += 1
                         first = first or record
-            _require_enough(section, config, first, refused.count, count + refused.count)
+            _require_enough(name, config, first, refused.count, count + refused.count)
             write_documents(documents, sorter.documents())
         found = {"records": count + refused.count, "documents": count, "bytes": size}
         atomic_text(origin, json.dumps(origin_of(config) | found, indent=2, ensure_ascii=False) + "\n")
@@ -50,16 +50,16 @@ def ingest(name: str) -> None:
         print(f"{name}: {count} documents, {size / 1e6:.1f} MB; quarantined: {dict(sorted(reasons.items()))}")
 
 
-def _require_enough(section: str, config: IngestConfig, first: Quarantined | None, bad: int, read: int) -> None:
+def _require_enough(name: str, config: IngestConfig, first: Quarantined | None, bad: int, read: int) -> None:
     """Refuse a source that gave nothing, or too much that cannot be used."""
     if first and bad > config.max_quarantined * read:
         raise BadInput(
             f"{first.place}: {first.reason} ({first.detail}), the first of {bad} quarantined records of "
-            f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}); expected a share of at most "
-            f"{config.max_quarantined} ({section}.max_quarantined)"
+            f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}/{name}.parquet); expected a share of at most "
+            f"{config.max_quarantined} (sources.{name}.max_quarantined)"
         )
     if read == bad:
-        raise BadInput(f"{config.input}: no document in it; expected at least one text ({section}.input)")
+        raise BadInput(f"{config.input}: no document in it; expected at least one text (sources.{name}.input)")
 
 
 if __name__ == "__main__":

@@ -146,7 +146,6 @@ def test_the_rules_of_imports_are_kept():
 @pytest.mark.parametrize(
     ("library", "places"),
     [
-        ("py3langid", ("plm_core/corpus/language.py",)),
         ("sentencepiece", ("plm_core/text/tokenizer.py",)),
         ("evaluate", ("plm_core/evaluation/metrics.py",)),
         ("datasets", ("plm_core/corpus/sources/hub.py", "plm_core/evaluation/metrics.py", "plm_core/finetuning")),

@@ -61,7 +61,7 @@ def test_the_share_that_is_allowed_is_quarantined_and_counted(small, documents):
         "quarantined_wrong_fields": 1,
     }
     ids = [d.id for d in read_documents(small.root / "artifacts/corpus/raw/own.parquet")]
-    assert ids == sorted([*(d.id for d in documents), "own/x"])
+    assert ids == sorted([*(f"own/{d.id}" for d in documents), "own/x"])
     assert len(kept(small)) == 2
 
 

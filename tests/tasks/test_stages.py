@@ -5,12 +5,14 @@ import hashlib
 import json
 import math
 import signal
+from collections import Counter
 
 import pytest
 import yaml
 from projects import finish
 
 from plm_core.corpus.document import read_documents
+from plm_core.corpus.removal import read_removals
 from plm_core.files import verify_checksums
 
 
@@ -27,7 +29,7 @@ def declared(project):
 
 def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     outs = declared(built)
-    assert len(outs) == 25
+    assert len(outs) == 31
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
         assert data, name
@@ -49,18 +51,35 @@ def test_one_changed_parameter_reruns_its_stage_and_those_after_it_only(small):
     assert "up to date" in small.run("dvc", "status")[0]
 
 
-def test_the_corpus_is_split_and_every_document_and_paragraph_is_somewhere(built, documents):
-    splits = [
-        list(read_documents(built.root / f"artifacts/corpus/splits/{n}.parquet")) for n in ("train", "valid", "test")
-    ]
-    assert sorted(d.id for split in splits for d in split) == sorted(d.id for d in documents)
-    assert list(read_documents(built.root / "artifacts/corpus/raw/own.parquet")) != []
-    found, cleaned = built.metrics("ingest"), built.metrics("clean")
+def test_every_record_document_and_paragraph_is_kept_or_removed(built, documents):
+    """Of every stage that moves text: what it read is what it passed on and what it put aside."""
+    corpus = built.root / "artifacts/corpus"
+    ingested, cleaned, left = (built.metrics(name) for name in ("ingest-own", "clean", "deduplicate"))
     size = sum(len(d.text.encode()) for d in documents)
-    assert found == {"records_read": 37, "documents": 37, "bytes": size, "quarantined": 0}
-    assert [cleaned[f"{name}_documents"] for name in ("train", "valid", "test")] == [len(split) for split in splits]
-    removed = list(read_documents(built.root / "artifacts/corpus/removed.parquet"))
-    assert sum(value for name, value in cleaned.items() if name.startswith("removed_")) == len(removed)
+    assert ingested == {"records_read": 37, "documents": 37, "bytes": size, "quarantined": 0}
+    removed = {name: list(read_removals(corpus / f"removed/{name}.parquet")) for name in ("clean", "deduplicate")}
+    for metrics, name in ((cleaned, "clean"), (left, "deduplicate")):
+        counted = {rule: n for rule, n in metrics.items() if rule.startswith("removed_") and n}
+        found = Counter(
+            f"removed_{'documents' if r.paragraph is None else 'paragraphs'}_{r.rule}" for r in removed[name]
+        )
+        assert {rule: n for rule, n in counted.items() if rule.count("_") > 1} == found
+    splits = {n: list(read_documents(corpus / f"splits/{n}.parquet")) for n in ("train", "valid", "test")}
+    kept = [d for split in splits.values() for d in split]
+    gone = [r.document for rows in removed.values() for r in rows if r.paragraph is None]
+    assert sorted(d.id for d in kept) + sorted(gone) == [f"own/{d.id}" for d in documents]
+    paragraphs = sum(len(d.text.split("\n\n")) for d in kept)
+    assert paragraphs + sum(len(rows) for rows in removed.values()) == cleaned["read_paragraphs"]
+    for name, split in splits.items():
+        size = sum(len(d.text.encode()) for d in split)
+        assert (
+            (left[f"{name}_documents"], left[f"{name}_bytes"])
+            == (len(split), size)
+            == (
+                len(split),
+                left[f"own/{name}_bytes"],
+            )
+        )
 
 
 def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
@@ -110,7 +129,7 @@ def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(bui
 
 def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
     """By hand, one after the other, over the files of `dvc repro`; trainings and evaluations have their own tests."""
-    for command in (["ingest", "own"], ["clean"], ["deduplicate"], ["tokenizer"], ["pack"], ["report"]):
+    for command in (["ingest", "own"], ["clean"], ["deduplicate"], ["card"], ["tokenizer"], ["pack"], ["report"]):
         small.run(f"tasks.{command[0]}", *command[1:])
     assert small.files() == built.files()
 

@@ -244,7 +244,7 @@ def test_reading_needs_no_network(project, tmp_path):
         "def refuse(*a): raise OSError('network')\n"
         "socket.socket.connect = refuse\n"
         "from plm_core.corpus.sources import IngestConfig, open_source\n"
-        "print(len(list(open_source(IngestConfig('folder', sys.argv[1])))))"
+        "print(len(list(open_source('own', IngestConfig('folder', sys.argv[1])))))"
     )
     run = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, cwd=project)
     assert run.stdout == "1\n", run.stderr
