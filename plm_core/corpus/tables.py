@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 ROWS_AT_ONCE = 1024
 """The most rows that are held, and that a row group of the file has."""
-CHARACTERS_AT_ONCE = 1 << 24
+CHARACTERS_AT_ONCE = 1 << 22
 """As soon as the rows that are held have so many characters, they are written: long texts are held one by one."""
 
 
