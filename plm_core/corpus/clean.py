@@ -115,13 +115,12 @@ def account(document: Document, cleaned: Cleaned) -> Counter[str]:
     """
     by_rule = [("documents" if r.paragraph is None else "paragraphs", r.rule) for r in cleaned.removals]
     left = cleaned.paragraphs - sum(level == "paragraphs" for level, _ in by_rule)
-    counts = Counter({"read_documents": 1, "read_paragraphs": cleaned.paragraphs})
-    counts["read_bytes"] = len(document.text.encode())
+    size = len(document.text.encode())
+    counts = Counter(read_documents=1, read_paragraphs=cleaned.paragraphs, read_bytes=size)
     if cleaned.document is None:
         by_rule += [("paragraphs", WITH_DOCUMENT)] * left
     else:
-        counts |= {"kept_documents": 1, "kept_paragraphs": left}
-        counts["kept_bytes"] = len(cleaned.document.text.encode())
+        counts.update(kept_documents=1, kept_paragraphs=left, kept_bytes=len(cleaned.document.text.encode()))
     for level, rule in by_rule:
         counts[f"removed_{level}"] += 1
         counts[f"removed_{level}_{rule}"] += 1

@@ -23,7 +23,8 @@ def project(tmp_path, documents):
     # The second source's ids come between those of the first.
     write_documents(project.root / "artifacts/corpus/raw/made-up.parquet", [Document("a", "a b", "made-up"), *made_up])
     write_documents(project.root / "artifacts/corpus/raw/letters.parquet", LETTERS)
-    project.change(clean__mask=["email"])
+    own = {"reader": "folder", "input": "data"}
+    project.change(clean__mask=["email"], sources=dict.fromkeys(("letters", "made-up"), own))
     return project
 
 
@@ -79,7 +80,7 @@ def test_languages_are_counted_and_remembered(project):
     speech = Document("z", "The state of the Union is good, and I thank the Congress for what it has done.", "speeches")
     rede = Document("y", "Die Lage der Nation ist gut, und ich danke dem Kongress für seine Arbeit.", "speeches")
     write_documents(project.root / "artifacts/corpus/raw/speeches.parquet", [rede, speech])
-    project.change(clean__languages={"keep": ["en"]})
+    project.change(clean__languages={"keep": ["en"]}, sources__speeches={"reader": "folder", "input": "data"})
     project.run("tasks.clean")
     found = project.metrics("clean")
     assert (found["speeches/language_en"], found["speeches/language_de"]) == (1, 1)
@@ -122,12 +123,21 @@ def test_a_wrong_rule_is_refused_by_its_dotted_name(project, changes, message):
 
 def test_raw_documents_that_are_missing_damaged_or_out_of_order_are_refused_by_name(project):
     raw = project.root / "artifacts/corpus/raw"
-    write_documents(raw / "x.parquet", [Document("x", "a b", "x"), Document("w", "a b", "x")])
-    assert "x.parquet: the id 'w' comes after" in project.refused("tasks.clean")
-    (raw / "x.parquet").write_bytes(b"PAR1 no parquet PAR1")
-    assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw/x.parquet: damaged")
+    write_documents(raw / "letters.parquet", [Document("x", "a b", "letters"), Document("w", "a b", "letters")])
+    assert "letters.parquet, artifacts/corpus/raw/made-up.parquet: the id 'w' comes after" in project.refused(
+        "tasks.clean"
+    )
+    (raw / "letters.parquet").write_bytes(b"PAR1 no parquet PAR1")
+    assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw/letters.parquet: damaged")
+    (raw / "letters.parquet").unlink()
+    assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw/letters.parquet: missing")
     for path in raw.iterdir():
         path.unlink()
-    assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw: no *.parquet in it")
     raw.rmdir()
     assert project.refused("tasks.clean").startswith("error: artifacts/corpus/raw: missing; run the stage")
+
+
+def test_what_a_source_left_that_is_no_more_is_not_taken_into_the_corpus(project):
+    project.change(sources__letters=...)
+    error = project.refused("tasks.clean")
+    assert error.startswith("error: artifacts/corpus/raw/letters.parquet: is of no source in the parameters (sources)")

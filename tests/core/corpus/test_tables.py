@@ -1,5 +1,8 @@
 """Rows reach the disk a few at a time and come back as they were; a table is whole or absent."""
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -80,3 +83,40 @@ def test_another_table_is_named_with_what_it_has(tmp_path, documents):
     pq.write_table(pa.table({"text": [7]}), tmp_path / "y.parquet")
     with pytest.raises(BadInput, match=r"text \(int64\); expected text \(string\)"):
         list(read_rows(tmp_path / "y.parquet", SCHEMA))
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from plm_core.corpus.document import Document, merge_documents, write_documents
+
+def peak():
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
+
+def through(folder, count):
+    files = [Path(folder, f"{name}.parquet") for name in "ab"]
+    for file in files:
+        texts = (f"{i:06d} " * 2000 for i in range(count))
+        write_documents(file, (Document(f"{i:06d}{file.stem}", text, "s") for i, text in enumerate(texts)))
+    return write_documents(Path(folder, "merged.parquet"), merge_documents(files))
+
+folder, held = sys.argv[1], []
+through(folder, 300)
+before = peak()
+written = through(folder, 5000)
+print(written, peak() - before)
+held = list(merge_documents([Path(folder, "merged.parquet")]))
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
+def test_a_corpus_that_is_merged_and_written_is_never_held(project, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path)], cwd=project, capture_output=True, text=True, check=True
+    )
+    written, grown, held = map(int, run.stdout.split())
+    assert written == 10_000
+    assert grown < 40, "MB, while 140 MB of text passed"
+    assert held > 100, "the measurement sees what is held"
