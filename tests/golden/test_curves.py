@@ -65,6 +65,12 @@ class Text:
     def tokens(self, start, stop):
         return self.stream[start:stop]
 
+    def spans(self, starts, lengths):
+        return np.concatenate([self.stream[a : a + n] for a, n in zip(starts, lengths, strict=True)])
+
+    def rows(self, starts, length):
+        return np.stack([self.stream[a : a + length] for a in starts])
+
 
 def initial_model(paper):
     """A tiny model whose weights do not depend on torch's way of drawing random numbers."""
