@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_core.config import BadInput
+from plm_core.text.special import PAD
 from plm_core.text.store import TokenStore
 
 
@@ -70,6 +71,8 @@ class Pieces(NamedTuple):
     """Where it begins in the store's stream, ``[P]``."""
     length: np.ndarray
     """Its tokens, ``[P]``."""
+    first: np.ndarray
+    """Whether it is the beginning of its document, ``[P]``."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,10 @@ class Packed:
         """The share of documents that are in more than one piece."""
         return float(self._table.cut / max(1, self.store.index.documents))
 
+    def metrics(self) -> dict[str, float]:
+        """How well the rows are used, for a training's metrics."""
+        return {"packing_rows": len(self), "packing_utilisation": self.utilisation, "packing_documents_cut": self.cut}
+
     def pieces(self, items: np.ndarray) -> Pieces:
         """The pieces in the rows ``[B]`` with these numbers."""
         table = self._table
@@ -114,7 +121,24 @@ class Packed:
         ends = np.cumsum(length + 2 * self.margin)
         before = np.concatenate(([0], ends))[np.cumsum(counts) - counts]
         position = ends - length - self.margin - before[row]
-        return Pieces(row, position, table.starts[chosen], length)
+        start = table.starts[chosen]
+        first = self.store.offsets[self.store.offsets.searchsorted(start)] == start
+        return Pieces(row, position, start, length, first)
+
+    def laid_out(self, pieces: Pieces, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pieces in their ``rows``.
+
+        Returns:
+            the tokens ``[B, n]``, PAD where none is, margins too; the number of the piece that each position belongs
+            to, margins too, counted along the row, padding being one more; and whether a position is padding.
+        """
+        row, position, start, length, _ = pieces
+        tokens, marks = np.full((rows, self.length), PAD), np.zeros((rows, self.length + 1), dtype=np.int64)
+        places = np.repeat(row * self.length + position - (np.cumsum(length) - length), length)
+        tokens.reshape(-1)[places + np.arange(len(places))] = self.store.spans(start, length)
+        marks[row, position - self.margin] = marks[row, position + length + self.margin] = 1
+        numbers = marks.cumsum(axis=1)[:, :-1] - 1
+        return tokens, numbers, numbers == np.bincount(row, minlength=rows)[:, None]
 
     @functools.cached_property
     def _table(self) -> "_Table":
