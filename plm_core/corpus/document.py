@@ -1,9 +1,10 @@
 """A document and its table on disk: Parquet with the columns id, text, source, metadata. Read by every data stage."""
 
 import json
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,6 +64,31 @@ def read_documents(path: Path) -> Iterator[Document]:
         raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadInput(f"{path}: damaged, or not a corpus ({error}); {RESTORE}") from error
+
+
+def sources_of(path: Path, documents: Mapping[int, str]) -> dict[int, str]:
+    """The sources of a few documents, given as row of the table and id, without reading the others' groups of rows.
+
+    A document that does not stand in its row is left out, and so are all when there is no such file.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    found = {}
+    try:
+        with pq.ParquetFile(path) as file:
+            ends = list(accumulate(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)))
+            for group in sorted({bisect_right(ends, row) for row in documents} - {len(ends)}):
+                first = ends[group - 1] if group else 0
+                rows = file.read_row_group(group, ["id", "source"]).to_pylist()
+                for row, identity in documents.items():
+                    if first <= row < ends[group] and rows[row - first]["id"] == identity:
+                        found[row] = rows[row - first]["source"]
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{path}: damaged, or not a corpus ({error}); {RESTORE}") from error
+    return found
 
 
 def _row(document: Document) -> dict[str, str]:

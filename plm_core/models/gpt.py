@@ -163,7 +163,7 @@ class GPT(nn.Module):
             visible = (causal & kept[:, None, None, :]) | itself
         if documents is not None:
             if keep is not None or state:
-                raise ValueError("documents: beside keep or state; expected rows of whole documents, which need neither")
+                raise ValueError("documents: beside keep or state; expected neither, for padding is a document too")
             check_documents(documents, ids)
             positions, visible = places_in(documents), same_document(documents).tril()
         x = self.drop(self.tokens(ids) + self.positions(positions))

@@ -64,7 +64,7 @@ class Causal:
         memory = getattr(config, "memory", None)
         if self.packing == "documents" and memory is not None:
             raise ValueError(
-                f"objective.packing: documents for a model with memory {memory}; expected stream, for its rows continue "
+                f"objective.packing: documents for a model with memory {memory}; expected stream: its rows go on from "
                 "each other"
             )
         if self.streams != bool(memory):
@@ -157,5 +157,6 @@ class _Documents(Batches):
         inputs = np.roll(targets, 1, axis=1)
         # What stands before a document in the store is the EOS of another; before the first there is nothing.
         inputs[row, position] = np.where(start > 0, self.view.store.rows(np.maximum(start - 1, 0), 1)[:, 0], EOS)
-        columns = np.where(padding, PAD, inputs), np.where(padding, IGNORED, targets), np.ones(len(items), bool), documents
+        inputs, targets = np.where(padding, PAD, inputs), np.where(padding, IGNORED, targets)
+        columns = (inputs, targets, np.ones(len(items), dtype=bool), documents)
         return PackedCausalBatch(*(torch.from_numpy(column) for column in columns))

@@ -181,10 +181,10 @@ class _Rows(Batches):
             documents[row, :n], documents[row, n:] = document, document[-1] + 1
             inputs[row, :n], places, tokens = mask(ids, self.objective.rate, self.vocab_size, draw)
             positions[row, : len(places)], targets[row, : len(places)] = places, tokens
-        columns = [torch.from_numpy(c) for c in (inputs, targets, positions, segments, keep, following)]
+        columns = [inputs, targets, positions, segments, keep, following]
         if isinstance(self.view, Packed):
-            return PackedMaskedBatch(*columns, torch.from_numpy(documents))
-        return MaskedBatch(*columns)
+            return PackedMaskedBatch(*(torch.from_numpy(column) for column in [*columns, documents]))
+        return MaskedBatch(*(torch.from_numpy(column) for column in columns))
 
     def _row(self, item: int, draw: np.random.Generator) -> _Row:
         """A row of the view; ``draw`` says where a pair is cut and what is its B."""
@@ -197,8 +197,9 @@ class _Rows(Batches):
             start = item * self.view.advance
             parts, pair = [(start, start + self.view.length)], False
         else:
-            _, _, start, length, _ = self.view.pieces(np.asarray([item]))
-            parts, pair = list(zip(start.tolist(), (start + length).tolist(), strict=True)), False
+            pieces = self.view.pieces(np.asarray([item]))
+            stops = pieces.start + pieces.length
+            parts, pair = list(zip(pieces.start.tolist(), stops.tolist(), strict=True)), False
         return self._framed(parts, pair, following)
 
     def _framed(self, parts: list[tuple[int, int]], pair: bool, following: int) -> _Row:

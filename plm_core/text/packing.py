@@ -104,7 +104,7 @@ class Packed:
     @property
     def cut(self) -> float:
         """The share of documents that are in more than one piece."""
-        return float(self._table.cut / max(1, self.store.index.documents))
+        return float(self._table.cut / (len(self.store.offsets) - 1))
 
     def metrics(self) -> dict[str, float]:
         """How well the rows are used, for a training's metrics."""

@@ -10,7 +10,8 @@ import pytest
 
 from flows import cli
 
-COMMANDS = ["run", "deploy", "status", "compare", "promote", "rollback", "generate", "attend", "export", "import", "ui"]
+COMMANDS = ["run", "deploy", "status", "compare", "promote", "rollback", "generate", "attend", "seen", "export"]
+COMMANDS += ["import", "ui"]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
 
 
