@@ -41,6 +41,14 @@ def test_a_batch_of_12_reads_what_two_of_6_read(seed, step):
     assert np.array_equal(items_at(seed, step, 12, 37), np.concatenate(halves))
 
 
+@given(seed=SEEDS, step=st.integers(0, 99), ranks=st.integers(1, 7), each=st.integers(1, 5))
+def test_each_rank_can_read_its_slice_of_the_global_batch_alone(store, seed, step, ranks, each):
+    windows = Windows(store, 14, 13)
+    whole = windows.rows_at(seed, step, ranks * each)
+    parts = [windows.rows_at(seed, step * ranks + rank, each) for rank in range(ranks)]
+    assert np.array_equal(np.concatenate(parts), whole)
+
+
 def test_epochs_and_seeds_draw_other_orders():
     assert not np.array_equal(epoch_order(1, 0, 99), epoch_order(1, 1, 99))
     assert not np.array_equal(epoch_order(1, 0, 99), epoch_order(2, 0, 99))
@@ -140,6 +148,15 @@ def test_a_pair_is_of_one_document_or_of_two(store, seed, item, length):
         assert len(of_a | of_b) > 1
         assert of_a
         assert of_b
+
+
+@given(seed=SEEDS, rows=st.integers(1, 7), step=st.integers(0, 999), length=st.integers(1, 99))
+def test_the_spans_of_a_stream_are_its_rows(store, seed, rows, step, length):
+    streams = Streams(store, rows, length, 13)
+    for start, row in zip(streams.starts_at(seed, step).tolist(), streams.rows_at(seed, step), strict=True):
+        spans = streams.spans(start, length, 5)
+        assert [span.position for span in spans] == [5, 5 + spans[0].stop - spans[0].start][: len(spans)]
+        assert np.array_equal(np.concatenate([store.tokens(a, b) for _, a, b in spans]), row)
 
 
 def holds(text, part):
