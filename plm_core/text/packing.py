@@ -113,17 +113,12 @@ class Packed:
     def pieces(self, items: np.ndarray) -> Pieces:
         """The pieces in the rows ``[B]`` with these numbers."""
         table = self._table
-        firsts, counts = table.begins[items], np.diff(table.begins)[items]
+        firsts = table.begins[items]
+        counts = table.begins[items + 1] - firsts
         row = np.repeat(np.arange(len(items)), counts)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-        chosen = firsts[row] + within
+        chosen = (firsts - counts.cumsum() + counts)[row] + np.arange(len(row))
         length = table.lengths[chosen].astype(np.int64)
-        ends = np.cumsum(length + 2 * self.margin)
-        before = np.concatenate(([0], ends))[np.cumsum(counts) - counts]
-        position = ends - length - self.margin - before[row]
-        start = table.starts[chosen]
-        first = self.store.offsets[self.store.offsets.searchsorted(start)] == start
-        return Pieces(row, position, start, length, first)
+        return Pieces(row, table.positions[chosen].astype(np.int64), table.starts[chosen], length, table.firsts[chosen])
 
     def laid_out(self, pieces: Pieces, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The pieces in their ``rows``.
@@ -134,7 +129,7 @@ class Packed:
         """
         row, position, start, length, _ = pieces
         tokens, marks = np.full((rows, self.length), PAD), np.zeros((rows, self.length + 1), dtype=np.int64)
-        places = np.repeat(row * self.length + position - (np.cumsum(length) - length), length)
+        places = np.repeat(row * self.length + position - length.cumsum() + length, length)
         tokens.reshape(-1)[places + np.arange(len(places))] = self.store.spans(start, length)
         marks[row, position - self.margin] = marks[row, position + length + self.margin] = 1
         numbers = marks.cumsum(axis=1)[:, :-1] - 1
@@ -150,6 +145,10 @@ class _Table(NamedTuple):
     """Where each piece begins in the stream, ``[P]``: the pieces of row 0, of row 1, ..."""
     lengths: np.ndarray
     """The tokens of each piece, ``[P]``."""
+    positions: np.ndarray
+    """Where each piece stands in its row, ``[P]``."""
+    firsts: np.ndarray
+    """Whether each piece is the beginning of its document, ``[P]``."""
     begins: np.ndarray
     """Which piece is the first of each row, ``[R + 1]``."""
     taken: int
@@ -167,8 +166,14 @@ def _pack(offsets: np.ndarray, length: int, margin: int) -> _Table:
     starts = offsets[document] + within
     lengths = np.minimum(most, sizes[document] - within).astype(np.int32)
     row_of = best_fit(lengths + np.int32(2 * margin), length)
+    taken = int(lengths.sum(dtype=np.int64)) + 2 * margin * len(lengths)
+    cut = int((counts > 1).sum())
     # In a row, pieces stand in the order of the stream.
     order = np.argsort(row_of, kind="stable")
-    begins = np.concatenate(([0], np.cumsum(np.bincount(row_of))))
-    taken = int(lengths.sum(dtype=np.int64)) + 2 * margin * len(lengths)
-    return _Table(starts[order], lengths[order], begins, taken, int((counts > 1).sum()))
+    starts, lengths, firsts = starts[order], lengths[order], within[order] == 0
+    counts = np.bincount(row_of)
+    begins = np.concatenate(([0], counts.cumsum()))
+    ends = (lengths + np.int64(2 * margin)).cumsum()
+    before = np.repeat(np.concatenate(([0], ends))[begins[:-1]], counts)
+    positions = (ends - lengths - margin - before).astype(np.int32)
+    return _Table(starts, lengths, positions, firsts, begins, taken, cut)

@@ -42,7 +42,7 @@ def items_at(seed: int, step: int, batch: int, count: int) -> np.ndarray:
         stop = min(count, first + (step + 1) * batch - place)
         order.append(epoch_order(seed, epoch, count)[first:stop])
         place += stop - first
-    return np.concatenate(order)
+    return order[0] if len(order) == 1 else np.concatenate(order)
 
 
 def spread(count: int, items: int) -> np.ndarray:
@@ -133,8 +133,10 @@ class Streams:
     def rows_at(self, seed: int, step: int) -> np.ndarray:
         """The rows ``[B, n]`` of a step (from 0); behind the end of the store comes its beginning."""
         starts = self.starts_at(seed, step)
+        if starts.max() + self.length <= len(self.store):
+            return self.store.rows(starts, self.length)
         ends = np.minimum(len(self.store), starts + self.length)
-        # Each row is two spans, of which the second is nearly always empty.
+        # Each row is two spans, of which the second is empty but for the row at the end.
         parts = np.stack((starts, np.zeros_like(starts)), axis=1).reshape(-1)
         sizes = np.stack((ends - starts, starts + self.length - ends), axis=1).reshape(-1)
         return self.store.spans(parts, sizes).reshape(self.rows, self.length)
