@@ -101,20 +101,18 @@ def row_of(training: Training, batch: Batch, row: int, spans: list[Span]) -> dic
         for place, target in zip(batch.places[row].tolist(), batch.targets[row].tolist(), strict=True)
         if target != IGNORED
     ]
-    numbered = training.described.objective == "permutation"
-    marks = {
-        place: f"<{number if numbered else _word(tokenizer, inputs[place]).strip()}: "
-        f"{_word(tokenizer, target).strip()}>"
-        for number, (place, target) in enumerate(targets, start=1)
-        if training.described.objective != "causal"
-    }
-    lead = {place for place, target in targets if _word(tokenizer, target).startswith(" ")}
+    marks = {}
+    if training.described.objective != "causal":
+        for number, (place, target) in enumerate(targets, start=1):
+            numbered = training.described.objective == "permutation"
+            word, read = _word(tokenizer, target), number if numbered else _word(tokenizer, inputs[place]).strip()
+            marks[place] = " " * word.startswith(" ") + f"<{read}: {word.strip()}>"
     return {
         "row": row,
         "documents": list(_documents(training.store, spans)),
         "inputs": [tokenizer.piece(token) for token in inputs],
         "predicted": [{"position": place, "token": tokenizer.piece(target)} for place, target in targets],
-        "text": "".join(_text(tokenizer, inputs, marks, lead)),
+        "text": "".join(_text(tokenizer, inputs, marks)).strip(),
     }
 
 
@@ -141,7 +139,7 @@ def _documents(store: TokenStore, spans: list[Span]) -> Iterator[dict[str, Any]]
         }
 
 
-def _text(tokenizer: Tokenizer, ids: list[int], marks: dict[int, str], lead: set[int]) -> Iterator[str]:
+def _text(tokenizer: Tokenizer, ids: list[int], marks: dict[int, str]) -> Iterator[str]:
     """The ids as text: ordinary tokens decoded together, special ones by name, and the marks of some positions."""
 
     def kind(position: int) -> tuple[int, int]:
@@ -157,14 +155,16 @@ def _text(tokenizer: Tokenizer, ids: list[int], marks: dict[int, str], lead: set
         elif which == 1:
             yield f" {PIECES[PAD]} x {len(positions)}"
         elif positions[0] in marks:
-            yield " " * (positions[0] in lead) + marks[positions[0]]
+            yield marks[positions[0]]
         else:
             yield f" {tokenizer.piece(ids[positions[0]])} "
 
 
 def _word(tokenizer: Tokenizer, token: int) -> str:
-    """A token as people read it: its text, or its piece where it has none of its own."""
-    text = tokenizer.decode([token])
+    """A token as people read it: a special one without its brackets, and its piece where it has no text of its own."""
+    if token < len(PIECES):
+        return PIECES[token].strip("<>")
+    text = tokenizer.decode([token]).replace("\n", "↵")
     return tokenizer.piece(token) if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text else text
 
 
@@ -177,7 +177,7 @@ def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         for part in row["documents"]:
             source = f" ({part['source']})" if part["source"] else ""
             first, stop = part["tokens"]
-            print(f"  {part['id']}{source}: tokens {first} to {stop} of {part['of']}, from position {part['position']}")
+            print(f"  {part['id']}{source}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
         text = row["text"].replace("\n", "↵")
         print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
 

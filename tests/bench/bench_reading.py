@@ -50,7 +50,7 @@ def bench() -> None:
         write_tokens(Path(folder) / "store", documents, 4096, "0f", TOKENS // SHARDS)
         store = TokenStore(Path(folder) / "store")
         print(
-            f"{len(store):,} tokens in {len(store.index.shards)} shards, {DOCUMENTS:,} documents, numpy {np.__version__}"
+            f"numpy {np.__version__}; {len(store):,} tokens, {len(store.index.shards)} shards, {DOCUMENTS:,} documents"
         )
         print(f"{'rows':>6}{'tokens':>8}{'windows':>12}{'streams':>12}{'documents':>12}   million tokens/s")
         for rows, length in SHAPES:

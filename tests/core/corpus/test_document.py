@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput
-from plm_core.corpus.document import ROWS_AT_ONCE, Document, read_documents, write_documents
+from plm_core.corpus.document import ROWS_AT_ONCE, Document, read_documents, sources_of, write_documents
 
 METADATA = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3)
 
@@ -63,3 +63,18 @@ def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
             refusals.append(str(error))
     assert len(refusals) > 99
     assert all("x.parquet" in refusal for refusal in refusals)
+
+
+def test_the_sources_of_a_few_documents_are_found_by_their_rows_and_ids(tmp_path, monkeypatch):
+    from plm_core.corpus import document
+
+    monkeypatch.setattr(document, "ROWS_AT_ONCE", 5)  # several groups of rows
+    path = tmp_path / "x.parquet"
+    write_documents(path, (Document(f"d{i}", "text", f"source {i % 3}") for i in range(13)))
+    asked = {0: "d0", 4: "d4", 5: "d5", 12: "d12", 7: "another", 13: "d13", 99: "d99"}
+    assert sources_of(path, asked) == {0: "source 0", 4: "source 1", 5: "source 2", 12: "source 0"}
+    assert sources_of(path, {}) == {}
+    assert sources_of(tmp_path / "none.parquet", asked) == {}
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(BadInput, match=r"x\.parquet: damaged"):
+        sources_of(path, asked)
