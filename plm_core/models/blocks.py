@@ -1,8 +1,8 @@
 """What several papers' models share to the letter: how sizes and inputs are checked, and how a row holds documents.
 
 Used by the model files. ``documents`` [B, T] says by a number to which document of its row a position belongs; the
-numbers never fall along a row, and padding is one more document. An attention without a mask, over the documents' ends
-as FlexAttention or variable-length kernels take them, needs no more than these numbers.
+numbers never fall along a row, and padding is one more document. Kernels that take the ends of documents instead of a
+mask (FlexAttention, variable-length attention) need no more than these numbers.
 
 Shapes: B rows, T positions.
 """

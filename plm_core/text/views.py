@@ -77,11 +77,6 @@ class Windows:
         """W, the number of windows; fewer than ``advance`` tokens at the end of the stream are in none."""
         return (len(self.store) - self.length) // self.advance + 1
 
-    def row(self, window: int) -> np.ndarray:
-        """The tokens ``[n]`` of a window."""
-        start = window * self.advance
-        return self.store.tokens(start, start + self.length)
-
     def starts_at(self, seed: int, step: int, batch: int) -> np.ndarray:
         """Where the rows ``[B]`` of a step begin in the stream, in the shuffled order of its epoch."""
         return items_at(seed, step, batch, len(self)) * self.advance
@@ -195,11 +190,6 @@ class Pairs:
         if draw.random() < 0.5:
             return (start, cut), (cut, stop), True
         return (start, cut), self._elsewhere(document, stop - cut, draw), False
-
-    def pair(self, item: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
-        """The tokens of A and of B, and whether B follows A."""
-        a, b, follows = self.places(item, draw)
-        return self.store.tokens(*a), self.store.tokens(*b), follows
 
     def _elsewhere(self, document: int, length: int, draw: np.random.Generator) -> tuple[int, int]:
         """Where at most ``length`` tokens of another document stand, the longer ones drawn more often."""

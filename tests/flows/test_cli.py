@@ -164,6 +164,12 @@ def test_attention_is_drawn_into_the_folder_where_plm_was_called(project, traine
     assert width > height  # three heads beside each other, two layers below each other
 
 
+def test_what_a_model_has_seen_is_asked_of_its_section(project):
+    done = plm(project, "seen", "--model", "tiny", "--step", "3", "--rows", "7", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: pretrain: no such section in params.yaml")
+
+
 def test_attention_to_a_text_of_many_tokens_is_refused_with_both_numbers(project, trained):
     done = plm(project, "attend", "Ba " * 99, f"--checkpoint={trained}")
     assert done.returncode == 2

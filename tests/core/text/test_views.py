@@ -96,8 +96,9 @@ def test_a_row_longer_than_the_data_is_refused_by_name(store, surplus):
 @pytest.mark.parametrize(("length", "advance"), [(13, 13), (14, 13), (7, 3)])
 def test_windows_of_any_overlap_begin_where_they_should_and_the_next_would_not_fit(store, length, advance):
     windows = Windows(store, length, advance)
+    rows = windows.spread_rows(len(windows))
     for window in (0, 1, len(windows) - 1):
-        assert np.array_equal(windows.row(window), store.tokens(window * advance, window * advance + length))
+        assert np.array_equal(rows[window], store.tokens(window * advance, window * advance + length))
     assert len(windows) * advance + length > len(store)
 
 
@@ -134,7 +135,7 @@ def test_a_stream_goes_on_at_the_beginning_behind_the_end_of_the_store(store):
 @given(seed=SEEDS, item=st.integers(0, 10**6), length=st.integers(2, 99))
 def test_a_pair_is_of_one_document_or_of_two(store, seed, item, length):
     pairs = Pairs(store, length)
-    a, b, follows = pairs.pair(item % len(pairs), draws(seed, 0, 0))
+    a, b, follows = pair(pairs, item % len(pairs), draws(seed, 0, 0))
     assert 2 <= len(a) + len(b) <= length
     assert len(a) >= 1
     assert len(b) >= 1
@@ -159,6 +160,12 @@ def test_the_spans_of_a_stream_are_its_rows(store, seed, rows, step, length):
         assert np.array_equal(np.concatenate([store.tokens(a, b) for _, a, b in spans]), row)
 
 
+def pair(pairs, item, draw):
+    """The tokens of A and B, and whether B follows A."""
+    a, b, follows = pairs.places(item, draw)
+    return pairs.store.tokens(*a), pairs.store.tokens(*b), follows
+
+
 def holds(text, part):
     """Whether a document contains these tokens in a row."""
     windows = np.lib.stride_tricks.sliding_window_view(text, min(len(part), len(text)))
@@ -172,7 +179,7 @@ def test_the_items_of_pairs_cover_every_token_of_every_document_and_coins_are_fa
     for item in range(len(pairs)):
         follows, seed = False, 0
         while not follows:
-            a, b, follows = pairs.pair(item, draws(seed, 0, item))
+            a, b, follows = pair(pairs, item, draws(seed, 0, item))
             seed, tosses, followed = seed + 1, tosses + 1, followed + follows
         span = np.concatenate((a, b)).astype(np.uint16).tobytes()
         place = stream.tobytes().find(span)
