@@ -18,6 +18,7 @@ from plm_core.corpus.document import sources_of
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.loss import IGNORED, Batch
+from plm_core.objectives.masked import FOLLOWS, MaskedBatch
 from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
@@ -107,13 +108,16 @@ def row_of(training: Training, batch: Batch, row: int, spans: list[Span]) -> dic
             numbered = training.described.objective == "permutation"
             word, read = _word(tokenizer, target), number if numbered else _word(tokenizer, inputs[place]).strip()
             marks[place] = " " * word.startswith(" ") + f"<{read}: {word.strip()}>"
-    return {
+    found = {
         "row": row,
         "documents": list(_documents(training.store, spans)),
         "inputs": [tokenizer.piece(token) for token in inputs],
         "predicted": [{"position": place, "token": tokenizer.piece(target)} for place, target in targets],
         "text": "".join(_text(tokenizer, inputs, marks)).strip(),
     }
+    if isinstance(batch, MaskedBatch) and batch.following[row] != IGNORED:
+        found["b_follows_a"] = bool(batch.following[row] == FOLLOWS)
+    return found
 
 
 def _documents(store: TokenStore, spans: list[Span]) -> Iterator[dict[str, Any]]:
@@ -178,6 +182,8 @@ def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             source = f" ({part['source']})" if part["source"] else ""
             first, stop = part["tokens"]
             print(f"  {part['id']}{source}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
+        if "b_follows_a" in row:
+            print(f"  B {'follows A' if row['b_follows_a'] else 'is from elsewhere'}")
         text = row["text"].replace("\n", "↵")
         print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
 

@@ -9,6 +9,7 @@ from plm_core import checkpoint
 from plm_core.corpus.document import read_documents
 from plm_core.files import write_checksums
 from plm_core.objectives import build_objective
+from plm_core.objectives.masked import FOLLOWS
 from plm_core.text.special import EOS, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
@@ -70,6 +71,8 @@ def test_a_row_is_what_was_read_and_its_documents_hold_it(trained, name):
             following = {each["position"]: each["token"] for each in row["predicted"]}
             assert all(following.get(i, piece) == piece for i, piece in enumerate(pieces[1:]) if piece not in PIECES)
         assert len(row["predicted"]) == int((batch.targets[row["row"]] >= 0).sum())
+        follows = int(batch.following[row["row"]]) == FOLLOWS if name == "bert" else None
+        assert row.get("b_follows_a") == follows
         ordinary = 0
         for part in row["documents"]:
             first, stop = part["tokens"]
@@ -93,6 +96,7 @@ def test_people_read_masks_with_what_was_there_and_where_a_text_comes_from(train
         assert ("<mask: " in text.split("\nrow ", 1)[1]) == (name in ("bert", "roberta_documents"))
         assert ("<1: " in text) == (name == "xlnet")
     assert "<cls>" in shown["bert"]
+    assert shown["bert"].count("  B follows A\n") + shown["bert"].count("  B is from elsewhere\n") == 2
     assert "</s>" in shown["gpt_documents"]
 
 
