@@ -153,6 +153,12 @@ def attend(root: Path, given: argparse.Namespace) -> int:
     return checkpoints.run(root, given, "tasks.attend", f"--out={given.out.resolve()}", "--", given.text)
 
 
+def seen(root: Path, given: argparse.Namespace) -> int:
+    """Decode the batch that a model read at a step of its pretraining."""
+    command = [sys.executable, "-m", "tasks.seen", given.model, f"--step={given.step}", f"--rows={given.rows}"]
+    return subprocess.run(command + ["--json"] * given.json, cwd=root, check=False).returncode
+
+
 def export(root: Path, given: argparse.Namespace) -> int:
     """Write a model as a folder of Hugging Face transformers."""
     return checkpoints.run(root, given, "tasks.export", "--", str(given.folder.resolve()))
@@ -268,6 +274,11 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("text")
     checkpoints.add_options(it)
     it.add_argument("--out", type=Path, default=Path("attention.png"), help="a PNG file (default: %(default)s)")
+    it = command(seen, "seen", "what a model read at a step of its pretraining, and from which documents")
+    it.add_argument("--model", required=True, help="a trained section")
+    it.add_argument("--step", type=int, required=True, help="from 1, as in the curves: step 1 is the first batch")
+    it.add_argument("--rows", type=int, default=3, help="how many rows to show (default: %(default)s)")
+    it.add_argument("--json", action="store_true", help="for scripts")
     it = command(export, "export", "write a model as a folder that Hugging Face transformers loads")
     it.add_argument("--to", choices=["hf"], required=True, help="the format: Hugging Face transformers")
     it.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")

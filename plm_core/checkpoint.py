@@ -28,6 +28,16 @@ CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True)
+class Lineage:
+    """What a pretraining read, by digest: enough to say whether what lies there now is the same."""
+
+    tokens_sha256: str
+    """The identity of the training split's token store (``TokenStore.digest``)."""
+    parameters_sha256: str
+    """``plm_core.config.digest`` of the section of ``params.yaml``."""
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """``config.json``."""
 
@@ -47,6 +57,8 @@ class CheckpointConfig:
     """Validation loss at that step, in nats a prediction (with next-sentence prediction, the sum of both means)."""
     head: dict[str, Any] | None = None
     """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
+    lineage: Lineage | None = None
+    """What its pretraining read; null for an imported model."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,13 @@ class Loaded:
 
 
 def build(architecture: str, model: dict[str, Any], where: str) -> nn.Module:
-    """A freshly initialised model; ``where`` opens the message of a BadInput about its configuration.
+    """A freshly initialised model; for the arguments see ``shape``."""
+    config = shape(architecture, model, where)
+    return MODELS[architecture].model(config)
+
+
+def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
+    """A model's configuration; ``where`` opens the message of a BadInput about it.
 
     ``model`` may name a published size as ``preset``; what stands beside it wins.
     """
@@ -77,7 +95,7 @@ def build(architecture: str, model: dict[str, Any], where: str) -> nn.Module:
         if preset not in entry.presets:
             raise BadInput(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
         model = {**entry.presets[preset], **{name: value for name, value in model.items() if name != "preset"}}
-    return entry.model(from_dict(entry.config, model, f"{where}.model"))
+    return from_dict(entry.config, model, f"{where}.model")
 
 
 def save(
@@ -96,16 +114,26 @@ def save(
     return sha256_file(folder / CHECKSUMS)
 
 
+def describe(folder: Path) -> CheckpointConfig:
+    """Verify a checkpoint and read what it says of itself, without its weights.
+
+    Raises:
+        BadInput: a file is missing or damaged, or the checkpoint is of another format.
+    """
+    verify_checksums(folder)
+    config = from_dict(CheckpointConfig, json.loads((folder / CONFIG_FILE).read_text()), str(folder / CONFIG_FILE))
+    if config.format != FORMAT:
+        raise BadInput(f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}")
+    return config
+
+
 def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     """Read, verify and build a checkpoint.
 
     Raises:
         BadInput: a file is missing or damaged, of another format, or its weights do not fit its configuration.
     """
-    verify_checksums(folder)
-    config = from_dict(CheckpointConfig, json.loads((folder / CONFIG_FILE).read_text()), str(folder / CONFIG_FILE))
-    if config.format != FORMAT:
-        raise BadInput(f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}")
+    config = describe(folder)
     tokenizer = Tokenizer(folder / MODEL_FILE)
     if tokenizer.sha256 != config.tokenizer_sha256:
         raise BadInput(f"{folder / MODEL_FILE}: is not the tokenizer that {CONFIG_FILE} names")

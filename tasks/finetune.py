@@ -137,7 +137,7 @@ def fit(
     ).to(device.device)
 
     def batch_at(step: int) -> Batch:
-        chosen = items_at(stream_seed(loop.seed, "order"), step, loop.batch, len(train_set.encoded))
+        chosen = items_at(loop.order_seed, step, loop.batch, len(train_set.encoded))
         return collate([train_set.encoded[i] for i in chosen])
 
     def validate(model: nn.Module) -> float:

@@ -74,11 +74,14 @@ def pretrain(name: str) -> None:
         verify_checksums(paths.TOKENIZER)
         tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
         model = new_model(config, tokenizer, section).to(device.device)
-        train_set, valid_set = (_batches(split, objective, model, tokenizer, loop.batch, section) for split in SPLITS)
+        stores = [TokenStore(paths.TOKENS / split) for split in SPLITS]
+        train_set, valid_set = (_batches(store, objective, model, tokenizer, loop.batch, section) for store in stores)
+        if packing := train_set.metrics():
+            print(_said_of_packing(packing), flush=True)
         held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
 
         def batch_at(step: int) -> Batch:
-            return train_set.at(stream_seed(loop.seed, "order"), step)
+            return train_set.at(loop.order_seed, step)
 
         @torch.no_grad()
         def validate(candidate: nn.Module) -> float:
@@ -100,6 +103,7 @@ def pretrain(name: str) -> None:
             tokenizer_sha256=tokenizer.sha256,
             step=best.step,
             valid_nats=float(best.valid_loss or 0.0),
+            lineage=checkpoint.Lineage(stores[0].digest, digest(params.read(section))),
         )
         folder = paths.MODELS / name
         identity = checkpoint.save(folder, model, tokenizer, described)
@@ -111,7 +115,7 @@ def pretrain(name: str) -> None:
             "best_step": best.step,
             "valid_loss": described.valid_nats,
             "final_train_loss": reports[-1].loss,
-        }
+        } | packing
         run.outputs += [folder, paths.CURVES / f"{name}.csv"]
         run.tracker.checkpoint(folder, identity, run.metrics)
     snapshots.remove()
@@ -160,13 +164,21 @@ def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where
         ) from error
 
 
-def _batches(split: str, objective: Objective, model: Any, tokenizer: Tokenizer, rows: int, section: str) -> Batches:
-    store = TokenStore(paths.TOKENS / split)
+def _batches(
+    store: TokenStore, objective: Objective, model: Any, tokenizer: Tokenizer, rows: int, section: str
+) -> Batches:
     store.require(tokenizer)
     try:
         return objective.batches(store, model.config, rows)
     except ValueError as error:
         raise BadInput(f"{section}.{error}") from error
+
+
+def _said_of_packing(metrics: dict[str, float]) -> str:
+    return (
+        f"train: {metrics['packing_rows']:,.0f} rows, {metrics['packing_utilisation']:.2%} of their positions hold a "
+        f"token, {metrics['packing_documents_cut']:.2%} of the documents are cut"
+    )
 
 
 if __name__ == "__main__":

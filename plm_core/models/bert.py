@@ -18,7 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import check_ids, check_length, check_sizes
+from plm_core.models.blocks import (
+    check_documents,
+    check_ids,
+    check_length,
+    check_sizes,
+    places_in,
+    same_document,
+)
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
@@ -67,7 +74,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``; ``visible`` [B, 1, 1, T] is false where a position is not to be read."""
+        """``[B, T, D]`` to ``[B, T, D]``; ``visible`` [B, 1, 1 or T, T] is false where a position is not read."""
         B, T, D = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, visible, dropout_p=self.dropout if self.training else 0.0)
@@ -111,15 +118,22 @@ class BERT(nn.Module):
         self.follows = nn.Linear(config.width, 2)
         initialise(self)
 
-    def forward(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        segments: Tensor | None = None,
+        keep: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """Ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen all ids.
 
         ``segments`` [B, T] says to which segment an id belongs (None: all to the first), ``keep`` [B, T] is false where
-        an id is padding, which no position sees.
+        an id is padding, which no position sees. ``documents`` [B, T] says to which document of its row an id belongs:
+        each is read as if it stood alone.
 
         Raises:
-            ValueError: T is larger than ``context``, an id is outside the vocabulary, or a segment outside the
-                segments.
+            ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
+                or ``documents`` are not as ``blocks`` says or stand beside ``keep``.
         """
         T = ids.shape[1]
         check_length(T, self.config.context)
@@ -127,9 +141,15 @@ class BERT(nn.Module):
         if segments is None:
             segments = torch.zeros_like(ids)
         check_ids(segments, self.config.segments, "segments")
-        x = self.tokens(ids) + self.positions(torch.arange(T, device=ids.device)) + self.segments(segments)
-        x = self.drop(self.norm(x))
+        places = torch.arange(T, device=ids.device)
         visible = None if keep is None else keep[:, None, None, :]
+        if documents is not None:
+            if keep is not None:
+                raise ValueError("documents: beside keep; expected padding to be a document of its own")
+            check_documents(documents, ids)
+            places, visible = places_in(documents), same_document(documents)
+        x = self.tokens(ids) + self.positions(places) + self.segments(segments)
+        x = self.drop(self.norm(x))
         for block in self.blocks:
             x = block(x, visible)
         return x

@@ -1,4 +1,8 @@
-"""What every paper's model shares to the letter: how sizes and inputs are checked. Used by the model files.
+"""What several papers' models share to the letter: how sizes and inputs are checked, and how a row holds documents.
+
+Used by the model files. ``documents`` [B, T] says by a number to which document of its row a position belongs; the
+numbers never fall along a row, and padding is one more document. Kernels that take the ends of documents instead of a
+mask (FlexAttention, variable-length attention) need no more than these numbers.
 
 Shapes: B rows, T positions.
 """
@@ -7,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def check_sizes(config: Any, *names: str) -> None:
@@ -37,3 +42,26 @@ def check_length(length: int, context: int) -> None:
     """Raise ValueError when a sequence is longer than the positions that a model has."""
     if length > context:
         raise ValueError(f"context: a sequence of {length} tokens is longer than the {context} positions")
+
+
+def check_documents(documents: Tensor, ids: Tensor) -> None:
+    """Raise ValueError unless ``documents`` has the shape of the ids ``[B, T]`` and numbers that never fall in a row.
+
+    The numbers are looked at on the CPU only, as ids are.
+    """
+    if documents.shape != ids.shape:
+        raise ValueError(f"documents: of shape {tuple(documents.shape)}; expected that of the ids {tuple(ids.shape)}")
+    if documents.device.type == "cpu" and not torch.compiler.is_compiling() and (documents.diff(dim=1) < 0).any():
+        raise ValueError("documents: a number is smaller than the one before it; expected numbers that never fall")
+
+
+def places_in(documents: Tensor) -> Tensor:
+    """Each position's place in its document, from 0: ``[B, T]`` to ``[B, T]``."""
+    here = torch.arange(documents.shape[1], device=documents.device)
+    begins = F.pad(documents.diff(dim=1) != 0, (1, 0), value=True)
+    return here - torch.where(begins, here, 0).cummax(dim=1).values
+
+
+def same_document(documents: Tensor) -> Tensor:
+    """Whether two positions are in one document: ``[B, T]`` to ``[B, 1, T, T]``."""
+    return documents[:, None, :, None] == documents[:, None, None, :]

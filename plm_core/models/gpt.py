@@ -16,7 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import check_ids, check_length, check_sizes
+from plm_core.models.blocks import (
+    check_documents,
+    check_ids,
+    check_length,
+    check_sizes,
+    places_in,
+    same_document,
+)
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
@@ -124,15 +131,18 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         initialise(self)
 
-    def read(self, ids: Tensor, keep: Tensor | None = None, state: Cache | None = None) -> tuple[Tensor, Cache]:
+    def read(
+        self, ids: Tensor, keep: Tensor | None = None, state: Cache | None = None, documents: Tensor | None = None
+    ) -> tuple[Tensor, Cache]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
         ``keep`` [B, T] is false where an id is padding, which is never seen and takes no position. ``state`` is what
-        the call before returned; ids then continue that text.
+        the call before returned; ids then continue that text. ``documents`` [B, T] says to which document of its row
+        an id belongs: each is read as if it stood alone, and nothing can continue such rows.
 
         Raises:
-            ValueError: P + T is larger than ``context``, an id is outside the vocabulary, or the state has other rows
-                or layers.
+            ValueError: P + T is larger than ``context``, an id is outside the vocabulary, the state has other rows or
+                layers, or ``documents`` are not as ``blocks`` says or stand beside ``keep`` or ``state``.
         """
         B, T = ids.shape
         past = state[0].shape[1] if state else 0
@@ -151,12 +161,17 @@ class GPT(nn.Module):
             # Padding sees itself, or its softmax would be over nothing.
             itself = torch.zeros_like(causal).fill_diagonal_(True).roll(past, dims=1)
             visible = (causal & kept[:, None, None, :]) | itself
+        if documents is not None:
+            if keep is not None or state:
+                raise ValueError("documents: beside keep or state; expected neither, for padding is a document too")
+            check_documents(documents, ids)
+            positions, visible = places_in(documents), same_document(documents).tril()
         x = self.drop(self.tokens(ids) + self.positions(positions))
         present: list[Tensor] = [kept]
         for i, block in enumerate(self.blocks):
             x, pair = block(x, visible, state[1 + 2 * i : 3 + 2 * i] if state else ())
             present += pair
-        return self.norm(x), tuple(present)
+        return self.norm(x), () if documents is not None else tuple(present)
 
     def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""

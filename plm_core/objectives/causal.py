@@ -1,18 +1,25 @@
 """Causal language modelling: each token given those before it. Radford et al. 2018, equation 1.
 
 With ``streams``, rows continue each other and the model's memory goes from batch to batch: Transformer-XL (Dai et al.
-2019, section 3.2). Shapes: B rows, T positions, V vocabulary.
+2019, section 3.2). With ``packing: documents``, a row holds documents that do not see each other (Ding et al. 2024).
+Each stands there as it is scored and generated: behind an EOS that begins it, and EOS is the last token that is
+predicted; a piece of a longer document begins with the last token of the piece before. So every token of the store is
+predicted once an epoch, and none across the border of two documents.
+
+Shapes: B rows, T positions, P pieces, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.text.packing import Packed
+from plm_core.text.special import EOS, PAD
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Streams, Windows
+from plm_core.text.views import Span, Streams, Windows, items_at, spread
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,14 @@ class CausalBatch(Batch):
 
 
 @dataclass(frozen=True)
+class PackedCausalBatch(CausalBatch):
+    """Documents side by side in rows."""
+
+    documents: torch.Tensor
+    """``[B, T]`` int: to which document of its row a position belongs; padding is one more."""
+
+
+@dataclass(frozen=True)
 class Causal:
     """The causal objective, and its section of the parameters."""
 
@@ -31,25 +46,42 @@ class Causal:
 
     streams: bool = False
     """Read contiguous rows and carry the model's memory on; for models that have one."""
+    packing: Literal["stream", "documents"] = "stream"
+    """What a row holds: so many tokens of the stream, or documents that do not see each other, cut as seldom as can
+    be."""
+
+    def __post_init__(self) -> None:
+        if self.streams and self.packing == "documents":
+            raise ValueError("packing: documents with streams true; expected stream, for memory reads on across rows")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of ``context`` + 1 tokens that overlap by one: inputs and their next tokens.
 
         Raises:
-            ValueError: ``streams`` and the model's memory do not fit each other.
+            ValueError: ``streams`` or ``packing`` and the model's memory do not fit each other.
             BadInput: the store is too small.
         """
         memory = getattr(config, "memory", None)
+        if self.packing == "documents" and memory is not None:
+            raise ValueError(
+                f"objective.packing: documents for a model with memory {memory}; expected stream: its rows go on from "
+                "each other"
+            )
         if self.streams != bool(memory):
             raise ValueError(
                 f"objective.streams: {self.streams} for a model with memory {memory}; expected true for one with "
                 "memory above 0, and false for one without"
             )
         T = config.context
+        if self.packing == "documents":
+            return _Documents(Packed(store, T), rows)
         return _Streams(Streams(store, rows, T + 1, T)) if self.streams else _Windows(Windows(store, T + 1, T), rows)
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """L1 = -sum log p(token | tokens before it), in nats, over the targets that are not ignored."""
+        if isinstance(batch, PackedCausalBatch):
+            hidden, _ = model.read(batch.inputs, documents=batch.documents)
+            return Loss(summed_nats(model.logits(hidden), batch.targets), batch.count)
         if not self.streams:
             return Loss(summed_nats(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.count)
         assert isinstance(batch, CausalBatch)
@@ -65,7 +97,7 @@ def causal_batch(rows: np.ndarray, begins: bool = True) -> CausalBatch:
 
 
 @dataclass(frozen=True)
-class _Windows:
+class _Windows(Batches):
     view: Windows
     rows: int
 
@@ -76,9 +108,13 @@ class _Windows:
         rows = self.view.spread_rows(count)
         return [causal_batch(rows[i : i + self.rows]) for i in range(0, len(rows), self.rows)]
 
+    def spans(self, seed: int, step: int) -> list[list[Span]]:
+        starts = self.view.starts_at(seed, step, self.rows).tolist()
+        return [[Span(0, start, start + self.view.length - 1)] for start in starts]
+
 
 @dataclass(frozen=True)
-class _Streams:
+class _Streams(Batches):
     view: Streams
 
     def at(self, seed: int, step: int) -> CausalBatch:
@@ -87,3 +123,40 @@ class _Streams:
     def held_out(self, count: int) -> list[Batch]:
         steps = min(self.view.steps, max(1, count // self.view.rows))
         return [self.at(0, step) for step in range(steps)]
+
+    def spans(self, seed: int, step: int) -> list[list[Span]]:
+        return [self.view.spans(start, self.view.length - 1) for start in self.view.starts_at(seed, step).tolist()]
+
+
+@dataclass(frozen=True)
+class _Documents(Batches):
+    view: Packed
+    rows: int
+
+    def at(self, seed: int, step: int) -> PackedCausalBatch:
+        return self._batch(items_at(seed, step, self.rows, len(self.view)))
+
+    def held_out(self, count: int) -> list[Batch]:
+        items = spread(count, len(self.view))
+        return [self._batch(items[i : i + self.rows]) for i in range(0, len(items), self.rows)]
+
+    def spans(self, seed: int, step: int) -> list[list[Span]]:
+        spans: list[list[Span]] = [[] for _ in range(self.rows)]
+        pieces = self.view.pieces(items_at(seed, step, self.rows, len(self.view)))
+        for row, position, start, length, begins in zip(*(column.tolist() for column in pieces), strict=True):
+            # The last token is a target only; what stands before the first one is EOS, or the piece before.
+            spans[row].append(Span(position + begins, start - (not begins), start + length - 1))
+        return spans
+
+    def metrics(self) -> dict[str, float]:
+        return self.view.metrics()
+
+    def _batch(self, items: np.ndarray) -> PackedCausalBatch:
+        row, position, start, *_ = pieces = self.view.pieces(items)
+        targets, documents, padding = self.view.laid_out(pieces, len(items))
+        inputs = np.roll(targets, 1, axis=1)
+        # What stands before a document in the store is the EOS of another; before the first there is nothing.
+        inputs[row, position] = np.where(start > 0, self.view.store.rows(np.maximum(start - 1, 0), 1)[:, 0], EOS)
+        inputs, targets = np.where(padding, PAD, inputs), np.where(padding, IGNORED, targets)
+        columns = (inputs, targets, np.ones(len(items), dtype=bool), documents)
+        return PackedCausalBatch(*(torch.from_numpy(column) for column in columns))

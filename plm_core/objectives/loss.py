@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from plm_core.text.store import TokenStore
+from plm_core.text.views import Span
 
 IGNORED = -100
 """The target of a position where no loss is taken (torch's default ``ignore_index``)."""
@@ -52,6 +53,11 @@ class Batch:
         """Scalar: the number of predictions."""
         return (self.targets != IGNORED).sum()
 
+    @property
+    def places(self) -> Tensor:
+        """Where in its row each target is predicted, ``[B, ...]`` as the targets; here, one at every position."""
+        return torch.arange(self.targets.shape[1], device=self.targets.device).expand_as(self.targets)
+
     def to(self, device: torch.device) -> Self:
         """The same batch on a device."""
         moved = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)}
@@ -74,6 +80,14 @@ class Batches(Protocol):
     def held_out(self, count: int) -> list[Batch]:
         """About ``count`` rows to validate on, always the same; a batch of them may continue the one before."""
         ...
+
+    def spans(self, seed: int, step: int) -> list[list[Span]]:
+        """Which tokens of the store stand where in the inputs (before any is masked), for each row of ``at``."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """What is to be known of how the store became rows, by name; nothing unless documents are packed."""
+        return {}
 
 
 class Objective(Protocol):

@@ -2,22 +2,25 @@
 
 A share of the tokens is selected; of those 80 % become MASK, 10 % a random token, 10 % stay, and each is predicted.
 With ``next_sentence`` a row is ``CLS A SEP B SEP``, and the first position tells whether B follows A. Without, it is
-RoBERTa (Liu et al. 2019, section 4): ``CLS text SEP``, packed across documents. Masks are drawn anew each time a row is
-read, for both. Rows begin and end at tokens, not at sentences.
+RoBERTa (Liu et al. 2019, section 4): ``CLS text SEP``, packed across documents, of which EOS is the separator (their
+FULL-SENTENCES). With ``packing: documents`` no text crosses a document (their DOC-SENTENCES): a row holds several
+``CLS text SEP``, each a document or a piece of one without its EOS, that do not see each other. Masks are drawn anew
+each time a row is read, for all. Rows begin and end at tokens, not at sentences.
 
 Shapes: B rows, T positions, N masked positions, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.text.packing import Packed
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Pairs, Windows, draws, items_at, spread, stream_seed
+from plm_core.text.views import Pairs, Span, Windows, draws, items_at, spread, stream_seed
 
 FOLLOWS, ELSEWHERE = 0, 1
 """The classes of next-sentence prediction, in the order of the released models."""
@@ -36,6 +39,18 @@ class MaskedBatch(Batch):
     following: torch.Tensor
     """``FOLLOWS`` or ``ELSEWHERE``, ``[B]``; ``IGNORED`` without next-sentence prediction."""
 
+    @property
+    def places(self) -> torch.Tensor:
+        return self.positions
+
+
+@dataclass(frozen=True)
+class PackedMaskedBatch(MaskedBatch):
+    """Documents side by side in rows."""
+
+    documents: torch.Tensor
+    """``[B, T]`` int: to which document of its row a position belongs; padding is one more."""
+
 
 @dataclass(frozen=True)
 class Masked:
@@ -47,8 +62,13 @@ class Masked:
     """The share of a row's tokens that is selected."""
     next_sentence: bool = False
     """Pairs of spans, and whether the second follows the first, as BERT; else packed text, as RoBERTa."""
+    packing: Literal["stream", "documents"] = "stream"
+    """What a row of packed text holds: so many tokens of the stream, or documents that do not see each other, cut as
+    seldom as can be."""
 
     def __post_init__(self) -> None:
+        if self.next_sentence and self.packing == "documents":
+            raise ValueError("packing: documents with next_sentence true; expected stream, for a row is one pair then")
         if not 0 < self.rate < 1:
             raise ValueError(f"rate: {self.rate}; expected above 0 and below 1")
 
@@ -66,7 +86,11 @@ class Masked:
             )
         if self.next_sentence and config.segments < 2:
             raise ValueError(f"model.segments: {config.segments}; expected at least 2 for objective.next_sentence")
-        view = Pairs(store, length) if self.next_sentence else Windows(store, length, length)
+        view: Pairs | Windows | Packed
+        if self.packing == "documents":
+            view = Packed(store, config.context, margin=1)
+        else:
+            view = Pairs(store, length) if self.next_sentence else Windows(store, length, length)
         return _Rows(self, view, config.context, rows, store.index.vocab_size)
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
@@ -75,7 +99,10 @@ class Masked:
         Divided by the number of masked tokens, this is the paper's sum of two means, where rows count by their length.
         """
         assert isinstance(batch, MaskedBatch)
-        hidden = model(batch.inputs, batch.segments, batch.keep)
+        if isinstance(batch, PackedMaskedBatch):
+            hidden = model(batch.inputs, batch.segments, documents=batch.documents)
+        else:
+            hidden = model(batch.inputs, batch.segments, batch.keep)
         masked = hidden.gather(1, batch.positions[..., None].expand(-1, -1, hidden.shape[-1]))
         nats = summed_nats(model.logits(masked), batch.targets)
         if self.next_sentence:
@@ -103,10 +130,24 @@ def mask(
     return masked, positions, targets
 
 
+class _Row(NamedTuple):
+    """A row before any token is masked, without its padding: n positions."""
+
+    ids: np.ndarray
+    """``[n]``, with CLS and SEP."""
+    segments: np.ndarray
+    """``[n]``."""
+    documents: np.ndarray
+    """``[n]``, the number of each position's document in the row."""
+    following: int
+    spans: list[Span]
+    """Where its tokens come from."""
+
+
 @dataclass(frozen=True)
-class _Rows:
+class _Rows(Batches):
     objective: Masked
-    view: Pairs | Windows
+    view: Pairs | Windows | Packed
     context: int
     rows: int
     vocab_size: int
@@ -118,25 +159,59 @@ class _Rows:
         items = spread(count, len(self.view))
         return [self._batch(items[i : i + self.rows], 0, i) for i in range(0, len(items), self.rows)]
 
+    def spans(self, seed: int, step: int) -> list[list[Span]]:
+        items, masks = items_at(seed, step, self.rows, len(self.view)), stream_seed(seed, "masks")
+        return [self._row(int(item), draws(masks, step, row)).spans for row, item in enumerate(items)]
+
+    def metrics(self) -> dict[str, float]:
+        return self.view.metrics() if isinstance(self.view, Packed) else {}
+
     def _batch(self, items: np.ndarray, seed: int, step: int) -> MaskedBatch:
         B, T = len(items), self.context
         slots = max(1, round(self.objective.rate * (T - (3 if self.objective.next_sentence else 2))))
         inputs, segments = np.full((B, T), PAD), np.zeros((B, T), dtype=np.int64)
-        keep = np.zeros((B, T), dtype=bool)
+        keep, documents = np.zeros((B, T), dtype=bool), np.zeros((B, T), dtype=np.int64)
         targets, positions = np.full((B, slots), IGNORED), np.zeros((B, slots), dtype=np.int64)
         following = np.full(B, IGNORED)
         for row, item in enumerate(items):
             draw = draws(seed, step, row)
-            if isinstance(self.view, Pairs):
-                a, b, follows = self.view.pair(int(item), draw)
-                ids = np.concatenate(([CLS], a, [SEP], b, [SEP]))
-                segments[row, len(a) + 2 : len(ids)] = 1
-                following[row] = FOLLOWS if follows else ELSEWHERE
-            else:
-                ids = np.concatenate(([CLS], self.view.row(int(item)), [SEP]))
-            keep[row, : len(ids)] = True
-            ids, places, tokens = mask(ids, self.objective.rate, self.vocab_size, draw)
-            inputs[row, : len(ids)] = ids
+            ids, segment, document, following[row], _ = self._row(int(item), draw)
+            n = len(ids)
+            keep[row, :n], segments[row, :n] = True, segment
+            documents[row, :n], documents[row, n:] = document, document[-1] + 1
+            inputs[row, :n], places, tokens = mask(ids, self.objective.rate, self.vocab_size, draw)
             positions[row, : len(places)], targets[row, : len(places)] = places, tokens
-        columns = (inputs, targets, positions, segments, keep, following)
+        columns = [inputs, targets, positions, segments, keep, following]
+        if isinstance(self.view, Packed):
+            return PackedMaskedBatch(*(torch.from_numpy(column) for column in [*columns, documents]))
         return MaskedBatch(*(torch.from_numpy(column) for column in columns))
+
+    def _row(self, item: int, draw: np.random.Generator) -> _Row:
+        """A row of the view; ``draw`` says where a pair is cut and what is its B."""
+        following = IGNORED
+        if isinstance(self.view, Pairs):
+            a, b, follows = self.view.places(item, draw)
+            following = FOLLOWS if follows else ELSEWHERE
+            parts, pair = [a, b], True
+        elif isinstance(self.view, Windows):
+            start = item * self.view.advance
+            parts, pair = [(start, start + self.view.length)], False
+        else:
+            pieces = self.view.pieces(np.asarray([item]))
+            stops = pieces.start + pieces.length
+            parts, pair = list(zip(pieces.start.tolist(), stops.tolist(), strict=True)), False
+        return self._framed(parts, pair, following)
+
+    def _framed(self, parts: list[tuple[int, int]], pair: bool, following: int) -> _Row:
+        """``CLS part SEP`` for each part, or ``CLS A SEP B SEP`` for a pair."""
+        ids: list[np.ndarray] = []
+        numbers, spans, position = [], [], 0
+        for number, (start, stop) in enumerate(parts):
+            head = [] if pair and number else [CLS]
+            spans.append(Span(position + len(head), start, stop))
+            ids += [np.asarray(head, dtype=np.int64), self.view.store.tokens(start, stop), np.asarray([SEP])]
+            numbers += [number] * (len(head) + stop - start + 1)
+            position = len(numbers)
+        number_of = np.asarray(numbers)
+        segments, documents = (number_of, np.zeros_like(number_of)) if pair else (np.zeros_like(number_of), number_of)
+        return _Row(np.concatenate(ids), segments, documents, following, spans)

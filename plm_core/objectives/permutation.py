@@ -21,7 +21,7 @@ import torch
 from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.special import CLS, SEP
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Streams, draws, stream_seed
+from plm_core.text.views import Span, Streams, draws, stream_seed
 
 FRAME = 3
 """The special tokens of a pair."""
@@ -39,6 +39,10 @@ class PermutationBatch(Batch):
     """0 for the stream and A, 1 for B, 2 for CLS, ``[B, T]``."""
     begins: torch.Tensor
     """``[B]`` bool: whether a row continues nothing."""
+
+    @property
+    def places(self) -> torch.Tensor:
+        return self.queries
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def factorisation(
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _Rows(Batches):
     objective: Permutation
     view: Streams
     reuse: int
@@ -132,14 +136,26 @@ class _Rows:
         steps = min(self.view.steps, max(1, count // self.view.rows))
         return [self.at(0, step) for step in range(steps)]
 
+    def spans(self, seed: int, step: int) -> list[list[Span]]:
+        starts, orders = self.view.starts_at(seed, step).tolist(), stream_seed(seed, "orders")
+        rows = []
+        for row, start in enumerate(starts):
+            if self.view.length == self.reuse:
+                rows.append(self.view.spans(start, self.reuse))
+                continue
+            cut, other = self._cut(draws(orders, step, row))
+            behind, position = self.view.length - cut, cut + 1
+            b = [Span(position, other, other + behind)] if other is not None else None
+            rows.append(self.view.spans(start, cut) + (b or self.view.spans(start + cut, behind, position)))
+        return rows
+
     def _row(self, text: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Inputs, targets, queries, order and segments of one row."""
         R, segments = self.reuse, np.zeros(self.context, dtype=np.int64)
         ids = text[:R]
         if len(text) > R:
-            cut = R + int(draw.integers(1, len(text) - R))
-            follows = draw.random() < 0.5
-            b = text[cut:] if follows else self._elsewhere(len(text) - cut, draw)
+            cut, other = self._cut(draw)
+            b = text[cut:] if other is None else self.view.store.tokens(other, other + len(text) - cut)
             ids = np.concatenate((text[:cut], [SEP], b, [SEP, CLS]))
             segments[cut + 1 : -1], segments[-1] = 1, 2
         predictable = (ids != SEP) & (ids != CLS)
@@ -148,6 +164,9 @@ class _Rows:
         queries = np.concatenate((targets, R + more))
         return ids, ids[queries], queries, np.concatenate((stream, pair)), segments
 
-    def _elsewhere(self, length: int, draw: np.random.Generator) -> np.ndarray:
-        start = int(draw.integers(len(self.view.store) - length + 1))
-        return self.view.store.tokens(start, start + length)
+    def _cut(self, draw: np.random.Generator) -> tuple[int, int | None]:
+        """Where A ends in the row's text, and where in the store B begins; None where B goes on from A."""
+        cut = self.reuse + int(draw.integers(1, self.view.length - self.reuse))
+        if draw.random() < 0.5:
+            return cut, None
+        return cut, int(draw.integers(len(self.view.store) - (self.view.length - cut) + 1))

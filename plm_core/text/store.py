@@ -2,13 +2,17 @@
 
 A folder with ``shard-NNNNN.bin`` (little-endian uint16, or uint32 when the vocabulary asks for it), ``offsets.npy``
 (int64, documents + 1: where each document begins in the stream), ``bytes.npy`` (int64: each document's UTF-8 length),
-``ids.json`` (each document's id), ``index.json`` and ``SHA256SUMS``. Every document ends with EOS.
+``ids.txt`` with ``ids.npy`` (the documents' ids as UTF-8 one behind the other, and int64, documents + 1: where each
+begins), ``index.json`` and ``SHA256SUMS``. Every document ends with EOS. Nothing is read into memory whole: tokens,
+offsets and lengths are mapped, ids are read one at a time.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,32 +52,39 @@ def write_store(
     threads: int = 1,
 ) -> Index:
     """Encode ``(id, text)`` pairs into a token store; the folder appears whole or not at all."""
-    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+    encoded = _encoded(iter(documents), tokenizer, threads)
+    return write_tokens(folder, encoded, tokenizer.vocab_size, tokenizer.sha256, shard_tokens)
+
+
+def write_tokens(
+    folder: Path,
+    documents: Iterable[tuple[str, int, np.ndarray]],
+    vocab_size: int,
+    tokenizer_sha256: str,
+    shard_tokens: int = 1 << 27,
+) -> Index:
+    """Write ``(id, bytes of UTF-8, tokens without EOS)`` as a token store; the folder appears whole or not at all."""
+    dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     shards: list[int] = []
-    offsets, lengths, ids = [0], [], []
-    stream = iter(documents)
-    with atomic_folder(folder) as temporary:
+    offsets, lengths, ids_end = array("q", [0]), array("q"), array("q", [0])
+    with atomic_folder(folder) as temporary, (temporary / "ids.txt").open("wb") as ids:
         shard: BinaryIO | None = None
-        while batch := list(islice(stream, DOCUMENTS_AT_ONCE)):
-            for (identity, text), tokens in zip(
-                batch, tokenizer.encode_batch([t for _, t in batch], threads), strict=True
-            ):
-                if shard is None or shards[-1] >= shard_tokens:
-                    if shard is not None:
-                        shard.close()
-                    shard = (temporary / f"shard-{len(shards):05d}.bin").open("wb")
-                    shards.append(0)
-                shard.write(np.append(tokens, EOS).astype(_little_endian(dtype)).tobytes())
-                shards[-1] += len(tokens) + 1
-                offsets.append(offsets[-1] + len(tokens) + 1)
-                lengths.append(len(text.encode()))
-                ids.append(identity)
+        for identity, size, tokens in documents:
+            if shard is None or shards[-1] >= shard_tokens:
+                if shard is not None:
+                    shard.close()
+                shard = (temporary / f"shard-{len(shards):05d}.bin").open("wb")
+                shards.append(0)
+            shard.write(np.append(tokens, EOS).astype(_little_endian(dtype)).tobytes())
+            shards[-1] += len(tokens) + 1
+            offsets.append(offsets[-1] + len(tokens) + 1)
+            lengths.append(size)
+            ids_end.append(ids_end[-1] + ids.write(identity.encode()))
         if shard is not None:
             shard.close()
-        np.save(temporary / "offsets.npy", np.asarray(offsets, dtype=np.int64))
-        np.save(temporary / "bytes.npy", np.asarray(lengths, dtype=np.int64))
-        (temporary / "ids.json").write_text(json.dumps(ids, ensure_ascii=False, indent=0), encoding="utf-8")
-        index = Index(dtype, tokenizer.vocab_size, tokenizer.sha256, len(ids), offsets[-1], shards)
+        for name, column in (("offsets", offsets), ("bytes", lengths), ("ids", ids_end)):
+            np.save(temporary / f"{name}.npy", np.asarray(column, dtype=np.int64))
+        index = Index(dtype, vocab_size, tokenizer_sha256, len(lengths), offsets[-1], shards)
         (temporary / "index.json").write_text(json.dumps(asdict(index), indent=2), encoding="utf-8")
     return index
 
@@ -90,14 +101,14 @@ class TokenStore:
         verify_checksums(folder)
         self.folder = folder
         self.index = from_dict(Index, json.loads((folder / "index.json").read_text()), f"{folder}/index.json")
-        self.offsets: np.ndarray = np.load(folder / "offsets.npy")
-        self.bytes: np.ndarray = np.load(folder / "bytes.npy")
+        self.offsets: np.ndarray = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
+        self.bytes: np.ndarray = np.asarray(np.load(folder / "bytes.npy", mmap_mode="r"))
         self.digest = sha256_file(folder / CHECKSUMS)
         dtype = _little_endian(self.index.dtype)
-        self._shards = [
-            np.memmap(folder / f"shard-{i:05d}.bin", dtype=dtype, mode="r") for i in range(len(self.index.shards))
-        ]
-        self._starts = np.concatenate([[0], np.cumsum(self.index.shards)]).astype(np.int64)
+        names = [folder / f"shard-{i:05d}.bin" for i in range(len(self.index.shards))]
+        # As plain arrays, still mapped: a slice of a memmap takes five times as long.
+        self._shards = [np.asarray(np.memmap(name, dtype=dtype, mode="r")) for name in names]
+        self._begins = list(accumulate(self.index.shards, initial=0))
 
     def __len__(self) -> int:
         """The number of tokens."""
@@ -107,13 +118,42 @@ class TokenStore:
         """Tokens ``[start, stop)`` of the stream as int64, across shards where they lie so."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"tokens [{start}, {stop}) of a store of {len(self)}")
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        first = bisect_right(self._begins, start) - 1
         parts = []
         while start < stop:
-            end = min(stop, int(self._starts[first + 1]))
-            parts.append(self._shards[first][start - self._starts[first] : end - self._starts[first]])
+            begin, end = self._begins[first], min(stop, self._begins[first + 1])
+            parts.append(self._shards[first][start - begin : end - begin])
             start, first = end, first + 1
         return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
+
+    def spans(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """``lengths`` [S] tokens from each of ``starts`` [S], one span behind the other, as int64.
+
+        One slice a span and one copy of all: for so few rows as a batch has, faster than an index of every token.
+        """
+        parts = [np.empty(0, dtype=np.int64)] if not len(starts) else []
+        begins, shards = self._begins, self._shards
+        for start, stop in zip(starts.tolist(), (starts + lengths).tolist(), strict=True):
+            shard = bisect_right(begins, start, 0, len(shards)) - 1
+            if shard >= 0 and start <= stop <= begins[shard + 1]:
+                parts.append(shards[shard][start - begins[shard] : stop - begins[shard]])
+            else:
+                parts.append(self.tokens(start, stop))
+        return np.concatenate(parts).astype(np.int64, copy=False)
+
+    def rows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """``length`` tokens from each of ``starts`` [B], as int64 ``[B, length]``."""
+        return self.spans(starts, np.full(len(starts), length)).reshape(len(starts), length)
+
+    def ids(self, documents: Sequence[int]) -> list[str]:
+        """The ids of the documents with these numbers (their places in the stream)."""
+        ends = np.load(self.folder / "ids.npy", mmap_mode="r")
+        with (self.folder / "ids.txt").open("rb") as file:
+            found = []
+            for document in documents:
+                file.seek(int(ends[document]))
+                found.append(file.read(int(ends[document + 1] - ends[document])).decode())
+        return found
 
     def documents(self) -> Iterator[np.ndarray]:
         """The tokens of each document in order, its EOS included."""
@@ -127,6 +167,15 @@ class TokenStore:
                 f"{self.folder}: made by the tokenizer {self.index.tokenizer_sha256[:12]}; expected "
                 f"{tokenizer.sha256[:12]} ({tokenizer.path}): run `dvc repro pack`"
             )
+
+
+def _encoded(
+    documents: Iterator[tuple[str, str]], tokenizer: Tokenizer, threads: int
+) -> Iterator[tuple[str, int, np.ndarray]]:
+    while batch := list(islice(documents, DOCUMENTS_AT_ONCE)):
+        tokens = tokenizer.encode_batch([text for _, text in batch], threads)
+        for (identity, text), ids in zip(batch, tokens, strict=True):
+            yield identity, len(text.encode()), ids
 
 
 def _little_endian(dtype: str) -> np.dtype:

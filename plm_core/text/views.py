@@ -1,15 +1,29 @@
 """Views: pure functions from a step to rows of tokens. What a run reads at a step depends on (seed, step) alone.
 
-The objectives make their batches of them. Shapes: B rows of the global batch, n tokens a row, W windows.
+The objectives make their batches of them. A step costs what its rows cost, whatever the size of the store, but for
+the order of an epoch, which is drawn once. Documents side by side in a row are in ``packing``. Shapes: B rows of the
+global batch, n tokens a row, W windows.
 """
 
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from plm_core.config import BadInput, digest
 from plm_core.text.store import TokenStore
+
+
+class Span(NamedTuple):
+    """Tokens of a store that stand in a row."""
+
+    position: int
+    """The position of the row where the first of them stands."""
+    start: int
+    """Where they begin in the store's stream."""
+    stop: int
+    """Where they end in it."""
 
 
 @functools.lru_cache(maxsize=2)
@@ -22,9 +36,13 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 def items_at(seed: int, step: int, batch: int, count: int) -> np.ndarray:
     """Which ``[batch]`` of ``count`` items a step (from 0) reads: epoch after epoch, each visits every item once."""
-    positions = np.arange(step * batch, (step + 1) * batch)
-    epochs, places = positions // count, positions % count
-    return np.asarray([epoch_order(seed, int(e), count)[p] for e, p in zip(epochs, places, strict=True)])
+    order, place = [], step * batch
+    while place < (step + 1) * batch:
+        epoch, first = divmod(place, count)
+        stop = min(count, first + (step + 1) * batch - place)
+        order.append(epoch_order(seed, epoch, count)[first:stop])
+        place += stop - first
+    return order[0] if len(order) == 1 else np.concatenate(order)
 
 
 def spread(count: int, items: int) -> np.ndarray:
@@ -59,18 +77,17 @@ class Windows:
         """W, the number of windows; fewer than ``advance`` tokens at the end of the stream are in none."""
         return (len(self.store) - self.length) // self.advance + 1
 
-    def row(self, window: int) -> np.ndarray:
-        """The tokens ``[n]`` of a window."""
-        start = window * self.advance
-        return self.store.tokens(start, start + self.length)
+    def starts_at(self, seed: int, step: int, batch: int) -> np.ndarray:
+        """Where the rows ``[B]`` of a step begin in the stream, in the shuffled order of its epoch."""
+        return items_at(seed, step, batch, len(self)) * self.advance
 
     def rows_at(self, seed: int, step: int, batch: int) -> np.ndarray:
-        """The rows ``[B, n]`` of a step, in the shuffled order of its epoch."""
-        return np.stack([self.row(int(w)) for w in items_at(seed, step, batch, len(self))])
+        """The rows ``[B, n]`` of a step."""
+        return self.store.rows(self.starts_at(seed, step, batch), self.length)
 
     def spread_rows(self, count: int) -> np.ndarray:
         """``count`` windows (or all), evenly spread over the stream: what validation reads every time."""
-        return np.stack([self.row(int(w)) for w in spread(count, len(self))])
+        return self.store.rows(spread(count, len(self)) * self.advance, self.length)
 
 
 @dataclass(frozen=True)
@@ -101,18 +118,30 @@ class Streams:
         """Whether the rows of this step begin a pass, and continue nothing."""
         return step % self.steps == 0
 
-    def rows_at(self, seed: int, step: int) -> np.ndarray:
-        """The rows ``[B, n]`` of a step (from 0)."""
+    def starts_at(self, seed: int, step: int) -> np.ndarray:
+        """Where the rows ``[B]`` of a step (from 0) begin in the stream."""
         passes, place = divmod(step, self.steps)
-        offset = int(draws(seed, passes, 0).integers(len(self.store)))
         each = len(self.store) // self.rows
-        starts = [offset + row * each + place * self.advance for row in range(self.rows)]
-        return np.stack([self._around(start % len(self.store)) for start in starts])
+        starts = _first(seed, passes, len(self.store)) + np.arange(self.rows) * each + place * self.advance
+        return starts % len(self.store)
 
-    def _around(self, start: int) -> np.ndarray:
-        """The tokens ``[n]`` from ``start``; behind the end of the store comes its beginning."""
-        stop = min(start + self.length, len(self.store))
-        return np.concatenate((self.store.tokens(start, stop), self.store.tokens(0, start + self.length - stop)))
+    def rows_at(self, seed: int, step: int) -> np.ndarray:
+        """The rows ``[B, n]`` of a step (from 0); behind the end of the store comes its beginning."""
+        starts = self.starts_at(seed, step)
+        if starts.max() + self.length <= len(self.store):
+            return self.store.rows(starts, self.length)
+        ends = np.minimum(len(self.store), starts + self.length)
+        # Each row is two spans, of which the second is empty but for the row at the end.
+        parts = np.stack((starts, np.zeros_like(starts)), axis=1).reshape(-1)
+        sizes = np.stack((ends - starts, starts + self.length - ends), axis=1).reshape(-1)
+        return self.store.spans(parts, sizes).reshape(self.rows, self.length)
+
+    def spans(self, start: int, length: int, position: int = 0) -> list[Span]:
+        """The spans of the ``length`` tokens from ``start``, the first of which stands at ``position`` of its row."""
+        start %= len(self.store)
+        before = min(length, len(self.store) - start)
+        spans = [Span(position, start, start + before), Span(position + before, 0, length - before)]
+        return spans[: 1 + (before < length)]
 
 
 @dataclass(frozen=True)
@@ -147,8 +176,11 @@ class Pairs:
         """W, the number of items: every token of a document is in at least one."""
         return int(self._ends[-1])
 
-    def pair(self, item: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
-        """The spans A and B of an item, and whether B follows A: by a fair coin, else it is of another document."""
+    def places(self, item: int, draw: np.random.Generator) -> tuple[tuple[int, int], tuple[int, int], bool]:
+        """Where A and B of an item begin and end in the stream, and whether B follows A.
+
+        By a fair coin it does, else it is of another document.
+        """
         document = int(np.searchsorted(self._ends, item, side="right"))
         start, stop = int(self.store.offsets[document]), int(self.store.offsets[document + 1]) - 1
         place = item - (int(self._ends[document - 1]) if document else 0)
@@ -156,17 +188,23 @@ class Pairs:
         stop = min(stop, start + self.length)
         cut = start + int(draw.integers(1, stop - start))
         if draw.random() < 0.5:
-            return self.store.tokens(start, cut), self.store.tokens(cut, stop), True
-        return self.store.tokens(start, cut), self._elsewhere(document, stop - cut, draw), False
+            return (start, cut), (cut, stop), True
+        return (start, cut), self._elsewhere(document, stop - cut, draw), False
 
-    def _elsewhere(self, document: int, length: int, draw: np.random.Generator) -> np.ndarray:
-        """At most ``length`` tokens of another document, the longer ones drawn more often."""
+    def _elsewhere(self, document: int, length: int, draw: np.random.Generator) -> tuple[int, int]:
+        """Where at most ``length`` tokens of another document stand, the longer ones drawn more often."""
         first, stop = (int(self._ends[document - 1]) if document else 0), int(self._ends[document])
         item = int(draw.integers(len(self) - (stop - first)))
         other = int(np.searchsorted(self._ends, item if item < first else item + stop - first, side="right"))
         start, stop = int(self.store.offsets[other]), int(self.store.offsets[other + 1]) - 1
         start += int(draw.integers(max(1, stop - start - length + 1)))
-        return self.store.tokens(start, min(stop, start + length))
+        return start, min(stop, start + length)
+
+
+@functools.lru_cache(maxsize=2)
+def _first(seed: int, passes: int, tokens: int) -> int:
+    """Where a pass through the store begins."""
+    return int(draws(seed, passes, 0).integers(tokens))
 
 
 def _require(store: TokenStore, tokens: int) -> None:

@@ -42,6 +42,11 @@ class LoopConfig:
     snapshot_every: int = 100
     """Steps between two snapshots; a multiple of ``report_every``."""
 
+    @property
+    def order_seed(self) -> int:
+        """The seed of the order of the data: with a step, all that a batch depends on."""
+        return stream_seed(self.seed, "order")
+
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulation", "report_every", "valid_every", "snapshot_every"):
             if getattr(self, name) < 1:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -33,6 +34,20 @@ def test_weights_tokenizer_and_description_come_back_unchanged(saved, tokenizer)
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.model.state_dict().items())
     assert torch.equal(loaded.extra.pop("head.weight"), torch.ones(3, 21))
     assert not loaded.extra
+
+
+def test_a_checkpoint_describes_itself_without_its_weights_and_older_ones_name_no_lineage(saved, tmp_path, tokenizer):
+    folder, model, config, _ = saved
+    assert checkpoint.describe(folder) == config
+    described = replace(config, lineage=checkpoint.Lineage("0f", "f0"))
+    checkpoint.save(tmp_path / "new", model, tokenizer, described)
+    assert checkpoint.describe(tmp_path / "new") == described == checkpoint.load(tmp_path / "new").config
+    path = folder / checkpoint.CONFIG_FILE
+    older = json.loads(path.read_text())
+    assert older.pop("lineage") is None
+    path.write_text(json.dumps(older))
+    write_checksums(folder)
+    assert checkpoint.describe(folder) == config
 
 
 def test_equal_models_give_equal_bytes(saved, tmp_path, tokenizer):

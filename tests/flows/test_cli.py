@@ -10,7 +10,8 @@ import pytest
 
 from flows import cli
 
-COMMANDS = ["run", "deploy", "status", "compare", "promote", "rollback", "generate", "attend", "export", "import", "ui"]
+COMMANDS = ["run", "deploy", "status", "compare", "promote", "rollback", "generate", "attend", "seen", "export"]
+COMMANDS += ["import", "ui"]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
 
 
@@ -161,6 +162,12 @@ def test_attention_is_drawn_into_the_folder_where_plm_was_called(project, traine
     width, height = struct.unpack(">II", data[16:24])
     assert width > 300 < height
     assert width > height  # three heads beside each other, two layers below each other
+
+
+def test_what_a_model_has_seen_is_asked_of_its_section(project):
+    done = plm(project, "seen", "--model", "tiny", "--step", "3", "--rows", "7", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: pretrain: no such section in params.yaml")
 
 
 def test_attention_to_a_text_of_many_tokens_is_refused_with_both_numbers(project, trained):

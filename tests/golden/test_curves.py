@@ -33,6 +33,8 @@ SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.
 PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES, width=21), Causal()),
     "bert": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.3, next_sentence=True)),
+    "gpt_documents": (GPT, GPTConfig(**SIZES, width=21), Causal(packing="documents")),
+    "bert_documents": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.4, packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, width=24, memory=5), Permutation(predict=2, reuse=7)),
     "transformer_xl": (XLNet, XLNetConfig(**SIZES, width=24, memory=11), Causal(streams=True)),
 }
@@ -64,6 +66,12 @@ class Text:
 
     def tokens(self, start, stop):
         return self.stream[start:stop]
+
+    def spans(self, starts, lengths):
+        return np.concatenate([self.stream[a : a + n] for a, n in zip(starts, lengths, strict=True)])
+
+    def rows(self, starts, length):
+        return np.stack([self.stream[a : a + length] for a in starts])
 
 
 def initial_model(paper):

@@ -49,6 +49,32 @@ def test_a_segment_without_an_embedding_is_refused(make, wrong):
         make("bert").encode(ids(), segments)
 
 
+@pytest.mark.parametrize("paper", ["gpt", "bert"])
+def test_documents_that_do_not_fit_the_ids_are_refused(make, paper):
+    model, first = make(paper), ids() * 0
+    read = getattr(model, "read", model)
+    whole = read(ids(), documents=first)
+    alone = read(ids())
+    assert torch.equal(*(found[0] if paper == "gpt" else found for found in (whole, alone)))
+    with pytest.raises(ValueError, match=r"^documents: of shape \(5, 6\); expected that of the ids \(5, 7\)"):
+        read(ids(), documents=first[:, 1:])
+    falling = first.clone()
+    falling[3, :2] = 1
+    with pytest.raises(ValueError, match=r"^documents: a number is smaller than the one before it"):
+        read(ids(), documents=falling)
+    with pytest.raises(ValueError, match=r"^documents: beside keep"):
+        read(ids(), keep=torch.ones_like(first, dtype=torch.bool), documents=first)
+
+
+def test_rows_of_documents_are_continued_by_nothing(make):
+    model = make("gpt")
+    _, state = model.read(ids(), documents=ids() * 0)
+    assert state == ()
+    _, state = model.read(ids())
+    with pytest.raises(ValueError, match=r"^documents: beside keep or state"):
+        model.read(ids(), state=state, documents=ids() * 0)
+
+
 @READERS
 def test_a_state_of_other_rows_is_refused(make, paper):
     model = make(paper)

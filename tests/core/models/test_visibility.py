@@ -53,6 +53,21 @@ def test_gpt_sees_no_padding(make):
     assert [seen[t] for t in (2, 3, 4, 6)] == [[2], [2, 3], [2, 3, 4], [2, 3, 4, 6]]
 
 
+DOCUMENTS = torch.tensor([[0, 0, 0, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1], [5, 5, 5, 5, 5, 5, 5]])
+
+
+def test_gpt_sees_its_own_document_up_to_its_own_token(make):
+    model = make("gpt")
+    seen = reach(model, lambda: model.read(ids(3), documents=DOCUMENTS)[0])
+    assert seen == [[0], [0, 1], [0, 1, 2], [3], [4], [4, 5], [4, 5, 6]]
+
+
+def test_bert_sees_the_whole_of_its_own_document(make):
+    model = make("bert")
+    seen = reach(model, lambda: model(ids(3), documents=DOCUMENTS))
+    assert seen == [[0, 1, 2]] * 3 + [[3]] + [[4, 5, 6]] * 3
+
+
 def test_bert_sees_all_but_padding(make):
     model = make("bert")
     assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T

@@ -17,6 +17,8 @@ PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES), Causal()),
     "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
     "roberta": (BERT, BERTConfig(**SIZES), Masked()),
+    "gpt_documents": (GPT, GPTConfig(**SIZES), Causal(packing="documents")),
+    "roberta_documents": (BERT, BERTConfig(**SIZES), Masked(packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
     "transformer_xl": (XLNet, XLNetConfig(**SIZES, memory=31), Causal(streams=True)),
 }

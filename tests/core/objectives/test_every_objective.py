@@ -10,6 +10,7 @@ from papers import PAPERS, SIZES, make
 from plm_core.config import BadInput
 from plm_core.models import MODELS
 from plm_core.objectives import OBJECTIVES, build_objective, objectives_of
+from plm_core.text.special import CLS, EOS, PAD, SEP
 from plm_core.training.loop import LoopConfig, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
@@ -45,6 +46,44 @@ def test_the_targets_are_what_stands_at_their_places_and_count_says_how_many(sto
         assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
     if name == "xlnet":
         assert torch.equal(batch.inputs.gather(1, batch.queries), batch.targets)
+
+
+@EACH
+def test_the_spans_of_a_row_are_where_its_tokens_come_from(store, name):
+    model, objective = make(name)
+    batches = objective.batches(store, model.config, 5)
+    # The last steps of a pass too, where a stream may go on at the beginning of the store.
+    last = getattr(batches.view, "steps", 99) - 1
+    for step in (0, 1, last - 2, last - 1, last, last + 1):
+        batch, spans = batches.at(3, step), batches.spans(3, step)
+        inputs = batch.inputs.clone()
+        if not isinstance(objective, OBJECTIVES["causal"]):
+            for row in range(5):
+                chosen = batch.targets[row] >= 0
+                inputs[row, batch.places[row][chosen]] = batch.targets[row][chosen]
+        assert len(spans) == 5
+        for row in range(5):
+            for position, start, stop in spans[row]:
+                there = inputs[row, position : position + stop - start]
+                assert there.tolist() == store.tokens(start, stop).tolist()
+                inputs[row, position : position + stop - start] = -1
+        assert set(inputs.unique().tolist()) <= {-1, PAD, CLS, SEP, EOS}
+        # All that is left is what frames the text: at most three tokens a part, and the padding.
+        framing = (inputs >= 0) & (inputs != PAD)
+        assert all(int(framing[row].sum()) <= 3 * len(spans[row]) for row in range(5))
+
+
+@EACH
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
+def test_the_rows_of_the_ranks_are_slices_of_one_global_batch(store, name, ranks):
+    model, objective = make(name)
+    whole = objective.batches(store, model.config, 6).at(3, 7)
+    parts = list(objective.batches(store, model.config, 6).at(3, 7).split(ranks))
+    assert len(parts) == ranks
+    for field, rows in vars(whole).items():
+        assert torch.equal(torch.cat([getattr(part, field) for part in parts]), rows)
+        for rank, part in enumerate(parts):
+            assert torch.equal(getattr(part, field), rows[rank * 6 // ranks : (rank + 1) * 6 // ranks])
 
 
 @EACH

@@ -1,7 +1,5 @@
 """A token store holds every document once, in order, whatever its shards and its width."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,7 +44,8 @@ def test_offsets_bytes_and_ids_describe_each_document(store, documents, tokenize
     lengths = [len(tokenizer.encode(d.text)) + 1 for d in documents]
     assert store.offsets.tolist() == [0, *np.cumsum(lengths)]
     assert store.bytes.tolist() == [len(d.text.encode()) for d in documents]
-    assert json.loads((store.folder / "ids.json").read_text()) == [d.id for d in documents]
+    assert store.ids(range(37)) == [d.id for d in documents]
+    assert store.ids([36, 0, 7, 7]) == [documents[i].id for i in (36, 0, 7, 7)]
 
 
 def test_a_shard_holds_whole_documents(store):
@@ -61,6 +60,30 @@ def test_any_slice_across_shards_equals_the_whole(store, stream, data):
     stop = data.draw(st.integers(start, len(stream)))
     assert np.array_equal(store.tokens(start, stop), stream[start:stop])
     assert store.tokens(start, stop).dtype == np.int64
+
+
+@given(st.data())
+def test_any_spans_are_those_slices_one_behind_the_other(store, stream, data):
+    spans = data.draw(st.lists(st.tuples(st.integers(0, len(stream)), st.integers(0, 99)), max_size=7))
+    starts = np.array([start for start, _ in spans], dtype=np.int64)
+    lengths = np.minimum([length for _, length in spans], len(stream) - starts).astype(np.int64)
+    expected = [token for start, n in zip(starts, lengths, strict=True) for token in stream[start : start + n]]
+    found = store.spans(starts, lengths)
+    assert found.tolist() == expected
+    assert found.dtype == np.int64
+
+
+@given(starts=st.lists(st.integers(0, 3000), max_size=13), length=st.integers(1, 1500))
+def test_rows_of_any_length_cross_as_many_shards_as_they_must(store, stream, starts, length):
+    found = store.rows(np.array(starts, dtype=np.int64), length)
+    assert found.shape == (len(starts), length)
+    assert np.array_equal(found, np.array([stream[s : s + length] for s in starts]).reshape(-1, length))
+
+
+@pytest.mark.parametrize(("start", "length"), [(-1, 5), (0, 10**9), (10**9, 1)])
+def test_a_row_outside_the_stream_is_an_error(store, start, length):
+    with pytest.raises(IndexError):
+        store.spans(np.array([3, start]), np.array([1, length]))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 3), (0, 10**9)])

@@ -41,6 +41,14 @@ def test_a_batch_of_12_reads_what_two_of_6_read(seed, step):
     assert np.array_equal(items_at(seed, step, 12, 37), np.concatenate(halves))
 
 
+@given(seed=SEEDS, step=st.integers(0, 99), ranks=st.integers(1, 7), each=st.integers(1, 5))
+def test_each_rank_can_read_its_slice_of_the_global_batch_alone(store, seed, step, ranks, each):
+    windows = Windows(store, 14, 13)
+    whole = windows.rows_at(seed, step, ranks * each)
+    parts = [windows.rows_at(seed, step * ranks + rank, each) for rank in range(ranks)]
+    assert np.array_equal(np.concatenate(parts), whole)
+
+
 def test_epochs_and_seeds_draw_other_orders():
     assert not np.array_equal(epoch_order(1, 0, 99), epoch_order(1, 1, 99))
     assert not np.array_equal(epoch_order(1, 0, 99), epoch_order(2, 0, 99))
@@ -88,8 +96,9 @@ def test_a_row_longer_than_the_data_is_refused_by_name(store, surplus):
 @pytest.mark.parametrize(("length", "advance"), [(13, 13), (14, 13), (7, 3)])
 def test_windows_of_any_overlap_begin_where_they_should_and_the_next_would_not_fit(store, length, advance):
     windows = Windows(store, length, advance)
+    rows = windows.spread_rows(len(windows))
     for window in (0, 1, len(windows) - 1):
-        assert np.array_equal(windows.row(window), store.tokens(window * advance, window * advance + length))
+        assert np.array_equal(rows[window], store.tokens(window * advance, window * advance + length))
     assert len(windows) * advance + length > len(store)
 
 
@@ -126,7 +135,7 @@ def test_a_stream_goes_on_at_the_beginning_behind_the_end_of_the_store(store):
 @given(seed=SEEDS, item=st.integers(0, 10**6), length=st.integers(2, 99))
 def test_a_pair_is_of_one_document_or_of_two(store, seed, item, length):
     pairs = Pairs(store, length)
-    a, b, follows = pairs.pair(item % len(pairs), draws(seed, 0, 0))
+    a, b, follows = pair(pairs, item % len(pairs), draws(seed, 0, 0))
     assert 2 <= len(a) + len(b) <= length
     assert len(a) >= 1
     assert len(b) >= 1
@@ -142,6 +151,21 @@ def test_a_pair_is_of_one_document_or_of_two(store, seed, item, length):
         assert of_b
 
 
+@given(seed=SEEDS, rows=st.integers(1, 7), step=st.integers(0, 999), length=st.integers(1, 99))
+def test_the_spans_of_a_stream_are_its_rows(store, seed, rows, step, length):
+    streams = Streams(store, rows, length, 13)
+    for start, row in zip(streams.starts_at(seed, step).tolist(), streams.rows_at(seed, step), strict=True):
+        spans = streams.spans(start, length, 5)
+        assert [span.position for span in spans] == [5, 5 + spans[0].stop - spans[0].start][: len(spans)]
+        assert np.array_equal(np.concatenate([store.tokens(a, b) for _, a, b in spans]), row)
+
+
+def pair(pairs, item, draw):
+    """The tokens of A and B, and whether B follows A."""
+    a, b, follows = pairs.places(item, draw)
+    return pairs.store.tokens(*a), pairs.store.tokens(*b), follows
+
+
 def holds(text, part):
     """Whether a document contains these tokens in a row."""
     windows = np.lib.stride_tricks.sliding_window_view(text, min(len(part), len(text)))
@@ -155,7 +179,7 @@ def test_the_items_of_pairs_cover_every_token_of_every_document_and_coins_are_fa
     for item in range(len(pairs)):
         follows, seed = False, 0
         while not follows:
-            a, b, follows = pairs.pair(item, draws(seed, 0, item))
+            a, b, follows = pair(pairs, item, draws(seed, 0, item))
             seed, tosses, followed = seed + 1, tosses + 1, followed + follows
         span = np.concatenate((a, b)).astype(np.uint16).tobytes()
         place = stream.tobytes().find(span)

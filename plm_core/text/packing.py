@@ -1,0 +1,179 @@
+"""Documents side by side in rows of one length: best-fit packing. The objectives use it for ``packing: documents``.
+
+Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3: documents longer than a row are cut into
+pieces of its length, and the pieces, longest first, go each into the row with the least room that still holds it
+(best-fit decreasing). A function of the documents' lengths alone: no token is read.
+
+Shapes: D documents, P pieces, R rows, B rows of a batch.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from plm_core.config import BadInput
+from plm_core.text.special import PAD
+from plm_core.text.store import TokenStore
+
+
+def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
+    """The row ``[P]`` of each piece, by best-fit decreasing; rows are numbered from 0 as they are opened.
+
+    Pieces of one size are placed together. Once one of them is in a row, no row that fits has less room, so the next
+    goes there too until it is full: a row with room for m takes m. And rows with equal room are alike. So each turn of
+    the inner loop uses up the rows of one room or the pieces of one size, at most min(P, capacity^2 / 2) turns; what is
+    moved in all turns is O(P).
+
+    Raises:
+        ValueError: a piece is smaller than 1 or larger than ``capacity``.
+    """
+    if len(sizes) and not 1 <= sizes.min() <= sizes.max() <= capacity:
+        raise ValueError(f"sizes: from {sizes.min()} to {sizes.max()}; expected from 1 to the capacity {capacity}")
+    order = np.argsort(-sizes, kind="stable")
+    counts = np.bincount(sizes, minlength=capacity + 1)
+    row_of = np.empty(len(sizes), dtype=np.int64)
+    free: list[list[np.ndarray]] = [[] for _ in range(capacity + 1)]  # rows by their room
+    opened = first = 0
+    for size in map(int, np.flatnonzero(counts)[::-1]):
+        stop = first + int(counts[size])
+        rooms = [room for room in range(size, capacity) if free[room]]
+        for room in [*rooms, capacity]:
+            each = room // size
+            while first < stop and (free[room] or room == capacity):
+                wanted = -(-(stop - first) // each)
+                if room == capacity:
+                    rows, opened = np.arange(opened, opened + wanted), opened + wanted
+                else:
+                    rows = free[room].pop()
+                    rows, rest = rows[:wanted], rows[wanted:]
+                    if len(rest):
+                        free[room].append(rest)
+                taken = min(stop - first, each * len(rows))
+                row_of[order[first : first + taken]] = np.repeat(rows, each)[:taken]
+                first += taken
+                last = taken - each * (len(rows) - 1)
+                for part, pieces in ((rows[:-1], each), (rows[-1:], last)):
+                    if len(part):
+                        free[room - pieces * size].append(part)
+    return row_of
+
+
+class Pieces(NamedTuple):
+    """Which tokens stand where in the rows of a batch; by rows, then by positions."""
+
+    row: np.ndarray
+    """The row of the batch, ``[P]``."""
+    position: np.ndarray
+    """Where the piece's first token stands, ``[P]``."""
+    start: np.ndarray
+    """Where it begins in the store's stream, ``[P]``."""
+    length: np.ndarray
+    """Its tokens, ``[P]``."""
+    first: np.ndarray
+    """Whether it is the beginning of its document, ``[P]``."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The documents of a store in rows of at most ``length`` positions: each token is in exactly one row.
+
+    The rows are the same in every epoch; their order is not.
+    """
+
+    store: TokenStore
+    length: int
+    """The positions of a row."""
+    margin: int = 0
+    """Positions before and behind each piece that are left for special tokens; with any, EOS is in no piece."""
+
+    def __post_init__(self) -> None:
+        if not len(self):
+            raise BadInput(f"{self.store.folder}: holds no document with a token; expected text to pack into rows")
+
+    def __len__(self) -> int:
+        """R, the number of rows."""
+        return len(self._table.begins) - 1
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the rows' positions that hold a token, special ones included."""
+        return float(self._table.taken / (len(self) * self.length))
+
+    @property
+    def cut(self) -> float:
+        """The share of documents that are in more than one piece."""
+        return float(self._table.cut / (len(self.store.offsets) - 1))
+
+    def metrics(self) -> dict[str, float]:
+        """How well the rows are used, for a training's metrics."""
+        return {"packing_rows": len(self), "packing_utilisation": self.utilisation, "packing_documents_cut": self.cut}
+
+    def pieces(self, items: np.ndarray) -> Pieces:
+        """The pieces in the rows ``[B]`` with these numbers."""
+        table = self._table
+        firsts = table.begins[items]
+        counts = table.begins[items + 1] - firsts
+        row = np.repeat(np.arange(len(items)), counts)
+        chosen = (firsts - counts.cumsum() + counts)[row] + np.arange(len(row))
+        length = table.lengths[chosen].astype(np.int64)
+        return Pieces(row, table.positions[chosen].astype(np.int64), table.starts[chosen], length, table.firsts[chosen])
+
+    def laid_out(self, pieces: Pieces, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pieces in their ``rows``.
+
+        Returns:
+            the tokens ``[B, n]``, PAD where none is, margins too; the number of the piece that each position belongs
+            to, margins too, counted along the row, padding being one more; and whether a position is padding.
+        """
+        row, position, start, length, _ = pieces
+        tokens, marks = np.full((rows, self.length), PAD), np.zeros((rows, self.length + 1), dtype=np.int64)
+        places = np.repeat(row * self.length + position - length.cumsum() + length, length)
+        tokens.reshape(-1)[places + np.arange(len(places))] = self.store.spans(start, length)
+        marks[row, position - self.margin] = marks[row, position + length + self.margin] = 1
+        numbers = marks.cumsum(axis=1)[:, :-1] - 1
+        return tokens, numbers, numbers == np.bincount(row, minlength=rows)[:, None]
+
+    @functools.cached_property
+    def _table(self) -> "_Table":
+        return _pack(self.store.offsets, self.length, self.margin)
+
+
+class _Table(NamedTuple):
+    starts: np.ndarray
+    """Where each piece begins in the stream, ``[P]``: the pieces of row 0, of row 1, ..."""
+    lengths: np.ndarray
+    """The tokens of each piece, ``[P]``."""
+    positions: np.ndarray
+    """Where each piece stands in its row, ``[P]``."""
+    firsts: np.ndarray
+    """Whether each piece is the beginning of its document, ``[P]``."""
+    begins: np.ndarray
+    """Which piece is the first of each row, ``[R + 1]``."""
+    taken: int
+    """Positions that hold a token, margins included."""
+    cut: int
+    """Documents in more than one piece."""
+
+
+def _pack(offsets: np.ndarray, length: int, margin: int) -> _Table:
+    most = length - 2 * margin
+    sizes = np.diff(offsets) - (margin > 0)
+    counts = -(-sizes // most)
+    document = np.repeat(np.arange(len(sizes)), counts)
+    within = (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
+    starts = offsets[document] + within
+    lengths = np.minimum(most, sizes[document] - within).astype(np.int32)
+    row_of = best_fit(lengths + np.int32(2 * margin), length)
+    taken = int(lengths.sum(dtype=np.int64)) + 2 * margin * len(lengths)
+    cut = int((counts > 1).sum())
+    # In a row, pieces stand in the order of the stream.
+    order = np.argsort(row_of, kind="stable")
+    starts, lengths, firsts = starts[order], lengths[order], within[order] == 0
+    counts = np.bincount(row_of)
+    begins = np.concatenate(([0], counts.cumsum()))
+    ends = (lengths + np.int64(2 * margin)).cumsum()
+    before = np.repeat(np.concatenate(([0], ends))[begins[:-1]], counts)
+    positions = (ends - lengths - margin - before).astype(np.int32)
+    return _Table(starts, lengths, positions, firsts, begins, taken, cut)

@@ -1,0 +1,198 @@
+"""The `seen` command: the batch that a training read at a step, decoded. `python -m tasks.seen NAME --step N`.
+
+A batch is a function of the parameters, the token store and the step, so it is read again, not remembered. What lies in
+the workspace must be what the checkpoint was trained on, or the answer would be about another training.
+"""
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from plm_core import checkpoint
+from plm_core.config import BadInput, digest
+from plm_core.files import verify_checksums
+from plm_core.objectives import build_objective
+from plm_core.objectives.loss import IGNORED, Batch
+from plm_core.objectives.masked import FOLLOWS, MaskedBatch
+from plm_core.text.special import PAD, PIECES
+from plm_core.text.store import TokenStore
+from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from plm_core.text.views import Span
+from plm_core.training.loop import LoopConfig
+from tasks.seam import params, paths
+from tasks.seam.stage import main
+
+SPLIT = "train"
+WIDTH = 110
+MARKS = {
+    "causal": "Every position predicts the token behind it; </s> begins and ends a document.",
+    "masked": "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same.",
+    "permutation": "<3: word> was predicted third, from what it may see of its row and the row's memory.",
+}
+"""How the text of a row is to be read."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A pretraining whose checkpoint lies in the workspace together with all that it was made from."""
+
+    name: str
+    described: checkpoint.CheckpointConfig
+    loop: LoopConfig
+    store: TokenStore
+    tokenizer: Tokenizer
+
+
+def seen(name: str, step: int, rows: int, as_json: bool) -> None:
+    """Print the first ``rows`` rows of the batch that section ``pretrain.<name>`` read at a step, from 1.
+
+    Raises:
+        BadInput: there is no such step, or the checkpoint was trained from something else than lies there now.
+    """
+    training = opened(name)
+    loop = training.loop
+    if not 1 <= step <= loop.steps:
+        raise BadInput(f"seen.step: {step}; expected 1 to {loop.steps} (pretrain.{name}.training.steps)")
+    if rows < 1:
+        raise BadInput(f"seen.rows: {rows}; expected at least 1")
+    objective = build_objective(params.read(f"pretrain.{name}.objective"), f"pretrain.{name}.objective")
+    described = training.described
+    shape = checkpoint.shape(described.architecture, described.model, f"pretrain.{name}")
+    batches = objective.batches(training.store, shape, loop.batch)
+    batch, spans = batches.at(loop.order_seed, step - 1), batches.spans(loop.order_seed, step - 1)
+    found = [row_of(training, batch, row, spans[row]) for row in range(min(rows, loop.batch))]
+    about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
+    about["positions"] = batch.inputs.shape[1]
+    if as_json:
+        print(json.dumps(about | {"shown": found}, ensure_ascii=False, indent=2))
+    else:
+        _show(about, found)
+
+
+def opened(name: str) -> Training:
+    """The training of a section, when nothing that it was made from has changed since."""
+    section, folder = f"pretrain.{name}", paths.MODELS / name
+    values, loop = params.read(section), params.section(f"{section}.training", LoopConfig)
+    described, remedy = checkpoint.describe(folder), f"`dvc repro pretrain@{name}` trains on what lies there now"
+    if described.lineage is None:
+        raise BadInput(f"{folder}: does not say what it was trained on; {remedy}")
+    verify_checksums(paths.TOKENIZER)
+    tokenizer, store = Tokenizer(paths.TOKENIZER / MODEL_FILE), TokenStore(paths.TOKENS / SPLIT)
+    store.require(tokenizer)
+    for what, was, now in (
+        (paths.TOKENIZER, described.tokenizer_sha256, tokenizer.sha256),
+        (store.folder, described.lineage.tokens_sha256, store.digest),
+        (f"{params.PARAMS} ({section})", described.lineage.parameters_sha256, digest(values)),
+    ):
+        if was != now:
+            raise BadInput(f"{folder}: was trained from another {what} ({was[:12]}, now {now[:12]}); {remedy}")
+    return Training(name, described, loop, store, tokenizer)
+
+
+def row_of(training: Training, batch: Batch, row: int, spans: list[Span]) -> dict[str, Any]:
+    """A row as JSON: its documents, its input pieces, what was predicted where, and its text for people."""
+    tokenizer, inputs = training.tokenizer, batch.inputs[row].tolist()
+    targets = [
+        (place, target)
+        for place, target in zip(batch.places[row].tolist(), batch.targets[row].tolist(), strict=True)
+        if target != IGNORED
+    ]
+    marks = {}
+    if training.described.objective != "causal":
+        for number, (place, target) in enumerate(targets, start=1):
+            numbered = training.described.objective == "permutation"
+            word, read = _word(tokenizer, target), number if numbered else _word(tokenizer, inputs[place]).strip()
+            marks[place] = " " * word.startswith(" ") + f"<{read}: {word.strip()}>"
+    found = {
+        "row": row,
+        "documents": list(_documents(training.store, spans)),
+        "inputs": [tokenizer.piece(token) for token in inputs],
+        "predicted": [{"position": place, "token": tokenizer.piece(target)} for place, target in targets],
+        "text": "".join(_text(tokenizer, inputs, marks)).strip(),
+    }
+    if isinstance(batch, MaskedBatch) and batch.following[row] != IGNORED:
+        found["b_follows_a"] = bool(batch.following[row] == FOLLOWS)
+    return found
+
+
+def _documents(store: TokenStore, spans: list[Span]) -> Iterator[dict[str, Any]]:
+    """The part of each document in the spans; its tokens are counted from 0, and EOS is its last."""
+    parts = []
+    for position, start, stop in spans:
+        first = int(store.offsets.searchsorted(start, side="right")) - 1
+        last = max(first, int(store.offsets.searchsorted(stop, side="left")) - 1)
+        parts += [(document, position, start, stop) for document in range(first, last + 1)]
+    numbers = [document for document, *_ in parts]
+    ids = dict(zip(numbers, store.ids(numbers), strict=True))
+    for document, position, start, stop in parts:
+        begin, end = (int(offset) for offset in store.offsets[document : document + 2])
+        here = max(start, begin)
+        yield {
+            "id": ids[document],
+            "document": document,
+            "tokens": [here - begin, min(stop, end) - begin],
+            "of": end - begin,
+            "position": position + here - start,
+        }
+
+
+def _text(tokenizer: Tokenizer, ids: list[int], marks: dict[int, str]) -> Iterator[str]:
+    """The ids as text: ordinary tokens decoded together, special ones by name, and the marks of some positions."""
+
+    def kind(position: int) -> tuple[int, int]:
+        token = ids[position]
+        if position in marks or (token < len(PIECES) and token != PAD):
+            return 0, position
+        return (1, 0) if token == PAD else (2, 0)
+
+    for (which, _), group in groupby(range(len(ids)), kind):
+        positions = list(group)
+        if which == 2:
+            yield tokenizer.decode([ids[position] for position in positions])
+        elif which == 1:
+            yield f" {PIECES[PAD]} x {len(positions)}"
+        elif positions[0] in marks:
+            yield marks[positions[0]]
+        else:
+            yield f" {tokenizer.piece(ids[positions[0]])} "
+
+
+def _word(tokenizer: Tokenizer, token: int) -> str:
+    """A token as people read it: a special one without its brackets, and its piece where it has no text of its own."""
+    if token < len(PIECES):
+        return PIECES[token].strip("<>")
+    text = tokenizer.decode([token]).replace("\n", "↵")
+    return tokenizer.piece(token) if not text.strip() or "\N{REPLACEMENT CHARACTER}" in text else text
+
+
+def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    shown = f"the first {len(rows)} of {about['rows']} rows of {about['positions']} positions"
+    print(f"{about['model']} ({about['objective']}), step {about['step']} of {about['steps']}: {shown}")
+    print(MARKS.get(about["objective"], ""))
+    for row in rows:
+        print(f"\nrow {row['row']}")
+        for part in row["documents"]:
+            first, stop = part["tokens"]
+            print(f"  {part['id']}: tokens [{first}, {stop}) of {part['of']}, from position {part['position']}")
+        if "b_follows_a" in row:
+            print(f"  B {'follows A' if row['b_follows_a'] else 'is from elsewhere'}")
+        text = row["text"].replace("\n", "↵")
+        print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
+
+
+def _run() -> None:
+    parser = argparse.ArgumentParser(description="Show what a model read at a step of its pretraining.")
+    parser.add_argument("name", help="a section below `pretrain` in params.yaml")
+    parser.add_argument("--step", type=int, required=True, help="from 1, as the column `step` of the curves")
+    parser.add_argument("--rows", type=int, default=3, help="how many rows to show (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="for scripts")
+    given = parser.parse_args()
+    seen(given.name, given.step, given.rows, given.json)
+
+
+if __name__ == "__main__":
+    main(_run)

@@ -1,0 +1,74 @@
+"""How many tokens a second a training could read from a token store, by view and shape. `make bench-reading`.
+
+A store of 100 million random tokens is written, so that it lies in the page cache, and random steps of each view are
+read; shown are medians of blocks of steps. One thread, as numpy reads. Last, how long the packing of a million pieces
+takes.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from plm_core.text.packing import Packed, best_fit
+from plm_core.text.store import TokenStore, write_tokens
+from plm_core.text.views import Streams, Windows, items_at
+
+TOKENS, DOCUMENTS, SHARDS = 100_000_000, 200_000, 3
+SHAPES = [(16, 128), (64, 128), (16, 512), (16, 1024), (64, 1024)]
+SEED, REPETITIONS, BLOCK_S = 7, 7, 0.3
+
+
+def millions(read: Callable[[int], int]) -> float:
+    """Million tokens a second, where ``read(step)`` says how many it read."""
+    steps = np.random.Generator(np.random.PCG64(SEED)).integers(0, 2000, 100_000).tolist()
+    rates = []
+    read(0)  # the order of the epoch, or the packing
+    for _ in range(REPETITIONS + 1):
+        start, tokens = time.perf_counter(), 0
+        while (taken := time.perf_counter() - start) < BLOCK_S:
+            tokens += sum(read(steps.pop() if steps else 0) for _ in range(20))
+        rates.append(tokens / taken / 1e6)
+    return statistics.median(rates[1:])
+
+
+def packed_rows(packed: Packed, step: int, rows: int) -> int:
+    """Lay out the documents of a step, as the causal objective does."""
+    return packed.laid_out(packed.pieces(items_at(SEED, step, rows, len(packed))), rows)[0].size
+
+
+def bench() -> None:
+    """Print the table."""
+    draw = np.random.Generator(np.random.PCG64(SEED))
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = np.maximum(1, draw.lognormal(5.5, 1.2, DOCUMENTS)).astype(np.int64)
+        sizes = np.maximum(1, sizes * TOKENS // sizes.sum())
+        documents = ((f"d{i}", 1, draw.integers(7, 4096, size)) for i, size in enumerate(sizes))
+        write_tokens(Path(folder) / "store", documents, 4096, "0f", TOKENS // SHARDS)
+        store = TokenStore(Path(folder) / "store")
+        print(
+            f"numpy {np.__version__}; {len(store):,} tokens, {len(store.index.shards)} shards, {DOCUMENTS:,} documents"
+        )
+        print(f"{'rows':>6}{'tokens':>8}{'windows':>12}{'streams':>12}{'documents':>12}   million tokens/s")
+        for rows, length in SHAPES:
+            windows, streams = Windows(store, length + 1, length), Streams(store, rows, length + 1, length)
+            packed = Packed(store, length)
+            found = [
+                millions(lambda step, view=windows, rows=rows: view.rows_at(SEED, step, rows).size),
+                millions(lambda step, view=streams: view.rows_at(SEED, step).size),
+                millions(lambda step, view=packed, rows=rows: packed_rows(view, step, rows)),
+            ]
+            print(f"{rows:>6}{length:>8}" + "".join(f"{rate:>12.0f}" for rate in found), flush=True)
+    for capacity in (128, 1024, 8192):
+        pieces = np.minimum(capacity, draw.lognormal(np.log(capacity / 6), 1, 1_000_000).astype(np.int64) + 1)
+        start = time.perf_counter()
+        opened = int(best_fit(pieces, capacity).max()) + 1
+        taken, used = time.perf_counter() - start, pieces.sum() / (opened * capacity)
+        print(f"1,000,000 pieces into rows of {capacity}: {taken:.2f} s, {used:.3%} of the positions used")
+
+
+if __name__ == "__main__":
+    bench()
