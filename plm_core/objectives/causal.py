@@ -64,8 +64,8 @@ class Causal:
         memory = getattr(config, "memory", None)
         if self.packing == "documents" and memory is not None:
             raise ValueError(
-                f"objective.packing: documents for a model with memory {memory}; expected stream: its rows go on from "
-                "each other"
+                f"objective.packing: documents for a model with memory {memory}; expected stream, all that such a "
+                "model reads"
             )
         if self.streams != bool(memory):
             raise ValueError(
