@@ -20,8 +20,10 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 import plm_core
 
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "sentencepiece", "torch")
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
+READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
+"""And the library that reads the checkpoint's tokenizer, by its file."""
 
 SIGNATURE = ModelSignature(
     inputs=Schema([ColSpec("string", "text")]),
@@ -45,6 +47,7 @@ SIGNATURE = ModelSignature(
 
 def log(checkpoint: Path, evidence: Sequence[Path], tags: dict[str, str]) -> dict[str, str]:
     """Log all that belongs to one version; returns its run's id and its model's URI."""
+    needed = [*REQUIREMENTS, *(library for file, library in READS.items() if (checkpoint / file).is_file())]
     with mlflow.start_run(run_name="register", tags=tags, log_system_metrics=False) as run:
         for file in evidence:
             mlflow.log_artifact(str(file), "evidence")
@@ -54,7 +57,7 @@ def log(checkpoint: Path, evidence: Sequence[Path], tags: dict[str, str]) -> dic
             artifacts={"checkpoint": str(checkpoint)},
             code_paths=[str(Path(plm_core.__file__).parent)],
             # The public version: a local part such as +cpu names a build that no index has.
-            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
+            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in needed],
             signature=SIGNATURE,
             input_example=pd.DataFrame([{"text": "The state of the union is"}]),
         )
