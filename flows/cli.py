@@ -276,7 +276,7 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("--from", choices=["hf"], required=True, help="the format: Hugging Face transformers")
     it.add_argument("folder", type=Path, metavar="DIR", help="with config.json, safetensors and a tokenizer")
     it.add_argument("--name", required=True, help="it becomes artifacts/imported/NAME")
-    it = command(tokenizers.compare, "tokenizer", "compare tokenizers of several kinds and sizes on the workspace's text")
+    it = command(tokenizers.compare, "tokenizer", "compare tokenizers of several kinds and sizes")
     tokenizers.add_commands(it)
     it = command(ui, "ui", "open the MLflow or the Prefect user interface")
     it.add_argument("which", choices=["mlflow", "prefect"], nargs="?", default="mlflow", help="default: %(default)s")

@@ -88,7 +88,7 @@ def _trained(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     table = Table("kind", "size", *COLUMNS, "", title="Tokenizers on the validation split")
@@ -96,7 +96,10 @@ def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
         cells = [text.format(row[name]) if name in row else "" for name, text in COLUMNS.values()]
         table.add_row(row["kind"], f"{row['vocab_size']:,}", *cells, row.get("refused", ""))
     console.print(table)
-    splits = Table("kind", "size", *words, title="The same words in pieces")
+    if any(row["kind"] == "wordpiece" for row in rows):
+        console.print("wordpiece spends no token on white space and one on an unknown word: its numbers flatter it.")
+    heads = (Column(word, overflow="fold") for word in words)
+    splits = Table("kind", "size", *heads, title="The same words in pieces")
     for row in rows:
         if "splits" in row:
             splits.add_row(row["kind"], f"{row['vocab_size']:,}", *row["splits"].values())

@@ -2,7 +2,8 @@
 
 The request is a column ``text``; the answer has ``text``, its ``continuation`` (empty from a masked model, which
 continues no text), the text's ``likelihood`` in bits a byte, and the ``quantity`` that this is: only numbers of the
-same quantity may be compared (and only within one tokenizer where it is a ``lossy_`` one). The whole text is scored, also where the evaluation reads excerpts.
+same quantity may be compared, and of a ``lossy_`` one only those of models with the same tokenizer. The whole text is
+scored, also where the evaluation reads excerpts.
 MLflow copies this file and ``plm_core`` into the model: a model of last year is served by last year's code.
 """
 

@@ -135,6 +135,4 @@ def _explained(error: str, config: TokenizerConfig) -> BadInput:
         return too_large(config, int(limit.group(1)))
     if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", error):
         return too_small(config, int(needed.group(2)))
-    return BadInput(
-        f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}"
-    )
+    return BadInput(f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}")

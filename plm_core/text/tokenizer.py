@@ -1,4 +1,4 @@
-"""What every tokenizer can do, whatever its kind, and the four kinds by name. Trained by one stage, read by all after it.
+"""What every tokenizer can do, and the four kinds by name. Trained by one stage, read by all after it.
 
 A kind is a file beside this one, imported only when one of it is asked for: ``sentencepieces.py`` (bpe, unigram; file
 ``tokenizer.model``), ``wordpiece.py`` and ``bytelevel.py`` (file ``tokenizer.json``, by the library ``tokenizers``).
@@ -55,9 +55,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         if self.vocab_size <= NOT_LEARNED[self.kind]:
-            raise ValueError(
-                f"vocab_size: {self.vocab_size} is too small; expected more than {NOT_LEARNED[self.kind]}"
-            )
+            raise ValueError(f"vocab_size: {self.vocab_size} is too small; expected more than {NOT_LEARNED[self.kind]}")
         if not 0.9 <= self.character_coverage <= 1.0:
             raise ValueError(f"character_coverage: {self.character_coverage} is not between 0.9 and 1.0")
         if self.lowercase and self.kind != "wordpiece":
@@ -143,7 +141,15 @@ def open_tokenizer(place: Path) -> Tokenizer:
     path = next((place / name for name in names if (place / name).is_file()), None)
     if path is None:
         raise BadInput(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
-    data = path.read_bytes()
+    return read_tokenizer(path, path.read_bytes())
+
+
+def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
+    """The tokenizer whose file holds ``data``; ``path`` is what messages call it.
+
+    Raises:
+        BadInput: it is not one that stage tokenizer could have written.
+    """
     if data[:1] != b"{":
         from plm_core.text.sentencepieces import SentencePiece
 

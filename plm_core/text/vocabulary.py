@@ -1,8 +1,8 @@
 """What a vocabulary is worth: measured on text that it was learned from and on text that it was not.
 
-Used by the tokenizer stage and by the comparison of tokenizers. Fertility is that of Rust et al. 2021 ("How Good is Your
-Tokenizer?", section 3.2); that an entry should be seen a hundred times to be learned, of Gowda and May 2020 ("Finding
-the Optimal Vocabulary Size for Neural Machine Translation", section 4).
+Used by the tokenizer stage and by the comparison of tokenizers. Fertility is that of Rust et al. 2021 ("How Good is
+Your Tokenizer?"); that an entry should be seen a hundred times to be learned is a finding of Gowda and May 2020
+("Finding the Optimal Vocabulary Size for Neural Machine Translation").
 """
 
 import re

@@ -1,9 +1,9 @@
 """WordPiece, as BERT reads text: words cut at spaces and punctuation, then the longest known piece, again and again.
 
 Used through ``plm_core.text.tokenizer``. Sources: Wu et al. 2016, section 4.1; Devlin et al. 2019, section 3, and the
-tokenization of their released code, which the library's ``BertNormalizer`` and ``BertPreTokenizer`` follow. How the
-authors chose their pieces was never released: like the library's trainer and all its users, this joins the most
-frequent pair of pieces (Sennrich et al. 2016).
+tokenization of their released code, which the library's ``BertNormalizer`` and ``BertPreTokenizer`` follow (but for a
+capital sigma at a word's end, of which the library makes no final one). How the authors chose their pieces was never
+released: like the library's trainer and all its users, this joins the most frequent pair (Sennrich et al. 2016).
 
 It is lossy. White space, control and format characters are dropped, also the joiner within an emoji; with ``lowercase``
 case and accents are; and a word is UNK as a whole when it has a character that is not in the vocabulary, or more than
@@ -93,7 +93,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     library = Library(models.WordPiece(unk_token=PIECES[UNK]))
     library.normalizer, library.pre_tokenizer = _normalizer(config.lowercase), pre_tokenizers.BertPreTokenizer()
     vocab: dict[str, int] = learned(library, trainer, texts)["vocab"]
-    if len(vocab) < config.vocab_size or len(vocab) == len(PIECES):
+    if len(vocab) < config.vocab_size:
         raise too_large(config, len(vocab))
     return written(describe(sorted(vocab, key=vocab.__getitem__), config.lowercase))
 

@@ -189,7 +189,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(exported, tmp_path):
 def test_a_folder_without_its_files_is_refused(exported, tmp_path):
     for name, message in {
         "config.json": r"config\.json: missing",
-        "tokenizer.model": r"tokenizer\.model: missing; expected a sentencepiece model with this project's special",
+        "tokenizer.model": r"tokenizer\.json: not a wordpiece or .* and tokenizer\.model is missing; expected",
         "model.safetensors": r"model\.safetensors: missing; expected weights as safetensors",
     }.items():
         folder = edited(exported[2], tmp_path / f"without {name}")

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from plm_core.interchange import FAMILIES, tokenizer
 from plm_core.text.special import CLS, EOS, MASK, PIECES, SEP
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer, TokenizerConfig, train_tokenizer
+from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig, open_tokenizer, train_tokenizer
 
 EDGES = [
     "",
@@ -41,8 +41,8 @@ def both(request, tokenizers, documents, tmp_path_factory):
         line = "<p>x</p> a<s c>d <ma <0x4 e/f 0123456789ABCDEF ananananas aaaa aaaaaa c"
         texts = [*(d.text for d in documents), *[line] * 37]
         (folder / MODEL_FILE).write_bytes(train_tokenizer(texts, TokenizerConfig(kind, 499, 1.0)))
-        ours = Tokenizer(folder / MODEL_FILE)
-    assert tokenizer.kind(ours) == kind
+        ours = open_tokenizer(folder / MODEL_FILE)
+    assert ours.kind == kind
     family = FAMILIES["gpt"]
     exported = tokenizer.tokenizer_json(ours, family)
     # The two ways by which no special piece of a unigram tokenizer is found in a text: cut, or too unlikely.
@@ -91,7 +91,7 @@ def test_no_text_spells_a_special_token_unless_that_is_asked_for(both):
 
 def test_texts_are_framed_as_the_model_was_trained_on_them(exported):
     name, _, hf = exported
-    ours, theirs = Tokenizer(hf / MODEL_FILE), AutoTokenizer.from_pretrained(hf)
+    ours, theirs = open_tokenizer(hf / MODEL_FILE), AutoTokenizer.from_pretrained(hf)
     a, b = ours.encode("bala ba"), ours.encode("\nti")
     expected = {
         "gpt": ([EOS, *a], [EOS, *a, EOS, *b], None),
