@@ -19,7 +19,9 @@ def texts(project, split):
 @pytest.mark.parametrize("kind", ["wordpiece", "bytelevel"])
 def test_the_whole_chain_runs_with_another_kind(small, kind):
     small.change(tokenizer__kind=kind, tokenizer__character_coverage=0.99, finetune__tasks=["sotu-era"])
-    small.run("dvc", "repro")
+    for stage in ("tokenizer", "pack", "pretrain gpt", "evaluate gpt", "finetune gpt sotu-era", "report"):
+        name, *arguments = stage.split()
+        small.run(f"tasks.{name}", *arguments)
     folder = small.root / "artifacts/tokenizer"
     assert {path.name for path in folder.iterdir()} == {"tokenizer.json", "SHA256SUMS"}
     tokenizer = open_tokenizer(folder)
@@ -40,18 +42,13 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
     command = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--max-new-tokens", "7", "--seed", "5")
     assert small.run(*command)[0] == sample["prompt"] + sample["continuation"] + "\n"
-    small.run("tasks.attend", "Ba so", "--checkpoint", "artifacts/models/gpt", "--out", "maps.png")
-    assert (small.root / "maps.png").read_bytes().startswith(b"\x89PNG")
-    before = small.files()
-    for stage in ("tokenizer", "pack"):
-        small.run(f"tasks.{stage}")
-    assert small.files() == before
 
 
 def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
     assert list(built.metrics("tokenizer")) == NUMBERS
     log = (built.root / "repro.log").read_text()
-    word = max("".join(texts(built, "valid")).replace(".", " ").split(), key=len)
+    words = " ".join(texts(built, "valid")).replace(".", "").split()
+    word = min(words, key=lambda word: (-len(word), word))
     assert f"  {word}: ▁" in log
 
 
