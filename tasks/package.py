@@ -47,7 +47,6 @@ SIGNATURE = ModelSignature(
 
 def log(checkpoint: Path, evidence: Sequence[Path], tags: dict[str, str]) -> dict[str, str]:
     """Log all that belongs to one version; returns its run's id and its model's URI."""
-    needed = [*REQUIREMENTS, *(library for file, library in READS.items() if (checkpoint / file).is_file())]
     with mlflow.start_run(run_name="register", tags=tags, log_system_metrics=False) as run:
         for file in evidence:
             mlflow.log_artifact(str(file), "evidence")
@@ -56,13 +55,19 @@ def log(checkpoint: Path, evidence: Sequence[Path], tags: dict[str, str]) -> dic
             python_model=str(Path(__file__).with_name("serve.py")),
             artifacts={"checkpoint": str(checkpoint)},
             code_paths=[str(Path(plm_core.__file__).parent)],
-            # The public version: a local part such as +cpu names a build that no index has.
-            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in needed],
+            pip_requirements=requirements(checkpoint),
             signature=SIGNATURE,
             input_example=pd.DataFrame([{"text": "The state of the union is"}]),
         )
         mlflow.log_metrics(read_metrics(checkpoint.name, evidence), model_id=info.model_id)
     return {"run_id": run.info.run_id, "model_uri": info.model_uri}
+
+
+def requirements(checkpoint: Path) -> list[str]:
+    """What pip must install for a checkpoint to be used."""
+    names = [*REQUIREMENTS, *(library for file, library in READS.items() if (checkpoint / file).is_file())]
+    # The public version: a local part such as +cpu names a build that no index has.
+    return [f"{name}=={version(name).partition('+')[0]}" for name in names]
 
 
 def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 
 from plm_core import checkpoint
 from plm_core.evaluation.likelihood import SCORERS
-from tasks.package import SIGNATURE
+from tasks.package import SIGNATURE, requirements
 from tasks.serve import CheckpointModel
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
@@ -49,3 +49,9 @@ def test_what_holds_no_token_is_refused(served):
     for text in ("", "\0"):
         with pytest.raises(MlflowException, match="text: empty"):
             model.predict(None, pd.DataFrame({"text": ["so", text]}))
+
+
+def test_the_library_that_reads_the_tokenizer_is_required_and_no_other(served, tmp_path):
+    named = {line.split("==")[0] for line in requirements(tmp_path / "model")} & {"sentencepiece", "tokenizers"}
+    file = next((tmp_path / "model").glob("tokenizer.*")).name
+    assert named == {"sentencepiece" if file == "tokenizer.model" else "tokenizers"}
