@@ -18,7 +18,7 @@ from tasks.seam.stage import main, stage
 SCORES = ("accuracy", "majority_accuracy", "macro_f1", "matthews")
 EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
 """The quantities that `evaluate.excerpt` cuts short."""
-LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text, so the bits are those of what it keeps, over
+LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \
 the bytes of the whole text. Compare only models with this very tokenizer."""
 
 READING = """\
