@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows import checkpoints
+from flows import checkpoints, tokenizers
 
 BAD_INPUT = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
@@ -285,8 +285,10 @@ def _parser() -> argparse.ArgumentParser:
     checkpoints.add_options(it)
     it = command(import_, "import", "read a folder of Hugging Face transformers, to start a pretraining from it")
     it.add_argument("--from", choices=["hf"], required=True, help="the format: Hugging Face transformers")
-    it.add_argument("folder", type=Path, metavar="DIR", help="with config.json, safetensors and tokenizer.model")
+    it.add_argument("folder", type=Path, metavar="DIR", help="with config.json, safetensors and a tokenizer")
     it.add_argument("--name", required=True, help="it becomes artifacts/imported/NAME")
+    it = command(tokenizers.compare, "tokenizer", "compare tokenizers of several kinds and sizes")
+    tokenizers.add_commands(it)
     it = command(ui, "ui", "open the MLflow or the Prefect user interface")
     it.add_argument("which", choices=["mlflow", "prefect"], nargs="?", default="mlflow", help="default: %(default)s")
     it.add_argument("--port", type=int, help="default: 5000 for MLflow, 4200 for Prefect")

@@ -1,13 +1,12 @@
 """The checkpoint: a trained model as a product, loadable without the pipeline. Written by pretrain and finetune.
 
-A folder with ``model.safetensors``, ``config.json``, ``tokenizer.model`` and ``SHA256SUMS``; no pickle. To use one:
+A folder with ``model.safetensors``, ``config.json``, the tokenizer's file and ``SHA256SUMS``; no pickle. To use one:
 
     from plm_core import checkpoint
     loaded = checkpoint.load(Path("artifacts/models/gpt"))
 """
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from torch import nn
 from plm_core.config import BadInput, from_dict
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.models import MODELS
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 
 FORMAT = 1
 WEIGHTS_FILE = "model.safetensors"
@@ -50,7 +49,7 @@ class CheckpointConfig:
     model: dict[str, Any]
     """The architecture's configuration."""
     tokenizer_sha256: str
-    """The digest of ``tokenizer.model``."""
+    """The digest of the tokenizer's file."""
     step: int
     """The step whose weights these are: the best by validation."""
     valid_nats: float
@@ -110,7 +109,7 @@ def save(
     with atomic_folder(folder) as temporary:
         save_file(tensors | (extra or {}), temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
-        shutil.copyfile(tokenizer.path, temporary / MODEL_FILE)
+        (temporary / tokenizer.file).write_bytes(tokenizer.data)
     return sha256_file(folder / CHECKSUMS)
 
 
@@ -134,9 +133,9 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
         BadInput: a file is missing or damaged, of another format, or its weights do not fit its configuration.
     """
     config = describe(folder)
-    tokenizer = Tokenizer(folder / MODEL_FILE)
+    tokenizer = open_tokenizer(folder)
     if tokenizer.sha256 != config.tokenizer_sha256:
-        raise BadInput(f"{folder / MODEL_FILE}: is not the tokenizer that {CONFIG_FILE} names")
+        raise BadInput(f"{tokenizer.path}: is not the tokenizer that {CONFIG_FILE} names")
     model = build(config.architecture, config.model, str(folder / CONFIG_FILE))
     try:
         tensors = load_file(folder / WEIGHTS_FILE)

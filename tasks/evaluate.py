@@ -16,10 +16,11 @@ from plm_core.config import BadInput, digest
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation import cloze
 from plm_core.evaluation.evidence import LIKELIHOOD_COLUMNS
-from plm_core.evaluation.likelihood import SCORERS, ScoreFunction
+from plm_core.evaluation.likelihood import SCORERS, ScoreFunction, named
 from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, tokenized, total
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import SamplingConfig, generate
+from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.seam import params, paths
 from tasks.seam.evidence import write_rows
@@ -54,21 +55,24 @@ def evaluate(name: str) -> None:
         device = prepare(threads=1)
         loaded = checkpoint.load(folder, device.device)
         evidence, samples = paths.EVIDENCE / name / "likelihood.csv", paths.SAMPLES / f"{name}.json"
-        scorer = SCORERS[loaded.config.objective]
+        scorer, tokenizer = SCORERS[loaded.config.objective], loaded.tokenizer
+        main_quantity = named(scorer.quantity, tokenizer)
         # First, for a text of theirs may be refused.
         lines = json.dumps(_samples(loaded, config, device), indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
-        run.metrics[scorer.quantity] = result.bits_per_byte
+        run.metrics[main_quantity] = result.bits_per_byte
         for quantity, score in scorer.beside.items():
             if rows := _score(score, loaded, _texts(), config, device, quantity):
-                run.metrics[quantity] = total(rows).bits_per_byte
+                run.metrics[named(quantity, tokenizer)] = total(rows).bits_per_byte
         if loaded.config.objective == "causal":
             run.metrics |= {"nats_per_token": result.nats_per_token, "perplexity": result.perplexity}
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
+        if not tokenizer.lossless:
+            run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(_texts()))
         atomic_text(samples, lines + "\n")
         run.outputs += [evidence, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
-        print(f"{name}: {result.bits_per_byte:.4f} {scorer.quantity} of {result.bytes:,} bytes")
+        print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
 
 
 def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
@@ -83,9 +87,9 @@ def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, 
     scorer = SCORERS[loaded.config.objective]
     documents = list(read_documents(TEST))
     scores = _score(scorer.score, loaded, [d.text for d in documents], config, device, "documents")
-    rows = zip(documents, scores, strict=True)
+    rows, quantity = zip(documents, scores, strict=True), named(scorer.quantity, loaded.tokenizer)
     rule = digest({each.name: getattr(config, each.name) for each in fields(LikelihoodConfig)})[:16]
-    lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), scorer.quantity, rule) for d, s in rows)
+    lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
     write_rows(evidence, LIKELIHOOD_COLUMNS, lines)
     return scores
 

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 from plm_core.config import BadInput
-from plm_core.files import sha256_file
 from plm_core.interchange import import_hf
-from plm_core.text.tokenizer import MODEL_FILE
+from plm_core.text.tokenizer import open_tokenizer
 from tasks.seam.paths import ARTIFACTS
 from tasks.seam.stage import main
 
@@ -31,7 +30,8 @@ def import_(folder: Path, name: str) -> None:
     print("to start a pretraining from it, in its section of params.yaml:")
     print(f"start:\n  checkpoint: {target.as_posix()}\n  sha256: {digest}")
     print("and in section tokenizer, its tokenizer:")
-    print(f"given:\n  file: {(target / MODEL_FILE).as_posix()}\n  sha256: {sha256_file(target / MODEL_FILE)}")
+    tokenizer = open_tokenizer(target)
+    print(f"given:\n  file: {tokenizer.path.as_posix()}\n  sha256: {tokenizer.sha256}")
 
 
 def _run() -> None:

@@ -3,7 +3,7 @@
 from plm_core.corpus.document import read_documents
 from plm_core.files import verify_checksums
 from plm_core.text.store import write_store
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from plm_core.text.tokenizer import open_tokenizer
 from tasks.seam import paths
 from tasks.seam.stage import main, stage
 
@@ -13,7 +13,7 @@ def pack() -> None:
     inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", paths.TOKENIZER]
     with stage("pack", [], inputs, paths.METRICS / "pack.json") as run:
         verify_checksums(paths.TOKENIZER)
-        tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
+        tokenizer = open_tokenizer(paths.TOKENIZER)
         for name in ("train", "valid"):
             documents = ((d.id, d.text) for d in read_documents(paths.CORPUS / f"{name}.parquet"))
             index = write_store(paths.TOKENS / name, documents, tokenizer)

@@ -20,8 +20,10 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 import plm_core
 
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "sentencepiece", "torch")
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
+READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
+"""And the library that reads the checkpoint's tokenizer, by its file."""
 
 SIGNATURE = ModelSignature(
     inputs=Schema([ColSpec("string", "text")]),
@@ -53,13 +55,19 @@ def log(checkpoint: Path, evidence: Sequence[Path], tags: dict[str, str]) -> dic
             python_model=str(Path(__file__).with_name("serve.py")),
             artifacts={"checkpoint": str(checkpoint)},
             code_paths=[str(Path(plm_core.__file__).parent)],
-            # The public version: a local part such as +cpu names a build that no index has.
-            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
+            pip_requirements=requirements(checkpoint),
             signature=SIGNATURE,
             input_example=pd.DataFrame([{"text": "The state of the union is"}]),
         )
         mlflow.log_metrics(read_metrics(checkpoint.name, evidence), model_id=info.model_id)
     return {"run_id": run.info.run_id, "model_uri": info.model_uri}
+
+
+def requirements(checkpoint: Path) -> list[str]:
+    """What pip must install for a checkpoint to be used."""
+    names = [*REQUIREMENTS, *(library for file, library in READS.items() if (checkpoint / file).is_file())]
+    # The public version: a local part such as +cpu names a build that no index has.
+    return [f"{name}=={version(name).partition('+')[0]}" for name in names]
 
 
 def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective, objectives_of
 from plm_core.objectives.loss import Batch, Batches, Loss, Objective
 from plm_core.text.store import TokenStore
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import stream_seed
 from plm_core.training.device import prepare
 from plm_core.training.loop import LoopConfig, best_report, train
@@ -72,7 +72,7 @@ def pretrain(name: str) -> None:
     with stage(f"pretrain-{name}", [section], inputs, metrics_file) as run:
         device = prepare()
         verify_checksums(paths.TOKENIZER)
-        tokenizer = Tokenizer(paths.TOKENIZER / MODEL_FILE)
+        tokenizer = open_tokenizer(paths.TOKENIZER)
         model = new_model(config, tokenizer, section).to(device.device)
         stores = [TokenStore(paths.TOKENS / split) for split in SPLITS]
         train_set, valid_set = (_batches(store, objective, model, tokenizer, loop.batch, section) for store in stores)
@@ -152,7 +152,7 @@ def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where
     if loaded.tokenizer.sha256 != tokenizer.sha256:
         raise BadInput(
             f"{where}.checkpoint: {start.checkpoint} was made with another tokenizer; expected in section tokenizer: "
-            f"given: {{file: {start.checkpoint}/{MODEL_FILE}, sha256: {loaded.tokenizer.sha256}}}"
+            f"given: {{file: {loaded.tokenizer.path}, sha256: {loaded.tokenizer.sha256}}}"
         )
     try:
         model.load_state_dict(loaded.model.state_dict())

@@ -18,6 +18,8 @@ from tasks.seam.stage import main, stage
 SCORES = ("accuracy", "majority_accuracy", "macro_f1", "matthews")
 EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
 """The quantities that `evaluate.excerpt` cuts short."""
+LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \
+the bytes of the whole text. Compare only models with this very tokenizer."""
 
 READING = """\
 - **positions read**: steps, times rows, times the context. **Predictions trained on**: a causal model predicts at every
@@ -31,7 +33,8 @@ READING = """\
 - **majority class**: the accuracy of always giving the training set's most frequent answer; a model that does not beat
   it has learned nothing about the task. **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for
   certainty.
-- A blank's fillings are the likeliest pieces with their probabilities; `▁` is the space before a word.
+- A blank's fillings are the likeliest pieces with their probabilities; `▁` is the space before a word
+  (with wordpiece, `##` begins a piece that goes on with a word).
 - **Bold** is the best of several models. Likelihoods, accuracies and samples are of the test split, which no training
   has seen and no checkpoint was chosen by; the curves' dots are of the validation split."""
 
@@ -105,8 +108,11 @@ def _likelihoods(models: Sequence[str]) -> str:
     columns |= {"perplexity a token": perplexities} if any(perplexities) else {}
     corpus, excerpt = _metrics("deduplicate"), params.read("evaluate").get("excerpt")
     notes = [f"Held-out text: {corpus['test_bytes']:,} bytes, {corpus['test_documents']} documents."]
-    if excerpt is not None and set(quantities) & set(EXCERPTS):
+    if excerpt is not None and any(name.endswith(EXCERPTS) for name in quantities):
         notes.append(f"Pseudo and mean order are of the first {excerpt:,} tokens of each document only.")
+    if any(name.startswith("lossy") for name in quantities):
+        unknown = next(found["unknown_rate"] for found in measured if "unknown_rate" in found)
+        notes.append(f"{LOSSY} Unknown are {unknown:.3%} of its tokens.")
     if len(quantities) > 1:
         notes.append(
             "**Each column is another quantity, for each kind of model predicts a token from other text: compare "

@@ -20,7 +20,7 @@ from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.objectives.masked import FOLLOWS, MaskedBatch
 from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import Span
 from plm_core.training.loop import LoopConfig
 from tasks.seam import params, paths
@@ -81,7 +81,7 @@ def opened(name: str) -> Training:
     if described.lineage is None:
         raise BadInput(f"{folder}: does not say what it was trained on; {remedy}")
     verify_checksums(paths.TOKENIZER)
-    tokenizer, store = Tokenizer(paths.TOKENIZER / MODEL_FILE), TokenStore(paths.TOKENS / SPLIT)
+    tokenizer, store = open_tokenizer(paths.TOKENIZER), TokenStore(paths.TOKENS / SPLIT)
     store.require(tokenizer)
     for what, was, now in (
         (paths.TOKENIZER, described.tokenizer_sha256, tokenizer.sha256),

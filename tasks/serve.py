@@ -2,7 +2,8 @@
 
 The request is a column ``text``; the answer has ``text``, its ``continuation`` (empty from a masked model, which
 continues no text), the text's ``likelihood`` in bits a byte, and the ``quantity`` that this is: only numbers of the
-same quantity may be compared. The whole text is scored, also where the evaluation reads excerpts.
+same quantity may be compared, and of a ``lossy_`` one only those of models with the same tokenizer. The whole text is
+scored, also where the evaluation reads excerpts.
 MLflow copies this file and ``plm_core`` into the model: a model of last year is served by last year's code.
 """
 
@@ -65,13 +66,14 @@ class CheckpointModel(PythonModel):
         )
 
     def _likelihoods(self, texts: "list[Text]") -> dict[str, list[float] | str]:
-        from plm_core.evaluation.likelihood import SCORERS
+        from plm_core.evaluation.likelihood import SCORERS, named
         from plm_core.evaluation.scores import LikelihoodConfig, total
 
         scorer = SCORERS[self.loaded.config.objective]
         config = LikelihoodConfig(stride=max(1, self.loaded.model.config.context // 2))
         scores = scorer.score(self.loaded.model, texts, config, self.device)
-        return {"likelihood": [total([score]).bits_per_byte for score in scores], "quantity": scorer.quantity}
+        quantity = named(scorer.quantity, self.loaded.tokenizer)
+        return {"likelihood": [total([score]).bits_per_byte for score in scores], "quantity": quantity}
 
 
 set_model(CheckpointModel())

@@ -42,14 +42,14 @@ def documents():
 
 @pytest.fixture(scope="session")
 def tokenizers(documents, tmp_path_factory):
-    """A BPE and a unigram tokenizer of 307 pieces."""
-    from plm_core.text.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
+    """A tokenizer of 307 pieces of each kind."""
+    from plm_core.text.tokenizer import NOT_LEARNED, TokenizerConfig, open_tokenizer, train_tokenizer
 
     made = {}
-    for kind in ("bpe", "unigram"):
-        path = tmp_path_factory.mktemp(kind) / "tokenizer.model"
-        path.write_bytes(train_tokenizer((d.text for d in documents), TokenizerConfig(kind, 307)))
-        made[kind] = Tokenizer(path)
+    for kind in NOT_LEARNED:
+        path = tmp_path_factory.mktemp(kind) / "tokenizer"
+        path.write_bytes(train_tokenizer([d.text for d in documents], TokenizerConfig(kind, 307)))
+        made[kind] = open_tokenizer(path.rename(path.with_name(open_tokenizer(path).file)))
     return made
 
 

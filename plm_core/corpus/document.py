@@ -78,6 +78,16 @@ def merge_documents(paths: Sequence[Path]) -> Iterator[Document]:
         yield document
 
 
+@dataclass(frozen=True)
+class Texts:
+    """The texts of a Parquet file, read from the disk anew each time that they are asked for."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[str]:
+        return (document.text for document in read_documents(self.path))
+
+
 def _row(document: Document) -> dict[str, str]:
     metadata = json.dumps(document.metadata, sort_keys=True, ensure_ascii=False)
     return {"id": document.id, "text": document.text, "source": document.source, "metadata": metadata}

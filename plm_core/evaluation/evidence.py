@@ -3,7 +3,8 @@
 A folder of CSV files with one row a held-out example:
 
 * ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``
-  (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes).
+  (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). With
+  ``lossy_`` before it, it is of a model whose tokenizer does not keep all of a text, and is never compared.
   ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored: fewer, where only an excerpt was;
 * ``<task>.csv``: ``id,sha256,label,prediction,measured``; the metric ``<task>/accuracy`` is the share of equal pairs.
 
@@ -20,6 +21,9 @@ from plm_core.config import BadInput
 
 LIKELIHOOD = "likelihood.csv"
 QUANTITIES = ("bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte")
+LOSSY = "lossy_"
+"""Begins the name of a quantity where the tokenizer drops some of the text: the bits are those of what is left, so they
+are fewer the more it drops."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
 TASK_COLUMNS = ("id", "sha256", "label", "prediction", "measured")
 
@@ -47,7 +51,7 @@ def read_likelihood(path: Path) -> Table:
     """
     rows = _rows(path, LIKELIHOOD_COLUMNS)
     quantities = sorted({row["quantity"] for row in rows})
-    if len(quantities) > 1 or quantities[0] not in QUANTITIES:
+    if len(quantities) > 1 or quantities[0].removeprefix(LOSSY) not in QUANTITIES:
         raise BadInput(
             f"{path}: the column quantity holds {', '.join(quantities)}; expected one of {', '.join(QUANTITIES)}"
         )

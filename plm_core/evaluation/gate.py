@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_core.config import BadInput
-from plm_core.evaluation.evidence import LIKELIHOOD, QUANTITIES, Table, read_likelihood, read_task
+from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, QUANTITIES, Table, read_likelihood, read_task
 
 EVERY_TASK = "accuracy"
 """A rule of this name is that of every task in the challenger's evidence that has none of its own. As the primary it is
@@ -77,9 +77,11 @@ class GateRules:
             return replace(self, metrics={EVERY_TASK: every} | accuracies | rules)
         quantity = read_likelihood(folder / LIKELIHOOD).metric
         if quantity not in rules:
+            lossy = quantity.startswith(LOSSY)
+            other = "a tokenizer that keeps all of a text" if lossy else f"promotion.metrics.{quantity}"
             raise BadInput(
                 f"promotion.primary: {EVERY_TASK}, but no task was measured, and {quantity} has no rule; expected "
-                f"tasks in finetune.tasks, or promotion.metrics.{quantity}"
+                f"tasks in finetune.tasks, or {other}"
             )
         return replace(self, primary=quantity, metrics=rules)
 

@@ -6,7 +6,6 @@ per byte divides by the UTF-8 bytes of the text, so that models with different t
 """
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,15 +15,11 @@ import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from plm_core.corpus.normalize import WORD_BOUNDARY
 from plm_core.text.special import EOS, PAD
 from plm_core.text.tokenizer import Tokenizer
 
 TEXTS_AT_ONCE = 16
 """How many documents a model with memory reads side by side."""
-
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""How the tokenizer spells one byte of a character that has no piece of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +52,7 @@ class Text:
     ids: list[int]
     """Without any special token."""
     sizes: list[int]
-    """The UTF-8 bytes of each token's text."""
+    """The UTF-8 bytes of the text that each token stands for."""
     starts: list[bool]
     """Whether a word begins with this token."""
     ended: bool = True
@@ -80,18 +75,8 @@ class Text:
 
 
 def tokenized(text: str, tokenizer: Tokenizer) -> Text:
-    """The tokens of ``normalize(text)``. A word begins at a space, at the line end, and after it."""
-    ids = tokenizer.encode(text)
-    pieces = [tokenizer.piece(token) for token in ids]
-    after_line_end = [True, *(piece == "\n" for piece in pieces)]
-    return Text(
-        ids,
-        [1 if _BYTE.fullmatch(piece) else len(piece.replace(WORD_BOUNDARY, " ").encode()) for piece in pieces],
-        [
-            piece.startswith((WORD_BOUNDARY, "\n")) or first
-            for piece, first in zip(pieces, after_line_end, strict=False)
-        ],
-    )
+    """The tokens of ``normalize(text)``."""
+    return Text(*tokenizer.spell(text))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from plm_core.checkpoint import Loaded
-from plm_core.evaluation.likelihood import SCORERS
+from plm_core.evaluation.likelihood import SCORERS, named
 from plm_core.interchange import tokenizer
 from plm_core.interchange.family import Family
 
@@ -30,6 +30,7 @@ USE = {
 def card(loaded: Loaded, family: Family) -> str:
     """The text of ``README.md``."""
     objective = loaded.config.objective
+    quantity = named(SCORERS[objective].quantity, loaded.tokenizer)
     sizes = asdict(loaded.model.config)
     parameters = sum(p.numel() for p in loaded.model.parameters())
     rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
@@ -60,14 +61,14 @@ model = {family.auto_class}.from_pretrained("this/folder")
 
 ## By what it was judged
 
-`{SCORERS[objective].quantity}`: {JUDGED[objective]}. The weights are those of step {loaded.config.step}, with a \
+`{quantity}`: {JUDGED[objective]}. The weights are those of step {loaded.config.step}, with a \
 validation loss of {loaded.config.valid_nats:.4f} nats a prediction (0 where it is not known).
 
 ## Tokenizer
 
-sentencepiece {tokenizer.kind(loaded.tokenizer)}, {loaded.tokenizer.vocab_size} pieces, every byte among them. Texts \
-are normalised first: NFC, line ends as `\\n`, no NUL, U+2581 as `_`. `tokenizer.json` gives the ids that \
-`tokenizer.model` gives, for every text, with these exceptions:
+{tokenizer.DESCRIBED[loaded.tokenizer.kind]}; {loaded.tokenizer.vocab_size} pieces. Texts are normalised first: NFC, \
+line ends as `\\n`, no NUL, U+2581 as `_`. `tokenizer.json` gives the ids that the checkpoint's own \
+tokenizer gives, for every text, with these exceptions:
 
 {deviations}
 

@@ -5,7 +5,6 @@ when ``import_hf`` reads it.
 """
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from plm_core.files import atomic_folder
 from plm_core.interchange import bert, gpt, tokenizer, xlnet
 from plm_core.interchange.card import card
 from plm_core.interchange.family import Family
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, open_tokenizer
 
 FAMILIES = {family.architecture: family for family in (gpt.FAMILY, bert.FAMILY, xlnet.FAMILY)}
 OWN = "plm_checkpoint"
@@ -54,9 +53,10 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     with atomic_folder(target, checksums=False) as folder:
         save_file(weights, folder / checkpoint.WEIGHTS_FILE, metadata={"format": "pt"})
         _write(folder / checkpoint.CONFIG_FILE, family.their_config(sizes) | {"dtype": "float32", OWN: origin})
-        _write(folder / "tokenizer.json", tokenizer.tokenizer_json(loaded.tokenizer, family))
+        _write(folder / JSON_FILE, tokenizer.tokenizer_json(loaded.tokenizer, family))
         _write(folder / "tokenizer_config.json", tokenizer.tokenizer_config(family, sizes["context"]))
-        shutil.copyfile(loaded.tokenizer.path, folder / MODEL_FILE)
+        if loaded.tokenizer.file == MODEL_FILE:
+            (folder / MODEL_FILE).write_bytes(loaded.tokenizer.data)
         (folder / "README.md").write_text(card(loaded, family), encoding="utf-8")
 
 
@@ -75,15 +75,13 @@ def import_hf(source: Path, target: Path) -> str:
     family = families.get(str(theirs.get("model_type")))
     if family is None:
         raise BadInput(f"{place}.model_type: found {theirs.get('model_type')!r}; expected one of {', '.join(families)}")
-    if not (source / MODEL_FILE).is_file():
-        raise BadInput(
-            f"{source / MODEL_FILE}: missing; expected a sentencepiece model with this project's special tokens, as "
-            "`plm export` leaves: no other tokenizer can be read"
-        )
-    text = Tokenizer(source / MODEL_FILE)
+    own = source / MODEL_FILE
+    text = open_tokenizer(own) if own.is_file() else tokenizer.without_frame(source / JSON_FILE, family)
     sizes = family.our_config(theirs, str(place))
     if sizes["vocab_size"] != text.vocab_size:
-        raise BadInput(f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {MODEL_FILE}")
+        raise BadInput(
+            f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {text.path.name}"
+        )
     model: Any = checkpoint.build(family.architecture, sizes, str(place))
     _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")

@@ -1,33 +1,43 @@
 """The tokenizer as the files of Hugging Face tokenizers: ``tokenizer.json`` and ``tokenizer_config.json``.
 
-Built by hand from the pieces and scores of the sentencepiece model. Token ids are the same for every text, special
-tokens included: no text can spell one, unless the reader asks for it by ``split_special_tokens=False``. What differs is
-said by ``deviations``.
+Built by hand from the pieces and scores of a sentencepiece model, or from our own ``tokenizer.json``, to which our
+normal form and our frame are added, and from which they are taken away again. Token ids are the same for every text,
+special tokens included: no text can spell one, unless the reader asks for it by ``split_special_tokens=False``. What
+differs is said by ``deviations``.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from plm_core.config import BadInput
 from plm_core.corpus.normalize import WORD_BOUNDARY
 from plm_core.interchange.family import Family
+from plm_core.text.sentencepieces import SentencePiece
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
-from plm_core.text.tokenizer import BYTES_AND_SPECIALS, Tokenizer
+from plm_core.text.tokenizer import BYTES_AND_SPECIALS, MODEL_FILE, Tokenizer, read_tokenizer
 
 Frame = Sequence[tuple[str, int]]
 
-
-def kind(tokenizer: Tokenizer) -> str:
-    """``bpe`` or ``unigram``: the scores of a BPE model are its pieces' ranks, 0, -1, -2, ..."""
-    learned = [score for _, score in tokenizer.scores()[BYTES_AND_SPECIALS:]]
-    return "bpe" if learned == [-rank for rank in range(len(learned))] else "unigram"
+DESCRIBED = {
+    "bpe": "sentencepiece BPE with every byte among its pieces",
+    "unigram": "sentencepiece unigram with every byte among its pieces",
+    "wordpiece": "WordPiece, which drops white space, and reads a word with an unknown character as `<unk>`",
+    "bytelevel": "byte-level BPE with every byte among its pieces",
+}
+"""What a kind is, for people to read."""
+EXPECTED = (
+    f"and {MODEL_FILE} is missing; expected one of them as `plm export` leaves it: no other tokenizer can be read"
+)
 
 
 def deviations(tokenizer: Tokenizer) -> list[str]:
     """In which cases the exported tokenizer can give other ids than ours, for people to read."""
     found = [f"A character that Unicode gained after {unicodedata.unidata_version} may be composed differently (NFC)."]
-    if kind(tokenizer) == "unigram":
+    if tokenizer.kind == "unigram":
         found.append(
             "sentencepiece adds log probabilities in single precision, tokenizers in double: where two segmentations "
             "of a text are equally likely but for rounding, the other may be taken, the more so the longer the text."
@@ -37,26 +47,40 @@ def deviations(tokenizer: Tokenizer) -> list[str]:
 
 def tokenizer_json(tokenizer: Tokenizer, family: Family) -> dict[str, Any]:
     """The content of ``tokenizer.json``."""
-    learned = [piece for piece, _ in tokenizer.scores()[BYTES_AND_SPECIALS:]]
-    bpe = kind(tokenizer) == "bpe"
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
+    own = _of_sentencepiece(tokenizer) if isinstance(tokenizer, SentencePiece) else json.loads(tokenizer.data)
+    last = [own["normalizer"]] if own["normalizer"] else []
+    return own | {
         "added_tokens": [
             {"id": i, "content": piece, "special": True, "normalized": False}
             | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
             for i, piece in enumerate(PIECES)
         ],
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers()},
-        "pre_tokenizer": None if bpe else _pre_tokenizer(tokenizer),
+        "normalizer": {"type": "Sequence", "normalizers": [*_normal_form(), *last]},
         "post_processor": _post_processor(family.frame, family.frame_of_two),
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}],
-        },
-        "model": _bpe(tokenizer, learned) if bpe else _unigram(tokenizer),
     }
+
+
+def without_frame(path: Path, family: Family) -> Tokenizer:
+    """Our tokenizer from a ``tokenizer.json`` that was exported with one of the kinds of the library tokenizers.
+
+    Raises:
+        BadInput: it is not one that ``tokenizer_json`` could have made.
+    """
+    from plm_core.text.library import parsed, written
+
+    if not path.is_file():
+        raise BadInput(f"{path}: missing, {EXPECTED}")
+    theirs = parsed(path, path.read_bytes())
+    steps = theirs.get("normalizer")
+    last = steps["normalizers"][len(_normal_form()) :] if isinstance(steps, dict) and "normalizers" in steps else []
+    own = theirs | {"normalizer": last[0] if last else None, "added_tokens": [], "post_processor": None}
+    try:
+        tokenizer = read_tokenizer(path, written(own))
+    except BadInput as error:
+        raise BadInput(f"{path}: not a wordpiece or bytelevel tokenizer of this project, {EXPECTED}") from error
+    if tokenizer_json(tokenizer, family) != theirs:
+        raise BadInput(f"{path}: reads texts otherwise than a {family.architecture} of this project, {EXPECTED}")
+    return tokenizer
 
 
 def tokenizer_config(family: Family, context: int) -> dict[str, Any]:
@@ -79,13 +103,33 @@ def _replace(old: str, new: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def _normalizers() -> list[dict[str, Any]]:
-    """``normalize`` in its order, then sentencepiece's own mark for a space."""
+def _normal_form() -> list[dict[str, Any]]:
+    """``normalize`` in its order."""
     pairs = [("\r\n", "\n"), ("\r", "\n"), ("\0", ""), (WORD_BOUNDARY, "_")]
-    return [*(_replace(old, new) for old, new in pairs), {"type": "NFC"}, _replace(" ", WORD_BOUNDARY)]
+    return [*(_replace(old, new) for old, new in pairs), {"type": "NFC"}]
 
 
-def _bpe(tokenizer: Tokenizer, learned: Sequence[str]) -> dict[str, Any]:
+def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
+    """A sentencepiece model as a file of the library, which writes a space by the same mark."""
+    bpe = tokenizer.kind == "bpe"
+    learned = [piece for piece, _ in tokenizer.scores()[BYTES_AND_SPECIALS:]]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": _replace(" ", WORD_BOUNDARY),
+        "pre_tokenizer": None if bpe else _pre_tokenizer(tokenizer),
+        "post_processor": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}],
+        },
+        "model": _bpe(tokenizer, learned) if bpe else _unigram(tokenizer),
+    }
+
+
+def _bpe(tokenizer: SentencePiece, learned: Sequence[str]) -> dict[str, Any]:
     """sentencepiece merges the neighbours whose joined piece ranks highest: every division of a piece is a merge."""
     known = set(learned)
     merges = [
@@ -108,7 +152,7 @@ def _bpe(tokenizer: Tokenizer, learned: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _unigram(tokenizer: Tokenizer) -> dict[str, Any]:
+def _unigram(tokenizer: SentencePiece) -> dict[str, Any]:
     """Pieces that no text can spell get a score that no segmentation into characters is as low as."""
     pieces = tokenizer.scores()
     longest = max(len(piece) for piece, _ in pieces[:BYTES_AND_SPECIALS])
@@ -119,7 +163,7 @@ def _unigram(tokenizer: Tokenizer) -> dict[str, Any]:
     return {"type": "Unigram", "unk_id": UNK, "vocab": vocab, "byte_fallback": True}
 
 
-def _pre_tokenizer(tokenizer: Tokenizer) -> dict[str, Any] | None:
+def _pre_tokenizer(tokenizer: SentencePiece) -> dict[str, Any] | None:
     """Cut out the characters of special pieces that have no piece of their own, so that no special piece is found.
 
     Such a character is spelled in bytes wherever it stands, so that cutting there changes nothing else. A special piece

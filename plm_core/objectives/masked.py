@@ -18,7 +18,7 @@ import torch
 
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.packing import Packed
-from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP
+from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.store import TokenStore
 from plm_core.text.views import Pairs, Span, Windows, draws, items_at, spread, stream_seed
 
@@ -117,11 +117,13 @@ def mask(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Select round(rate * n) of the n tokens in ``ids`` [T] that are not special, at least one if there is one.
 
+    UNK stands for a word and is selected too, as in the released code.
+
     Returns:
         the ids with 80 % of the selected as MASK and 10 % as a random token; the positions ``[n]`` of the selected, in
         order; the tokens ``[n]`` that stood there.
     """
-    candidates = np.flatnonzero(ids >= len(PIECES))
+    candidates = np.flatnonzero((ids >= len(PIECES)) | (ids == UNK))
     chosen = min(len(candidates), max(1, round(rate * len(candidates))))
     positions = np.sort(draw.choice(candidates, chosen, replace=False))
     fate, strangers = draw.random(chosen), draw.integers(len(PIECES), vocab_size, chosen)

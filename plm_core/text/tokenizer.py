@@ -1,28 +1,30 @@
-"""The tokenizer: sentencepiece BPE or unigram with byte fallback. Trained by one stage, read by all after it.
+"""What every tokenizer can do, and the four kinds by name. Trained by one stage, read by all after it.
 
-Sources: Kudo and Richardson 2018 (sentencepiece), Sennrich et al. 2016 (BPE), Kudo 2018 (unigram).
+A kind is a file beside this one, imported only when one of it is asked for: ``sentencepieces.py`` (bpe, unigram; file
+``tokenizer.model``), ``wordpiece.py`` and ``bytelevel.py`` (file ``tokenizer.json``, by the library ``tokenizers``).
 """
 
-import io
-import re
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-import sentencepiece
 
 from plm_core.config import BadInput
-from plm_core.corpus.normalize import normalize
-from plm_core.files import sha256_file
-from plm_core.text.special import BOS, EOS, PAD, PIECES, UNK
+from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
+from plm_core.text.special import PIECES
 
 MODEL_FILE = "tokenizer.model"
-TRAINING_THREADS = 4
-"""Fixed, not the machine's: the pieces of a unigram model depend on how the work is divided."""
+"""The file of the kinds of sentencepiece."""
+JSON_FILE = "tokenizer.json"
+"""The file of the kinds of the library tokenizers."""
 BYTES_AND_SPECIALS = 256 + len(PIECES) + 1
-"""The smallest vocabulary: every byte, the special tokens, the line end."""
+"""The smallest vocabulary of sentencepiece: every byte, the special tokens, the line end."""
+NOT_LEARNED = {"bpe": BYTES_AND_SPECIALS, "unigram": BYTES_AND_SPECIALS, "wordpiece": len(PIECES), "bytelevel": 263}
+"""The kinds, and how many entries of a vocabulary stand in every one of that kind."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class GivenTokenizer:
     """Section ``tokenizer.given``: the digest makes it a decision that DVC sees, not a file that changes."""
 
     file: str
-    """A ``tokenizer.model`` with this project's special tokens."""
+    """A ``tokenizer.model`` or ``tokenizer.json`` with this project's special tokens, as stage tokenizer writes it."""
     sha256: str
     """Its digest."""
 
@@ -39,129 +41,182 @@ class GivenTokenizer:
 class TokenizerConfig:
     """Section ``tokenizer`` of the parameters."""
 
-    kind: Literal["bpe", "unigram"]
-    """The algorithm."""
+    kind: Literal["bpe", "unigram", "wordpiece", "bytelevel"]
+    """The algorithm. All but wordpiece keep every character of a text."""
     vocab_size: int
-    """Pieces, special tokens and the 256 byte pieces included."""
+    """Pieces, special tokens and single bytes or characters included."""
     character_coverage: float = 0.9999
-    """The share of the corpus's characters that get a piece of their own; the rest are spelled in bytes."""
+    """The share of the corpus's characters that get a piece of their own. The rest are spelled in bytes, and unknown to
+    wordpiece; bytelevel has no characters, and does not read this."""
+    lowercase: bool = False
+    """For wordpiece alone: letters in lower case and without accents, as BERT's uncased models; else as its cased."""
     given: GivenTokenizer | None = None
     """A tokenizer to take as it is, such as that of an imported model; null to train one on the corpus."""
 
     def __post_init__(self) -> None:
-        if self.vocab_size <= BYTES_AND_SPECIALS:
-            raise ValueError(f"vocab_size: {self.vocab_size} is too small; expected more than {BYTES_AND_SPECIALS}")
+        if self.vocab_size <= NOT_LEARNED[self.kind]:
+            raise ValueError(f"vocab_size: {self.vocab_size} is too small; expected more than {NOT_LEARNED[self.kind]}")
         if not 0.9 <= self.character_coverage <= 1.0:
             raise ValueError(f"character_coverage: {self.character_coverage} is not between 0.9 and 1.0")
+        if self.lowercase and self.kind != "wordpiece":
+            raise ValueError(f"lowercase: {self.kind} keeps a text as it is; expected false, or kind: wordpiece")
 
 
-class Tokenizer:
-    """Text to token ids and back. ``decode(encode(text)) == normalize(text)`` for every string."""
+class Spelling(NamedTuple):
+    """The tokens of a text, and what of it each stands for."""
 
-    def __init__(self, path: Path) -> None:
-        """Read ``tokenizer.model``.
+    ids: list[int]
+    """Without any special token."""
+    sizes: list[int]
+    """The UTF-8 bytes of ``normalize(text)`` that each token stands for. Where there is a token, they add up to all."""
+    starts: list[bool]
+    """Whether a word begins with this token."""
 
-        Raises:
-            BadInput: the file is missing or is not a sentencepiece model with this project's special tokens.
-        """
-        if not path.is_file():
-            raise BadInput(f"{path}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
-        try:
-            self._model = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-        except RuntimeError as error:
-            raise BadInput(f"{path}: not a sentencepiece model ({error})") from error
-        pieces = tuple(self._model.id_to_piece(i) for i in range(min(len(PIECES), len(self._model))))
-        if pieces != PIECES:
-            raise BadInput(f"{path}: its first pieces are {pieces}; expected the special tokens {PIECES}")
+
+class Tokenizer(ABC):
+    """Text to token ids and back. No text can spell a special token."""
+
+    file: ClassVar[str]
+    """The name of its file in a folder."""
+    lossless: ClassVar[bool] = True
+    """Whether ``decode(encode(text)) == normalize(text)`` for every string."""
+    kind: str
+    """As in ``TokenizerConfig``."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        """A tokenizer of the file's content ``data``; ``path`` is what messages call it."""
         self.path = path
-        self.sha256 = sha256_file(path)
+        self.data = data
+        self.sha256 = hashlib.sha256(data).hexdigest()
 
     @property
+    @abstractmethod
     def vocab_size(self) -> int:
         """The number of token ids."""
-        return len(self._model)
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of ``normalize(text)``, without any special token.
+        """The token ids of ``normalize(text)``, without any special token but UNK, which only a lossy tokenizer has.
 
         Raises:
             BadInput: the text cannot be written as UTF-8.
         """
-        text = normalize(text)
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise BadInput(
-                f"text: holds half a surrogate pair at character {error.start + 1}; expected text that is valid Unicode"
-            ) from error
-        return self._model.encode(text)
+        return list(self._encode([_normal(text)], 1)[0])
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:
         """``encode`` of many texts at once, as int32 arrays."""
-        normal = [normalize(text) for text in texts]
-        return [np.asarray(ids, dtype=np.int32) for ids in self._model.encode(normal, num_threads=threads)]
+        found = self._encode([_normal(text) for text in texts], threads)
+        return [np.asarray(ids, dtype=np.int32) for ids in found]
 
+    def spell(self, text: str) -> Spelling:
+        """The tokens of ``encode(text)`` with what of the text each stands for."""
+        return self._spell(_normal(text))
+
+    @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; special tokens are left out, broken UTF-8 becomes U+FFFD."""
-        return self._model.decode([int(i) for i in ids if i >= len(PIECES)])
+        """The text of token ids; special tokens are left out, broken UTF-8 becomes U+FFFD.
 
-    def piece(self, token: int) -> str:
-        """The piece with this id, for people to read."""
-        return self._model.id_to_piece(token)
-
-    def scores(self) -> list[tuple[str, float]]:
-        """Every piece with its score, in the order of ids, for other programs to build the same tokenizer.
-
-        The score of a unigram piece is its log probability; that of a BPE piece is minus its rank, and the pair whose
-        joined piece has the highest score is merged first. Ids below ``BYTES_AND_SPECIALS`` are not learned: 0.
+        ``decode(a + b)`` begins with ``decode(a)``, unless that ends within a character.
         """
-        return [(self._model.id_to_piece(i), self._model.get_score(i)) for i in range(len(self._model))]
+
+    @abstractmethod
+    def piece(self, token: int) -> str:
+        """The token with this id, for people to read: a space as ``▁``, and a byte of a character as ``<0xE2>``."""
+
+    @abstractmethod
+    def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
+        """The ids of texts in normal form."""
+
+    @abstractmethod
+    def _spell(self, text: str) -> Spelling:
+        """``spell`` of a text in normal form."""
+
+
+def open_tokenizer(place: Path) -> Tokenizer:
+    """Read a tokenizer's file, or the one in a folder: ``tokenizer.model`` where there is one, else ``tokenizer.json``.
+
+    Raises:
+        BadInput: there is none, or it is not one that stage tokenizer could have written.
+    """
+    names = (MODEL_FILE, JSON_FILE) if place.is_dir() else ("",)
+    path = next((place / name for name in names if (place / name).is_file()), None)
+    if path is None:
+        raise BadInput(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
+    return read_tokenizer(path, path.read_bytes())
+
+
+def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
+    """The tokenizer whose file holds ``data``; ``path`` is what messages call it.
+
+    Raises:
+        BadInput: it is not one that stage tokenizer could have written.
+    """
+    if data[:1] != b"{":
+        from plm_core.text.sentencepieces import SentencePiece
+
+        return SentencePiece(path, data)
+    from plm_core.text.library import parsed
+
+    if parsed(path, data)["model"]["type"] == "WordPiece":
+        from plm_core.text.wordpiece import WordPiece
+
+        return WordPiece(path, data)
+    from plm_core.text.bytelevel import ByteLevel
+
+    return ByteLevel(path, data)
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
-    """Train a tokenizer on normalised texts and return its model file's bytes; equal input gives equal bytes.
+    """Train a tokenizer on texts and return its file's bytes; equal input gives equal bytes, on any number of cores.
+
+    ``texts`` is read more than once: it must be a collection, not a generator.
 
     Raises:
         BadInput: the corpus is empty or does not support ``vocab_size`` pieces.
     """
-    lines = (line for text in texts for line in normalize(text).split("\n") if line.strip())
-    model = io.BytesIO()
+    if iter(texts) is texts:
+        raise ValueError("texts: can be read only once; expected a collection")
+    if config.kind == "wordpiece":
+        from plm_core.text import wordpiece
+
+        return wordpiece.train(texts, config)
+    if config.kind == "bytelevel":
+        from plm_core.text import bytelevel
+
+        return bytelevel.train(texts, config)
+    from plm_core.text import sentencepieces
+
+    return sentencepieces.train(texts, config)
+
+
+def too_large(config: TokenizerConfig, largest: int) -> BadInput:
+    """The error for a corpus that has fewer pieces than were asked for."""
+    if largest <= NOT_LEARNED[config.kind]:
+        return BadInput("tokenizer: no piece can be learned from this corpus; expected more text")
+    return BadInput(
+        f"tokenizer.vocab_size: {config.vocab_size} is more than this corpus supports; "
+        f"expected at most {largest}, or more text"
+    )
+
+
+def too_small(config: TokenizerConfig, smallest: int) -> BadInput:
+    """The error for a corpus that has more characters than pieces were asked for."""
+    return BadInput(f"tokenizer.vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
+
+
+def readable(data: bytes) -> str:
+    """The bytes of a token, for people to read; ``piece`` says how."""
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines,
-            model_writer=model,
-            model_type=config.kind,
-            vocab_size=config.vocab_size,
-            character_coverage=config.character_coverage,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            add_dummy_prefix=False,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            pad_piece=PIECES[PAD],
-            control_symbols=list(PIECES[EOS + 1 :]),
-            user_defined_symbols=["\n"],
-            max_sentence_length=1 << 20,
-            num_threads=TRAINING_THREADS,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise BadInput(_explain(str(error), config)) from error
-    found = len(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
-    if found != config.vocab_size:
-        raise BadInput(_explain(f"<= {found}", config))
-    return model.getvalue()
+        return data.decode().replace(" ", WORD_BOUNDARY)
+    except UnicodeDecodeError:
+        return "".join(f"<0x{byte:02X}>" for byte in data)
 
 
-def _explain(error: str, config: TokenizerConfig) -> str:
-    if limit := re.search(r"<= ?(\d+)", error):
-        return (
-            f"tokenizer.vocab_size: {config.vocab_size} is more than this corpus supports; "
-            f"expected at most {limit.group(1)}, or more text"
-        )
-    if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", error):
-        return f"tokenizer.vocab_size: {config.vocab_size} is too small; expected at least {needed.group(2)}"
-    return f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}"
+def _normal(text: str) -> str:
+    text = normalize(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"text: holds half a surrogate pair at character {error.start + 1}; expected text that is valid Unicode"
+        ) from error
+    return text

@@ -146,7 +146,8 @@ def test_the_rules_of_imports_are_kept():
 @pytest.mark.parametrize(
     ("library", "places"),
     [
-        ("sentencepiece", ("plm_core/text/tokenizer.py",)),
+        ("sentencepiece", ("plm_core/text/sentencepieces.py",)),
+        ("tokenizers", ("plm_core/text/library.py", "plm_core/text/wordpiece.py", "plm_core/text/bytelevel.py")),
         ("evaluate", ("plm_core/evaluation/metrics.py",)),
         ("datasets", ("plm_core/corpus/sources/hub.py", "plm_core/evaluation/metrics.py", "plm_core/finetuning")),
         ("duckdb", ("plm_core/corpus/database.py", "plm_core/corpus/near.py")),

@@ -50,6 +50,18 @@ def test_a_checkpoint_describes_itself_without_its_weights_and_older_ones_name_n
     assert checkpoint.describe(folder) == config
 
 
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bytelevel"])
+def test_a_checkpoint_holds_a_tokenizer_of_any_kind(tmp_path, tokenizers, make_gpt, kind):
+    tokenizer, model = tokenizers[kind], make_gpt(dtype=torch.float32, vocab_size=307)
+    config = checkpoint.CheckpointConfig(1, "gpt", "causal", vars(model.config), tokenizer.sha256, 99, 5.25)
+    checkpoint.save(tmp_path / "gpt", model, tokenizer, config)
+    assert (tmp_path / "gpt" / tokenizer.file).read_bytes() == tokenizer.data
+    assert {path.name for path in (tmp_path / "gpt").glob("tokenizer.*")} == {tokenizer.file}
+    found = checkpoint.load(tmp_path / "gpt").tokenizer
+    assert (found.kind, found.sha256) == (kind, tokenizer.sha256)
+    assert found.encode("bala so") == tokenizer.encode("bala so")
+
+
 def test_equal_models_give_equal_bytes(saved, tmp_path, tokenizer):
     folder, model, config, digest = saved
     again = checkpoint.save(tmp_path / "again", model, tokenizer, config, {"head.weight": torch.ones(3, 21)})

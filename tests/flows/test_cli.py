@@ -8,10 +8,23 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from flows import cli
+from flows import cli, tokenizers
 
-COMMANDS = ["run", "deploy", "status", "compare", "promote", "rollback", "generate", "attend", "seen", "export"]
-COMMANDS += ["import", "ui"]
+COMMANDS = [
+    "run",
+    "deploy",
+    "status",
+    "compare",
+    "promote",
+    "rollback",
+    "generate",
+    "attend",
+    "seen",
+    "export",
+    "import",
+    "tokenizer",
+    "ui",
+]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
 
 
@@ -45,6 +58,19 @@ def test_help_of_every_command_imports_nothing_heavy():
         done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]", command
         assert "usage: plm" in done.stdout
+
+
+def test_kinds_of_tokenizers_are_those_of_the_core_and_the_task_is_run_in_the_project(project):
+    from plm_core.text.tokenizer import NOT_LEARNED
+
+    assert tuple(NOT_LEARNED) == tokenizers.KINDS
+    params = project / "params.yaml"
+    params.write_text(params.read_text() + "tokenizer: {kind: bpe, vocab_size: 307}\n")
+    done = plm(project, "tokenizer", "compare", "--sizes", "307", "99", "--kinds", "wordpiece", "--lowercase", "--json")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: artifacts/corpus/clean/valid.parquet: missing")
+    done = plm(project, "tokenizer", "compare", "--sizes", "307", "--kinds", "morfessor")
+    assert "invalid choice: 'morfessor'" in done.stderr
 
 
 def test_status_as_json_names_each_stage_with_its_reasons_and_the_registry(project):

@@ -22,7 +22,7 @@ from flows.graph import Stage
 from flows.packaging import evidence_files
 from flows.registry import RegistrationFailed, RegistryError
 from plm_core import checkpoint
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer, TokenizerConfig, train_tokenizer
+from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig, open_tokenizer, train_tokenizer
 
 REPOSITORY = Path(__file__).parents[2]
 STAGE = Stage(
@@ -46,7 +46,7 @@ def tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizer") / MODEL_FILE
     texts = [f"The state of the union is strong, said number {i} of the people." for i in range(200)]
     path.write_bytes(train_tokenizer(texts, TokenizerConfig("bpe", 320)))
-    return Tokenizer(path)
+    return open_tokenizer(path)
 
 
 @pytest.fixture

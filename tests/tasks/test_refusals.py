@@ -12,8 +12,14 @@ PARAMETERS = [
     (["deduplicate"], {"split__test": 0.0001}, "split.test: ", "no document"),
     (["deduplicate"], {"mixture__shares": {"other": 1.0}}, "mixture.shares: found other", "training text: own"),
     (["deduplicate"], {"deduplicate__paragraphs": "keep"}, "deduplicate.paragraphs: ", "one of keep_one, off"),
-    (["tokenizer"], {"tokenizer__kind": "wordpiece"}, "tokenizer.kind: ", "one of bpe, unigram"),
+    (["tokenizer"], {"tokenizer__kind": "morfessor"}, "tokenizer.kind: ", "one of bpe, unigram, wordpiece, bytelevel"),
     (["tokenizer"], {"tokenizer__vocab_size": 50_000}, "tokenizer.vocab_size: 50000 is more", "expected at most"),
+    (
+        ["tokenizer"],
+        {"tokenizer__lowercase": True},
+        "tokenizer.lowercase: bpe keeps a text as it is",
+        "kind: wordpiece",
+    ),
     (["tokenizer"], {"tokenizer__vocab_size": 7}, "tokenizer.vocab_size: 7 is too small", "more than 264"),
     (["ingest", "other"], {}, "sources.other: no such section in params.yaml", "it has own"),
 ]

@@ -12,7 +12,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.masked import FOLLOWS
 from plm_core.text.special import EOS, PIECES
 from plm_core.text.store import TokenStore
-from plm_core.text.tokenizer import MODEL_FILE, Tokenizer
+from plm_core.text.tokenizer import open_tokenizer
 from plm_core.training.loop import LoopConfig
 from plm_core.training.optimizer import OptimizerConfig
 
@@ -41,7 +41,7 @@ def trained(built, tmp_path_factory):
 
 def opened(project):
     tokens, tokenizer = TokenStore(project.root / "artifacts/tokens/train"), project.root / "artifacts/tokenizer"
-    return tokens, Tokenizer(tokenizer / MODEL_FILE)
+    return tokens, open_tokenizer(tokenizer)
 
 
 @pytest.mark.parametrize("name", ["gpt", *SECTIONS])

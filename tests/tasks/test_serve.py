@@ -9,38 +9,49 @@ from mlflow.exceptions import MlflowException
 
 from plm_core import checkpoint
 from plm_core.evaluation.likelihood import SCORERS
-from tasks.package import SIGNATURE
+from tasks.package import SIGNATURE, requirements
 from tasks.serve import CheckpointModel
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 
 
-@pytest.fixture(params=[("gpt", "causal"), ("bert", "masked"), ("xlnet", "permutation"), ("xlnet", "causal")])
-def served(request, tmp_path, tokenizer, device):
-    """A served model and its objective."""
-    architecture, objective = request.param
+MODELS = [("gpt", "causal", "bpe"), ("bert", "masked", "bpe"), ("xlnet", "permutation", "bpe")]
+MODELS += [("xlnet", "causal", "bpe"), ("gpt", "causal", "bytelevel"), ("bert", "masked", "wordpiece")]
+
+
+@pytest.fixture(params=MODELS, ids="-".join)
+def served(request, tmp_path, tokenizers, device):
+    """A served model, its objective, and what stands before the name of its quantity."""
+    architecture, objective, kind = request.param
+    tokenizer = tokenizers[kind]
     torch.manual_seed(13)
     shape = SHAPE | ({"memory": 11} if architecture == "xlnet" else {})
     config = checkpoint.CheckpointConfig(1, architecture, objective, shape, tokenizer.sha256, 1, 5.0)
     checkpoint.save(tmp_path / "model", checkpoint.build(architecture, shape, ""), tokenizer, config)
     model = CheckpointModel()
     model.load_context(SimpleNamespace(artifacts={"checkpoint": str(tmp_path / "model")}))
-    return model, objective
+    return model, objective, "lossy_" if kind == "wordpiece" else ""
 
 
 def test_a_text_is_answered_with_its_likelihood_under_its_name(served):
-    model, objective = served
+    model, objective, prefix = served
     texts = ["so kasi lobitumo " * 9, "Ünïcödé 漢字"]
     answer = model.predict(None, pd.DataFrame({"text": texts}), {"max_new_tokens": 7, "temperature": 0.0, "seed": 5})
     assert list(answer.columns) == SIGNATURE.outputs.input_names()
     assert answer["text"].tolist() == texts
-    assert set(answer["quantity"]) == {SCORERS[objective].quantity}
+    assert set(answer["quantity"]) == {prefix + SCORERS[objective].quantity}
     assert all(0 < bits < 99 for bits in answer["likelihood"])
     assert [bool(text) for text in answer["continuation"]] == [objective != "masked"] * 2
 
 
 def test_what_holds_no_token_is_refused(served):
-    model, _ = served
+    model, *_ = served
     for text in ("", "\0"):
         with pytest.raises(MlflowException, match="text: empty"):
             model.predict(None, pd.DataFrame({"text": ["so", text]}))
+
+
+def test_the_library_that_reads_the_tokenizer_is_required_and_no_other(served, tmp_path):
+    named = {line.split("==")[0] for line in requirements(tmp_path / "model")} & {"sentencepiece", "tokenizers"}
+    file = next((tmp_path / "model").glob("tokenizer.*")).name
+    assert named == {"sentencepiece" if file == "tokenizer.model" else "tokenizers"}

@@ -50,6 +50,17 @@ def test_a_checkpoint_that_does_not_fit_is_refused(small, start, changes, messag
     assert small.refused("tasks.pretrain", "gpt").startswith(f"error: pretrain.gpt.{message}")
 
 
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bytelevel"])
+def test_a_tokenizer_of_any_kind_may_be_given(small, tokenizers, kind):
+    """Its kind is that of its file; what the parameters say of training is not read."""
+    (small.root / "mine").write_bytes(tokenizers[kind].data)
+    small.change(tokenizer__given={"file": "mine", "sha256": tokenizers[kind].sha256})
+    small.run("tasks.tokenizer")
+    folder = small.root / "artifacts/tokenizer"
+    assert {path.name for path in folder.iterdir()} == {tokenizers[kind].file, "SHA256SUMS"}
+    assert (folder / tokenizers[kind].file).read_bytes() == tokenizers[kind].data
+
+
 def test_a_tokenizer_may_be_given(small, start):
     file = f"{start['checkpoint']}/tokenizer.model"
     digest = sha256_file(small.root / file)

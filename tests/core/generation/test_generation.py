@@ -44,6 +44,15 @@ def test_the_best_of_one_is_greedy_and_greedy_ignores_the_seed(each):
         assert tokens(model, [9], replace(one, top_k=0, top_p=1e-9), objective) == greedy
 
 
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bytelevel"])
+def test_what_is_streamed_is_what_is_generated_with_every_kind_of_tokenizer(models, loaded, tokenizers, kind):
+    each = replace(loaded(*models["gpt"]), tokenizer=tokenizers[kind])
+    for prompt in ("", "Bala ba", "so\n"):
+        text = generate(each, prompt, WILD)
+        assert "".join(stream(each, prompt, WILD)) == text
+        assert text
+
+
 def test_equal_seeds_give_equal_texts_and_others_do_not(each, loaded):
     texts = [generate(loaded(*each), "a", replace(WILD, seed=seed)) for seed in (3, 3, 4)]
     assert texts[0] == texts[1] != texts[2]

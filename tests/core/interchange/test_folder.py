@@ -59,13 +59,14 @@ def test_every_automatic_class_that_fits_computes_the_same(exported):
 
 def test_the_folder_is_complete_and_says_what_it_is(exported):
     name, folder, hf = exported
-    files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"}
-    assert {path.name for path in hf.iterdir()} == files | {"README.md"}
+    files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+    loaded = checkpoint.load(folder)
+    assert {path.name for path in hf.iterdir()} == files | {loaded.tokenizer.file}
     with safe_open(hf / "model.safetensors", "pt") as weights:
         assert weights.metadata() == {"format": "pt"}
         assert not set(weights.keys()) & set(FAMILIES[name].tied)
     card = (hf / "README.md").read_text()
-    loaded = checkpoint.load(folder)
+    assert ("lossy_pseudo_bits_per_byte" in card) == (loaded.tokenizer.kind == "wordpiece")
     for fact in (loaded.digest, loaded.tokenizer.sha256, FAMILIES[name].model_class, "| layers | 2 |", "bits_per_byte"):
         assert fact in card
     assert ("single precision" in card) == (name == "xlnet")
@@ -98,9 +99,10 @@ def test_a_folder_by_another_hand_is_read(exported, tmp_path):
     del model.config.plm_checkpoint
     model.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
     assert len(list((tmp_path / "theirs").glob("model-*.safetensors"))) > 1
-    shutil.copy(hf / "tokenizer.model", tmp_path / "theirs")
+    ours = checkpoint.load(folder)
+    shutil.copy(hf / ours.tokenizer.file, tmp_path / "theirs")
     import_hf(tmp_path / "theirs", tmp_path / "imported")
-    ours, found = checkpoint.load(folder), checkpoint.load(tmp_path / "imported")
+    found = checkpoint.load(tmp_path / "imported")
     assert found.config.step == 0
     assert found.config.objective == ours.config.objective
     expected = FAMILIES[name].to_ours({n: p.float() for n, p in model.named_parameters()}, 2, "theirs")
@@ -187,9 +189,11 @@ def test_weights_that_do_not_fit_are_refused_by_name(exported, tmp_path):
 
 
 def test_a_folder_without_its_files_is_refused(exported, tmp_path):
+    named = checkpoint.load(exported[1]).tokenizer.file
+    reason = "missing" if named == "tokenizer.json" else "not a wordpiece or bytelevel tokenizer of this project"
     for name, message in {
         "config.json": r"config\.json: missing",
-        "tokenizer.model": r"tokenizer\.model: missing; expected a sentencepiece model with this project's special",
+        named: rf"tokenizer\.json: {reason}, and tokenizer\.model is missing; expected",
         "model.safetensors": r"model\.safetensors: missing; expected weights as safetensors",
     }.items():
         folder = edited(exported[2], tmp_path / f"without {name}")
@@ -201,6 +205,26 @@ def test_a_folder_without_its_files_is_refused(exported, tmp_path):
         (folder / name).write_bytes(b"\xff{")
         with pytest.raises(BadInput, match=message):
             import_hf(folder, tmp_path / "imported")
+
+
+def test_a_tokenizer_by_another_hand_is_refused(tmp_path, tokenizers):
+    """The same pieces, read in another way: the ids would be others, and nobody would know."""
+    save(tmp_path / "checkpoint", "bert", tokenizers["wordpiece"])
+    export_hf(tmp_path / "checkpoint", tmp_path / "hf")
+    content = json.loads((tmp_path / "hf/tokenizer.json").read_text())
+    steps = content["normalizer"]["normalizers"]
+    cases = {
+        "reads texts otherwise": [
+            {"normalizer": content["normalizer"] | {"normalizers": [{"type": "NFKC"}, *steps[1:]]}}
+        ],
+        "not a wordpiece": [{"normalizer": None}, {"pre_tokenizer": {"type": "Whitespace"}}, {"truncation": {}}],
+    }
+    cases["reads texts otherwise"] += [{"added_tokens": []}, {"post_processor": None}]
+    for message, changes in cases.items():
+        for change in changes:
+            (tmp_path / "hf/tokenizer.json").write_text(json.dumps(content | change))
+            with pytest.raises(BadInput, match=rf"tokenizer\.json: {message}"):
+                import_hf(tmp_path / "hf", tmp_path / "imported")
 
 
 def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):

@@ -9,14 +9,16 @@ from papers import make
 
 from plm_core.objectives.loss import IGNORED
 from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask
-from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP
+from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.views import draws
 
 SPECIALS = len(PIECES)
 
 
 @given(
-    ids=st.lists(st.integers(0, 98), min_size=1, max_size=99).filter(lambda ids: max(ids) >= SPECIALS),
+    ids=st.lists(st.integers(0, 98).filter(lambda i: i != UNK), min_size=1, max_size=99).filter(
+        lambda ids: max(ids) >= SPECIALS
+    ),
     rate=st.floats(0.01, 0.99),
     seed=st.integers(0, 2**63),
 )
@@ -30,6 +32,14 @@ def test_the_share_is_exact_and_no_special_token_is_ever_selected_or_drawn(ids, 
     changed = np.flatnonzero(masked != ids)
     assert set(changed) <= set(positions)
     assert all(token == MASK or token >= SPECIALS for token in masked[positions])
+
+
+def test_an_unknown_word_is_a_word():
+    """UNK stands for text, and is selected like any token, as in the released code; no other special token is."""
+    ids = np.array([CLS, UNK, SEP, UNK, PAD])
+    _, positions, targets = mask(ids, 0.99, 99, draws(3, 0, 0))
+    assert positions.tolist() == [1, 3]
+    assert targets.tolist() == [UNK, UNK]
 
 
 def test_of_the_selected_80_percent_become_mask_10_a_stranger_and_10_stay():

@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 from plm_core.config import BadInput
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizer import Tokenizer
+from plm_core.text.tokenizer import open_tokenizer
 
 
 def pairs(documents):
@@ -114,7 +114,7 @@ def test_a_vocabulary_beyond_65536_takes_four_bytes_a_token(tmp_path, tokenizer)
         model.pieces.add(piece=chr(first + i), score=lowest - 1)
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model.SerializeToString())
-    large = Tokenizer(path)
+    large = open_tokenizer(path)
     text = chr(first + (1 << 16) + 98 - tokenizer.vocab_size) + "a"
     ids = large.encode(text)
     assert large.vocab_size == 65_635

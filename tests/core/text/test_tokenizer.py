@@ -1,4 +1,9 @@
-"""Tokens say the text exactly, and no text can say a special token."""
+"""Every kind of tokenizer: no text can say a special token, and all but one kind say every text exactly."""
+
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import example, given
@@ -7,29 +12,93 @@ from hypothesis import strategies as st
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
-from plm_core.text.tokenizer import BYTES_AND_SPECIALS, MODEL_FILE, Tokenizer, TokenizerConfig, train_tokenizer
+from plm_core.text.tokenizer import (
+    BYTES_AND_SPECIALS,
+    JSON_FILE,
+    MODEL_FILE,
+    NOT_LEARNED,
+    TokenizerConfig,
+    open_tokenizer,
+    train_tokenizer,
+)
 
-KINDS = ("bpe", "unigram")
+KINDS = tuple(NOT_LEARNED)
+LOSSLESS = ("bpe", "unigram", "bytelevel")
+OF_LIBRARY = ("bytelevel", "wordpiece")
+"""The kinds of the library tokenizers."""
+SCRIPTS = [
+    "漢字",
+    "العربية",
+    "नमस्ते",
+    "한국어",
+    "\u1100\u1161",
+    "ẛ̣",
+    "e\u0301",
+    "👩\u200d🚀",
+    "🏳️\u200d🌈",
+    "İSTANBUL",
+    "ﬁ",
+]
 AWKWARD = st.lists(
     st.sampled_from(
-        [*PIECES, "<0x41>", "<0x00>", "\u2581", "_", " ", "  ", "\n", "\t", "\r\n", "\u00a0", "\ufffd", "a", "é"]
+        [
+            *(*PIECES, "[MASK]", "##", "Ġ", "<0x41>", "<0x00>", "\u2581", "_", " ", "  ", "\n", "\t", "\r\n", "\u00a0"),
+            *("\ufffd", "\x1c", "\x85", "\u2028", "\ufeff", "\u0378", "\ue000", "a", "é", "ba", "Bala", "'s", "7"),
+            *SCRIPTS,
+        ]
     )
 ).map("".join)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 @given(text=st.text() | AWKWARD)
 @example(text=" leading and trailing ")
 @example(text="\n\n\n")
 @example(text="\ufeffBOM, \u200b zero width, \U0001f469\u200d\U0001f680 joined, \ue000 private, \U0010ffff last")
 def test_decode_of_encode_is_the_normal_form(tokenizers, kind, text):
+    assert tokenizers[kind].lossless
     assert tokenizers[kind].decode(tokenizers[kind].encode(text)) == normalize(text)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text() | AWKWARD)
 def test_no_text_spells_a_special_token(tokenizers, kind, text):
-    assert all(i >= len(PIECES) for i in tokenizers[kind].encode(text))
+    """But for UNK, which says that a lossy tokenizer has no piece for a word."""
+    found = set(tokenizers[kind].encode(text)) & set(range(len(PIECES)))
+    assert found <= (set() if tokenizers[kind].lossless else {UNK})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_name_of_a_special_token_is_ordinary_text_even_where_the_corpus_is_full_of_it(kind, tmp_path):
+    texts = [f"{piece} ba{piece}ba [MASK] {i}" for i in range(99) for piece in PIECES]
+    size = NOT_LEARNED[kind] + (20 if kind == "unigram" else 80)
+    (tmp_path / "tokenizer").write_bytes(train_tokenizer(texts, TokenizerConfig(kind, size, 1.0)))
+    trained = open_tokenizer(tmp_path / "tokenizer")
+    for text in (*PIECES, "".join(PIECES), "[MASK]"):
+        ids = trained.encode(text)
+        assert min(ids) >= len(PIECES)
+        assert trained.decode(ids).replace(" ", "") == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text() | AWKWARD)
+@example(text="a \u0301b")
+@example(text="漢\u0301字 \u0958 İ")
+def test_what_the_tokens_stand_for_adds_up_to_the_text(tokenizers, kind, text):
+    found = tokenizers[kind].spell(text)
+    assert found.ids == tokenizers[kind].encode(text)
+    assert len(found.sizes) == len(found.starts) == len(found.ids)
+    assert min(found.sizes, default=0) >= 0
+    assert sum(found.sizes) == (len(normalize(text).encode()) if found.ids else 0)
+    assert found.ids or not tokenizers[kind].lossless or not normalize(text)
+    assert found.starts[:1] in ([], [True])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(first=st.lists(st.integers(0, 306), max_size=20), second=st.lists(st.integers(0, 306), max_size=20))
+def test_a_text_that_goes_on_begins_as_it_did(tokenizers, kind, first, second):
+    begun = tokenizers[kind].decode(first).rstrip("\ufffd")
+    assert tokenizers[kind].decode([*first, *second]).startswith(begun)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,15 +108,18 @@ def test_many_at_once_are_encoded_as_one_by_one(tokenizers, kind, texts, threads
     assert [ids.tolist() for ids in tokenizers[kind].encode_batch(texts, threads)] == one_by_one
 
 
+@pytest.mark.parametrize("kind", LOSSLESS)
 @given(first=st.text(max_size=20), second=st.text(max_size=20))
-def test_special_tokens_between_texts_are_left_out_of_the_text(tokenizer, first, second):
+def test_special_tokens_between_texts_are_left_out_of_the_text(tokenizers, kind, first, second):
+    tokenizer = tokenizers[kind]
     ids = [BOS, *tokenizer.encode(first), SEP, MASK, PAD, *tokenizer.encode(second), CLS, EOS, UNK]
     assert tokenizer.decode(ids) == normalize(first) + normalize(second)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @given(ids=st.lists(st.integers(0, 306), max_size=20))
-def test_any_sequence_of_tokens_decodes_to_text_that_can_be_written(tokenizer, ids):
-    tokenizer.decode(ids).encode()
+def test_any_sequence_of_tokens_decodes_to_text_that_can_be_written(tokenizers, kind, ids):
+    tokenizers[kind].decode(ids).encode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,8 +131,64 @@ def test_special_tokens_have_their_ids_and_the_vocabulary_its_size(tokenizers, k
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_texts_give_equal_bytes(documents, kind):
     config = TokenizerConfig(kind, 299)
-    first, second = (train_tokenizer((d.text for d in documents), config) for _ in range(2))
+    first, second = (train_tokenizer([d.text for d in documents], config) for _ in range(2))
     assert first == second
+
+
+TRAIN = """
+import hashlib, sys
+from pathlib import Path
+from plm_core.text.tokenizer import TokenizerConfig, train_tokenizer
+texts = Path(sys.argv[1]).read_text().split("\\f")
+for kind in sys.argv[2:]:
+    print(hashlib.sha256(train_tokenizer(texts, TokenizerConfig(kind, 499))).hexdigest())
+"""
+
+
+def test_neither_the_process_nor_its_threads_change_a_byte(documents, tmp_path):
+    """The hash tables of Python and of the library are ordered anew in each process."""
+    texts = "\f".join(d.text.replace("ba", "bé").replace("ko", "ﬂ漢") for d in documents)
+    (tmp_path / "texts").write_text(texts)
+    found = set()
+    for seed, threads in (("0", "1"), ("1", "2"), ("2", "3"), ("3", "1")):
+        done = subprocess.run(
+            [sys.executable, "-c", TRAIN, tmp_path / "texts", *KINDS],
+            env=os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert len(set(found.pop().split())) == len(KINDS)
+
+
+def test_texts_that_can_be_read_once_only_are_refused_before_a_part_is_lost():
+    with pytest.raises(ValueError, match=r"^texts: can be read only once"):
+        train_tokenizer((text for text in ["a b"]), TokenizerConfig("wordpiece", 99))
+
+
+@pytest.mark.parametrize("kind", LOSSLESS[:2])
+def test_sentencepiece_alone_is_enough_for_its_kinds(kind, tokenizers):
+    code = (
+        "import sys\nsys.modules['tokenizers'] = None\n"
+        "from pathlib import Path\nfrom plm_core.text.tokenizer import *\n"
+        f"print(open_tokenizer(Path(sys.argv[1])).encode('ba'), len(train_tokenizer(['ba bo ba bo bi'] * 9, "
+        f"TokenizerConfig({kind!r}, 270))) > 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tokenizers[kind].path], capture_output=True, text=True)
+    assert done.stdout == f"{tokenizers[kind].encode('ba')} True\n", done.stderr
+
+
+@pytest.mark.parametrize("kind", OF_LIBRARY)
+def test_the_library_alone_is_enough_for_its_kinds(kind, tokenizers):
+    code = (
+        "import sys\nsys.modules['sentencepiece'] = None\n"
+        "from pathlib import Path\nfrom plm_core.text.tokenizer import *\n"
+        "print(open_tokenizer(Path(sys.argv[1])).encode('ba'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tokenizers[kind].path], capture_output=True, text=True)
+    assert done.stdout == f"{tokenizers[kind].encode('ba')}\n", done.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -82,9 +210,15 @@ def test_a_vocabulary_below_the_bytes_is_refused_by_name(size):
         from_dict(TokenizerConfig, {"kind": "bpe", "vocab_size": size}, "tokenizer")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "size"), [("bytelevel", 263), ("wordpiece", 7)])
+def test_every_kind_has_a_smallest_vocabulary_of_its_own(kind, size):
+    with pytest.raises(BadInput, match=rf"^tokenizer\.vocab_size: {size} is too small; expected more than {size}$"):
+        from_dict(TokenizerConfig, {"kind": kind, "vocab_size": size}, "tokenizer")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
 def test_a_vocabulary_below_the_alphabet_is_refused_with_the_smallest_that_works(kind):
-    texts = ["".join(chr(0x4E00 + i) for i in range(199)) * 3]
+    texts = ["".join(chr(0xA000 + i) for i in range(199)) * 3]  # Yi syllables: letters, unlike ideographs
     with pytest.raises(BadInput, match=r"^tokenizer\.vocab_size: 270 is too small; expected at least \d+") as caught:
         train_tokenizer(texts, TokenizerConfig(kind, 270, character_coverage=1.0))
     smallest = int(str(caught.value).split("at least ")[1])
@@ -101,15 +235,66 @@ def test_an_empty_corpus_is_refused(kind, texts):
 def test_a_file_that_is_no_tokenizer_of_the_project_is_named(tmp_path, tokenizer):
     path = tmp_path / MODEL_FILE
     with pytest.raises(BadInput, match=r"tokenizer\.model: missing"):
-        Tokenizer(path)
+        open_tokenizer(path)
     for damaged in (b"", b"\xff" * 99, tokenizer.path.read_bytes().replace(b"<mask>", b"<MASK>")):
         path.write_bytes(damaged)
         with pytest.raises(BadInput, match=r"tokenizer\.model"):
-            Tokenizer(path)
+            open_tokenizer(path)
 
 
-def test_text_that_cannot_be_written_is_refused(tokenizer):
-    with pytest.raises(
-        BadInput, match=r"^text: holds half a surrogate pair at character 4; expected text that is valid"
-    ):
-        tokenizer.encode("abc\ud800")
+def changed(content, *keys, value):
+    """A copy of nested dicts with one value replaced; ``...`` takes it away."""
+    copy = json.loads(json.dumps(content))
+    inner = copy
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("kind", OF_LIBRARY)
+def test_a_file_of_the_library_is_ours_in_all_but_the_vocabulary_or_is_refused(kind, tokenizers, tmp_path):
+    path, data = tmp_path / JSON_FILE, tokenizers[kind].data
+    content = json.loads(data)
+    vocab = content["model"]["vocab"]
+    renamed = {("<MASK>" if piece == "<mask>" else piece): i for piece, i in vocab.items()}
+    cases = [
+        changed(content, "added_tokens", value=[{"id": 4, "content": "<mask>", "special": True}]),
+        changed(content, "normalizer", value={"type": "Lowercase"}),
+        changed(content, "pre_tokenizer", value={"type": "Whitespace"}),
+        changed(content, "pre_tokenizer", value=...),
+        changed(content, "model", "type", value="Unigram"),
+        changed(content, "model", "type", value=7),
+        changed(content, "model", "vocab", value=renamed),
+        changed(content, "model", "vocab", value=[*vocab]),
+        changed(content, "model", "vocab", value=vocab | {"x y z": 999}),
+        changed(content, "model", "vocab", value=vocab | {"\ud800": len(vocab)}),
+        changed(content, "model", value=[]),
+        [content],
+    ]
+    for damaged in [*map(json.dumps, cases), data[:-9].decode(), "{"]:
+        path.write_text(damaged)
+        with pytest.raises(BadInput, match=r"tokenizer\.json"):
+            open_tokenizer(path)
+    path.write_text(json.dumps(content))
+    assert open_tokenizer(tmp_path).encode("bala ba") == tokenizers[kind].encode("bala ba")
+
+
+def test_merges_that_do_not_make_the_vocabulary_are_refused(tokenizers, tmp_path):
+    path, content = tmp_path / JSON_FILE, json.loads(tokenizers["bytelevel"].data)
+    merges = content["model"]["merges"]
+    for wrong in (merges[:-1], [*merges, ["<", "mask>"]], [*merges, ["a"]], [*merges, 7], [*merges, ["a", "Ķ"]], "a b"):
+        path.write_text(json.dumps(changed(content, "model", "merges", value=wrong)))
+        with pytest.raises(BadInput, match=r"tokenizer\.json: not a bytelevel tokenizer of this project"):
+            open_tokenizer(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_that_cannot_be_written_is_refused(tokenizers, kind):
+    message = r"^text: holds half a surrogate pair at character 4; expected text that is valid"
+    for method in (tokenizers[kind].encode, tokenizers[kind].spell, lambda text: tokenizers[kind].encode_batch([text])):
+        with pytest.raises(BadInput, match=message):
+            method("abc\ud800")

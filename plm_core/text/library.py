@@ -1,0 +1,123 @@
+"""What the two kinds of the library ``tokenizers`` share: their file ``tokenizer.json``, how it is made and read.
+
+A file is accepted only when it is, but for its vocabulary, the one that this project writes: what a tokenizer does is
+known from its kind, and nothing else in a file can change it. It names no special token to the library, which therefore
+looks for none in a text; and their entries of the vocabulary hold ``<`` and ``>``, at which both kinds cut every text.
+"""
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from plm_core.config import BadInput
+from plm_core.corpus.normalize import normalize
+from plm_core.text.special import PIECES
+from plm_core.text.tokenizer import JSON_FILE, Tokenizer
+
+MIN_FREQUENCY = 2
+"""A pair that stands once in the corpus is not joined (Sennrich et al. 2016; the default of their subword-nmt)."""
+
+
+class LibraryTokenizer(Tokenizer):
+    """A tokenizer of the library; each kind says what its file holds."""
+
+    file = JSON_FILE
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        """Read a file.
+
+        Raises:
+            BadInput: it is not one that this project writes for this kind.
+        """
+        super().__init__(path, data)
+        content = parsed(path, data)
+        self.tokens = _tokens(path, content)
+        """Every entry of the vocabulary, in the order of ids."""
+        own = self._rebuilt(content)
+        if own != content:
+            raise BadInput(f"{path}: not a {self.kind} tokenizer of this project; expected what stage tokenizer writes")
+        self._model = tokenizers.Tokenizer.from_str(json.dumps(own))
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return len(self.tokens)
+
+    @abstractmethod
+    def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
+        """What the file of this kind with this vocabulary would hold; None where there is none."""
+
+    def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
+        # The library divides what it is given among all cores: so it is given no more texts than may run at once.
+        source, found = iter(texts), []
+        while part := list(islice(source, threads)):
+            found += [encoding.ids for encoding in self._model.encode_batch_fast(part, add_special_tokens=False)]
+        return found
+
+
+def parsed(path: Path, data: bytes) -> dict[str, Any]:
+    """A ``tokenizer.json`` as it is read; ``model.type`` is known to be text.
+
+    Raises:
+        BadInput: it is not JSON, or not of a tokenizer.
+    """
+    try:
+        content = json.loads(data)
+    except ValueError as error:
+        raise BadInput(f"{path}: not JSON ({error})") from error
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("type"), str):
+        raise BadInput(f"{path}: not a file of the library tokenizers; expected an object with model.type")
+    return content
+
+
+def written(content: dict[str, Any]) -> bytes:
+    """The file's bytes."""
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def described(
+    model: dict[str, Any], normalizer: dict[str, Any] | None, pre_tokenizer: dict[str, Any], decoder: dict[str, Any]
+) -> dict[str, Any]:
+    """The content of a file of this project, with the library's names for the steps from a text to pieces and back."""
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def learned(tokenizer: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str]) -> dict[str, Any]:
+    """The ``model`` that a trainer of the library makes of texts; it holds words and their counts, and few texts."""
+
+    def normal() -> Iterator[str]:
+        return (normalize(text) for text in texts)
+
+    tokenizer.train_from_iterator(normal(), trainer)
+    return json.loads(tokenizer.to_str())["model"]
+
+
+def _tokens(path: Path, content: dict[str, Any]) -> list[str]:
+    """The vocabulary in the order of ids."""
+    vocab = content["model"].get("vocab")
+    if not isinstance(vocab, dict) or list(vocab.values()) != list(range(len(vocab))):
+        raise BadInput(f"{path}: model.vocab: expected pieces with the ids 0, 1, 2, ... in this order")
+    tokens = list(vocab)
+    if tuple(tokens[: len(PIECES)]) != PIECES:
+        raise BadInput(f"{path}: its first pieces are {tuple(tokens[: len(PIECES)])}; expected the special {PIECES}")
+    try:
+        "".join(tokens).encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{path}: model.vocab: holds half a surrogate pair; expected valid Unicode") from error
+    return tokens

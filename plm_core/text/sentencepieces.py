@@ -1,0 +1,138 @@
+"""Tokenizers of sentencepiece: BPE and unigram with byte fallback. Every text round-trips.
+
+Sources: Kudo and Richardson 2018 (sentencepiece), Sennrich et al. 2016 (BPE), Kudo 2018 (unigram).
+"""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from plm_core.config import BadInput
+from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
+from plm_core.text.special import BOS, EOS, PAD, PIECES, UNK
+from plm_core.text.tokenizer import (
+    BYTES_AND_SPECIALS,
+    MODEL_FILE,
+    Spelling,
+    Tokenizer,
+    TokenizerConfig,
+    too_large,
+    too_small,
+)
+
+TRAINING_THREADS = 4
+"""Fixed, not the machine's: the pieces of a unigram model depend on how the work is divided."""
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""How one byte of a character that has no piece of its own is spelled."""
+
+
+class SentencePiece(Tokenizer):
+    """A model of sentencepiece."""
+
+    file = MODEL_FILE
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        """Read a model.
+
+        Raises:
+            BadInput: it is not a sentencepiece model with this project's special tokens.
+        """
+        super().__init__(path, data)
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
+        except RuntimeError as error:
+            raise BadInput(f"{path}: not a sentencepiece model ({error})") from error
+        pieces = tuple(self._model.id_to_piece(i) for i in range(min(len(PIECES), len(self._model))))
+        if pieces != PIECES:
+            raise BadInput(f"{path}: its first pieces are {pieces}; expected the special tokens {PIECES}")
+        # The scores of a BPE model are its pieces' ranks.
+        learned = [self._model.get_score(i) for i in range(BYTES_AND_SPECIALS, len(self._model))]
+        self.kind = "bpe" if learned == [-rank for rank in range(len(learned))] else "unigram"
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return len(self._model)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; see ``Tokenizer.decode``."""
+        return self._model.decode([int(i) for i in ids if i >= len(PIECES)])
+
+    def piece(self, token: int) -> str:
+        """The piece with this id, for people to read."""
+        return self._model.id_to_piece(token)
+
+    def scores(self) -> list[tuple[str, float]]:
+        """Every piece with its score, in the order of ids, for other programs to build the same tokenizer.
+
+        The score of a unigram piece is its log probability; that of a BPE piece is minus its rank, and the pair whose
+        joined piece has the highest score is merged first. Ids below ``BYTES_AND_SPECIALS`` are not learned: 0.
+        """
+        return [(self._model.id_to_piece(i), self._model.get_score(i)) for i in range(len(self._model))]
+
+    def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
+        return self._model.encode(texts, num_threads=threads)
+
+    def _spell(self, text: str) -> Spelling:
+        """A word begins at a space, at the line end, and after it."""
+        ids = self._model.encode(text)
+        pieces = [self.piece(token) for token in ids]
+        after_line_end = [True, *(piece == "\n" for piece in pieces)]
+        return Spelling(
+            ids,
+            [1 if _BYTE.fullmatch(piece) else len(piece.replace(WORD_BOUNDARY, " ").encode()) for piece in pieces],
+            [
+                piece.startswith((WORD_BOUNDARY, "\n")) or first
+                for piece, first in zip(pieces, after_line_end, strict=False)
+            ],
+        )
+
+
+def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
+    """Train a model on texts and return its file's bytes.
+
+    Raises:
+        BadInput: the corpus is empty or does not support ``vocab_size`` pieces.
+    """
+    lines = (line for text in texts for line in normalize(text).split("\n") if line.strip())
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=model,
+            model_type=config.kind,
+            vocab_size=config.vocab_size,
+            character_coverage=config.character_coverage,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            pad_piece=PIECES[PAD],
+            control_symbols=list(PIECES[EOS + 1 :]),
+            user_defined_symbols=["\n"],
+            max_sentence_length=1 << 20,
+            num_threads=TRAINING_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _explained(str(error), config) from error
+    found = len(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
+    if found != config.vocab_size:
+        raise too_large(config, found)
+    return model.getvalue()
+
+
+def _explained(error: str, config: TokenizerConfig) -> BadInput:
+    if limit := re.search(r"<= ?(\d+)", error):
+        return too_large(config, int(limit.group(1)))
+    if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", error):
+        return too_small(config, int(needed.group(2)))
+    return BadInput(f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}")

@@ -1,0 +1,102 @@
+"""What a vocabulary is worth: measured on text that it was learned from and on text that it was not.
+
+Used by the tokenizer stage and by the comparison of tokenizers. Fertility is that of Rust et al. 2021 ("How Good is
+Your Tokenizer?"); that an entry should be seen a hundred times to be learned is a finding of Gowda and May 2020
+("Finding the Optimal Vocabulary Size for Neural Machine Translation").
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from plm_core.text.special import PIECES, UNK
+from plm_core.text.tokenizer import Tokenizer
+
+SAMPLE = 4 << 20
+"""Characters of either text that are read at most, in whole documents."""
+RARE = 100
+"""An entry of the vocabulary that is seen less often in the sample of the training text is rare."""
+DOCUMENTS_AT_ONCE = 64
+
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The numbers of one tokenizer. A word is what stands between white space; a text without any is one word."""
+
+    vocab_size: int
+    """Entries, special tokens included."""
+    bytes_per_token: float
+    """UTF-8 bytes of the held-out text over its tokens."""
+    fertility: float
+    """Tokens of the held-out text over its words."""
+    unknown_rate: float
+    """The share of the held-out text's tokens that are UNK; 0 for a tokenizer that keeps all of a text."""
+    rare_share: float
+    """The share of entries, without the special tokens, seen fewer than ``RARE`` times in the training text."""
+    unused_share: float
+    """The share of entries, without the special tokens, not seen in the training text at all."""
+
+
+def sample(texts: Iterable[str], most: int = SAMPLE) -> list[str]:
+    """About ``most`` characters of texts, all where they are fewer: every k-th document, so that the whole is spanned.
+
+    The texts are read twice.
+    """
+    step = max(1, -(-sum(len(text) for text in texts) // most))
+    return [text for i, text in enumerate(texts) if i % step == 0]
+
+
+def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[str], threads: int = 1) -> Vocabulary:
+    """Count the tokens of two samples of text, neither of them empty of words."""
+    seen = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for tokens in _encoded(tokenizer, trained_on, threads):
+        seen += np.bincount(tokens, minlength=tokenizer.vocab_size)
+    found = list(_encoded(tokenizer, held_out, threads))
+    count = max(1, sum(map(len, found)))
+    entries = seen[len(PIECES) :]
+    return Vocabulary(
+        vocab_size=tokenizer.vocab_size,
+        bytes_per_token=sum(len(text.encode()) for text in held_out) / count,
+        fertility=count / max(1, sum(len(text.split()) for text in held_out)),
+        unknown_rate=unknown_rate(found),
+        rare_share=float(np.mean(entries < RARE)),
+        unused_share=float(np.mean(entries == 0)),
+    )
+
+
+def unknown_rate(encoded: Iterable[np.ndarray]) -> float:
+    """The share of tokens that are UNK."""
+    unknown = count = 0
+    for tokens in encoded:
+        unknown += int(np.count_nonzero(tokens == UNK))
+        count += len(tokens)
+    return unknown / max(1, count)
+
+
+def telling_words(texts: Iterable[str], most: int = 8) -> list[str]:
+    """Words by which tokenizers can be told apart: the longest of a text, and as many that stand in it only once.
+
+    Words are runs of letters; those that stand once are taken at equal distances of their alphabetical order.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_WORD.findall(text))
+    longest = sorted(counts, key=lambda word: (-len(word), word))[: most // 2]
+    once = sorted(word for word, count in counts.items() if count == 1 and word not in longest)
+    wanted = min(most - len(longest), len(once))
+    return longest + [once[(2 * i + 1) * len(once) // (2 * wanted)] for i in range(wanted)]
+
+
+def split(tokenizer: Tokenizer, word: str) -> str:
+    """The pieces of a word within a sentence, for people to read: ``▁ap propri ation``."""
+    return " ".join(tokenizer.piece(token) for token in tokenizer.encode(f" {word}"))
+
+
+def _encoded(tokenizer: Tokenizer, texts: Sequence[str], threads: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
+        yield from tokenizer.encode_batch(texts[start : start + DOCUMENTS_AT_ONCE], threads)

@@ -1,0 +1,130 @@
+"""The `tokenizer compare` command: kinds and sizes side by side. `python -m tasks.compare_tokenizers --sizes N ...`.
+
+Each is trained on the workspace's training split and measured on samples of that and of the validation split; nothing
+is written. Coverage of characters is that of section ``tokenizer`` of the parameters.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from plm_core.config import BadInput, from_dict
+from plm_core.corpus.document import Texts
+from plm_core.text.tokenizer import Tokenizer, TokenizerConfig, open_tokenizer, train_tokenizer
+from plm_core.text.vocabulary import RARE, SAMPLE, measure, sample, split, telling_words
+from tasks.seam import params, paths
+from tasks.seam.stage import main
+
+KINDS: tuple[str, ...] = get_args(get_type_hints(TokenizerConfig)["kind"])
+THREADS = 2
+"""For encoding; the ids do not depend on it."""
+COLUMNS = {
+    "bytes a token": ("bytes_per_token", "{:.3f}"),
+    "tokens a word": ("fertility", "{:.3f}"),
+    "unknown": ("unknown_rate", "{:.3%}"),
+    f"seen < {RARE} times": ("rare_share", "{:.1%}"),
+    "never seen": ("unused_share", "{:.1%}"),
+    "training": ("training_seconds", "{:.1f} s"),
+}
+"""The heads of the table, with the name of each number and how it is written."""
+
+
+def compare(sections: Sequence[dict[str, Any]], most: int | None, as_json: bool) -> None:
+    """Train and measure a tokenizer for each section of parameters, and print the table, or all of it as JSON.
+
+    ``most`` is about how many characters of the training split are trained on; None for all.
+
+    Raises:
+        BadInput: a split is missing, or the validation split holds no text.
+    """
+    whole, unseen = Texts(paths.CORPUS / "train.parquet"), sample(Texts(paths.CORPUS / "valid.parquet"))
+    if not any(text.split() for text in unseen):
+        raise BadInput(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
+    texts: Iterable[str] = whole if most is None else sample(whole, most)
+    words = telling_words(unseen)
+    rows = []
+    for row in _rows(sections, texts, sample(whole), unseen, words):
+        rows.append(row)
+        print(f"{row['kind']}, {row['vocab_size']}: {row.get('refused', 'done')}", file=sys.stderr, flush=True)
+    if as_json:
+        print(json.dumps({"rare": RARE, "sample_characters": SAMPLE, "words": words, "tokenizers": rows}, indent=2))
+    else:
+        _show(rows, words)
+
+
+def _rows(
+    sections: Sequence[dict[str, Any]],
+    texts: Iterable[str],
+    seen: Sequence[str],
+    unseen: Sequence[str],
+    words: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    """What is found of each section; of one that the corpus does not support, ``refused`` says why."""
+    for section in sections:
+        row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
+        start = time.perf_counter()
+        try:
+            tokenizer = _trained(texts, from_dict(TokenizerConfig, section, "tokenizer"))
+        except BadInput as error:
+            yield row | {"refused": str(error)}
+            continue
+        row["training_seconds"] = round(time.perf_counter() - start, 2)
+        row |= asdict(measure(tokenizer, seen, unseen, THREADS))
+        yield row | {"splits": {word: split(tokenizer, word) for word in words}}
+
+
+def _trained(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / config.kind
+        path.write_bytes(train_tokenizer(texts, config))
+        return open_tokenizer(path)
+
+
+def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    console = Console()
+    table = Table("kind", "size", *COLUMNS, "", title="Tokenizers on the validation split")
+    for row in rows:
+        cells = [text.format(row[name]) if name in row else "" for name, text in COLUMNS.values()]
+        table.add_row(row["kind"], f"{row['vocab_size']:,}", *cells, row.get("refused", ""))
+    console.print(table)
+    if any(row["kind"] == "wordpiece" for row in rows):
+        console.print("wordpiece spends no token on white space and one on an unknown word: its numbers flatter it.")
+    heads = (Column(word, overflow="fold") for word in words)
+    splits = Table("kind", "size", *heads, title="The same words in pieces")
+    for row in rows:
+        if "splits" in row:
+            splits.add_row(row["kind"], f"{row['vocab_size']:,}", *row["splits"].values())
+    console.print(splits)
+
+
+def _sections(kinds: Sequence[str], sizes: Sequence[int], lowercase: bool) -> list[dict[str, Any]]:
+    shared = {"character_coverage": params.section("tokenizer", TokenizerConfig).character_coverage}
+    return [
+        shared | {"kind": kind, "vocab_size": size, "lowercase": lowercase and kind == "wordpiece"}
+        for kind in kinds
+        for size in sizes
+    ]
+
+
+def _run() -> None:
+    parser = argparse.ArgumentParser(description="Compare tokenizers of several kinds and sizes.")
+    parser.add_argument("--sizes", type=int, nargs="+", required=True)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--lowercase", action="store_true", help="WordPiece as BERT's uncased models")
+    parser.add_argument("--sample", type=int, help="characters of the training split to train on; default: all")
+    parser.add_argument("--json", action="store_true", help="for scripts")
+    given = parser.parse_args()
+    compare(_sections(given.kinds, given.sizes, given.lowercase), given.sample, given.json)
+
+
+if __name__ == "__main__":
+    main(_run)

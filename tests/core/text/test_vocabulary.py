@@ -1,0 +1,56 @@
+"""What is measured of a vocabulary, counted again by hand."""
+
+from collections import Counter
+
+import pytest
+
+from plm_core.text.special import PIECES, UNK
+from plm_core.text.tokenizer import NOT_LEARNED
+from plm_core.text.vocabulary import RARE, measure, sample, split, telling_words
+
+UNSEEN = ["Kasi so lobitumo. \u2603 so\n", "ba\n\nbala  漢"]
+
+
+@pytest.mark.parametrize("kind", NOT_LEARNED)
+def test_the_numbers_are_those_of_counting(tokenizers, documents, kind):
+    tokenizer, trained_on = tokenizers[kind], [d.text for d in documents]
+    found = measure(tokenizer, trained_on, UNSEEN)
+    ids = [i for text in UNSEEN for i in tokenizer.encode(text)]
+    assert found.vocab_size == 307
+    assert found.bytes_per_token == sum(len(text.encode()) for text in UNSEEN) / len(ids)
+    assert found.fertility == len(ids) / 8
+    assert found.unknown_rate == ids.count(UNK) / len(ids)
+    assert (found.unknown_rate > 0) == (kind == "wordpiece")
+    counts = Counter(i for text in trained_on for i in tokenizer.encode(text))
+    entries = range(len(PIECES), 307)
+    assert found.rare_share == pytest.approx(sum(counts[i] < RARE for i in entries) / 300)
+    assert found.unused_share == pytest.approx(sum(counts[i] == 0 for i in entries) / 300)
+    assert 0 < found.unused_share < found.rare_share < 1
+    assert measure(tokenizer, trained_on, UNSEEN, threads=2) == found
+
+
+def test_text_without_a_token_is_measured_too(tokenizers):
+    found = measure(tokenizers["wordpiece"], [], [" \n"])
+    assert (found.fertility, found.unknown_rate, found.rare_share, found.unused_share) == (1.0, 0.0, 1.0, 1.0)
+
+
+def test_a_sample_is_all_or_spans_the_whole():
+    texts = [f"{i:05d}" for i in range(37)]
+    assert sample(texts, 37 * 5) == texts
+    part = sample(texts, 50)
+    assert part == texts[::4]
+    assert sample([]) == []
+
+
+def test_telling_words_are_the_longest_and_such_as_stand_once():
+    texts = ["aaaa bbb bbb cc dd d1e, ff", "gg hh hh ii jj"]
+    assert telling_words(texts, 4) == ["aaaa", "bbb", "dd", "ii"]
+    assert telling_words(["one"], 8) == ["one"]
+    assert telling_words(["12 ..."]) == []
+
+
+def test_a_word_is_split_as_within_a_sentence(tokenizers):
+    assert split(tokenizers["bpe"], "so").startswith("▁")
+    assert split(tokenizers["bytelevel"], "so").startswith("▁")
+    assert not split(tokenizers["wordpiece"], "so").startswith("#")
+    assert split(tokenizers["unigram"], "\u2603") == "▁ <0xE2> <0x98> <0x83>"

@@ -1,0 +1,89 @@
+"""The whole chain with each tokenizer that is not of sentencepiece, and the comparison of all kinds, as processes."""
+
+import csv
+import json
+
+import pytest
+
+from plm_core.corpus.document import read_documents
+from plm_core.text.special import UNK
+from plm_core.text.tokenizer import NOT_LEARNED, open_tokenizer
+
+NUMBERS = ["vocab_size", "bytes_per_token", "fertility", "unknown_rate", "rare_share", "unused_share"]
+
+
+def texts(project, split):
+    return [d.text for d in read_documents(project.root / f"artifacts/corpus/clean/{split}.parquet")]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytelevel"])
+def test_the_whole_chain_runs_with_another_kind(small, kind):
+    small.change(tokenizer__kind=kind, tokenizer__character_coverage=0.99, finetune__tasks=["sotu-era"])
+    for stage in ("tokenizer", "pack", "pretrain gpt", "evaluate gpt", "finetune gpt sotu-era", "report"):
+        name, *arguments = stage.split()
+        small.run(f"tasks.{name}", *arguments)
+    folder = small.root / "artifacts/tokenizer"
+    assert {path.name for path in folder.iterdir()} == {"tokenizer.json", "SHA256SUMS"}
+    tokenizer = open_tokenizer(folder)
+    assert tokenizer.kind == kind
+    found = small.metrics("evaluate-gpt")
+    quantity = "lossy_bits_per_byte" if kind == "wordpiece" else "bits_per_byte"
+    assert {name for name in found if name.endswith("bits_per_byte")} == {quantity}
+    with (small.root / "artifacts/evidence/gpt/likelihood.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["quantity"] for row in rows} == {quantity}
+    held_out = texts(small, "test")
+    assert [int(row["bytes"]) for row in rows] == [len(text.encode()) for text in held_out]
+    ids = [i for text in held_out for i in tokenizer.encode(text)]
+    assert found.get("unknown_rate", 0.0) == ids.count(UNK) / len(ids)
+    assert ("unknown_rate" in found) == (kind == "wordpiece")
+    report = (small.root / "artifacts/report/report.md").read_text()
+    assert ("**Lossy**" in report) == (kind == "wordpiece")
+    sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
+    command = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--max-new-tokens", "7", "--seed", "5")
+    assert small.run(*command)[0] == sample["prompt"] + sample["continuation"] + "\n"
+
+
+def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
+    assert list(built.metrics("tokenizer")) == NUMBERS
+    log = (built.root / "repro.log").read_text()
+    words = " ".join(texts(built, "valid")).replace(".", "").split()
+    word = min(words, key=lambda word: (-len(word), word))
+    assert f"  {word}: ▁" in log
+
+
+def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
+    before = built.files()
+    command = ("tasks.compare_tokenizers", "--sizes", "307", "99", "50000")
+    out, _ = built.run(*command, "--json")
+    found = json.loads(out)
+    rows = {(row["kind"], row["vocab_size"]): row for row in found["tokenizers"]}
+    assert set(rows) == {(kind, size) for kind in NOT_LEARNED for size in (307, 99, 50_000)}
+    own = built.metrics("tokenizer")
+    assert {name: rows["bpe", 307][name] for name in NUMBERS} == own
+    for kind in NOT_LEARNED:
+        assert "more than this corpus supports; expected at most" in rows[kind, 50_000]["refused"]
+        assert ("refused" in rows[kind, 99]) == (kind != "wordpiece")
+        assert list(rows[kind, 307]["splits"]) == found["words"]
+    assert rows["wordpiece", 307]["splits"] != rows["bpe", 307]["splits"]
+    table, _ = built.run(*command, "--kinds", "bpe", "wordpiece", COLUMNS="200")
+    assert "expected more than 264" in table
+    assert f"{own['bytes_per_token']:.3f}" in table
+    assert found["words"][0] in table
+    assert "flatter it" in table
+    assert "unigram" not in table
+    assert built.files() == before
+
+
+def test_a_sample_is_trained_on_where_it_is_asked_for(built):
+    size = sum(map(len, texts(built, "train"))) // 3
+    command = ("tasks.compare_tokenizers", "--sizes", "291", "--kinds", "wordpiece", "--lowercase", "--json")
+    whole, part = (json.loads(built.run(*command, *more)[0])["tokenizers"][0] for more in ((), (f"--sample={size}",)))
+    assert all(splits == splits.lower() for splits in whole["splits"].values())
+    assert {name: whole[name] for name in NUMBERS} != {name: part[name] for name in NUMBERS}
+
+
+def test_a_workspace_without_a_corpus_is_refused(small):
+    (small.root / "artifacts/corpus/clean/valid.parquet").unlink()
+    error = small.refused("tasks.compare_tokenizers", "--sizes", "307")
+    assert error.startswith("error: artifacts/corpus/clean/valid.parquet: missing; run the stage that writes it")
