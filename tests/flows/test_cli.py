@@ -68,7 +68,7 @@ def test_kinds_of_tokenizers_are_those_of_the_core_and_the_task_is_run_in_the_pr
     params.write_text(params.read_text() + "tokenizer: {kind: bpe, vocab_size: 307}\n")
     done = plm(project, "tokenizer", "compare", "--sizes", "307", "99", "--kinds", "wordpiece", "--lowercase", "--json")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: artifacts/corpus/clean/valid.parquet: missing")
+    assert done.stderr.startswith("error: artifacts/corpus/splits/valid.parquet: missing")
     done = plm(project, "tokenizer", "compare", "--sizes", "307", "--kinds", "morfessor")
     assert "invalid choice: 'morfessor'" in done.stderr
 

@@ -13,7 +13,7 @@ NUMBERS = ["vocab_size", "bytes_per_token", "fertility", "unknown_rate", "rare_s
 
 
 def texts(project, split):
-    return [d.text for d in read_documents(project.root / f"artifacts/corpus/clean/{split}.parquet")]
+    return [d.text for d in read_documents(project.root / f"artifacts/corpus/splits/{split}.parquet")]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytelevel"])
@@ -84,6 +84,6 @@ def test_a_sample_is_trained_on_where_it_is_asked_for(built):
 
 
 def test_a_workspace_without_a_corpus_is_refused(small):
-    (small.root / "artifacts/corpus/clean/valid.parquet").unlink()
+    (small.root / "artifacts/corpus/splits/valid.parquet").unlink()
     error = small.refused("tasks.compare_tokenizers", "--sizes", "307")
-    assert error.startswith("error: artifacts/corpus/clean/valid.parquet: missing; run the stage that writes it")
+    assert error.startswith("error: artifacts/corpus/splits/valid.parquet: missing; run the stage that writes it")
