@@ -10,7 +10,7 @@ UV := uv==0.13.8
 export DO_NOT_TRACK := true
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo test test-slow bench-generate bench-reading check lock clean
+.PHONY: setup demo test test-slow bench-data bench-generate bench-reading check lock clean
 
 setup: $(VENV)/.installed
 
@@ -35,6 +35,9 @@ test-slow: setup
 
 bench-generate: setup
 	python tests/bench/bench_generate.py
+
+bench-data: setup
+	python tests/bench/bench_data.py
 
 bench-reading: setup
 	python tests/bench/bench_reading.py

@@ -6,6 +6,7 @@ Sources: Kudo and Richardson 2018 (sentencepiece), Sennrich et al. 2016 (BPE), K
 import io
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import sentencepiece
@@ -30,6 +31,28 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """How one byte of a character that has no piece of its own is spelled."""
 
 
+_WORD = re.compile(r"\n| ?[^ \n]+| ")
+"""A word with the space before it: what is merged by itself."""
+WORDS_KEPT, LONGEST_KEPT = 1 << 18, 64
+"""How many words are remembered with their ids, of at most so many characters."""
+
+
+class _Words(dict[str, list[int]]):
+    """The ids of words: a corpus has few different ones, and looking one up is much faster than merging it again."""
+
+    def __init__(self, model: sentencepiece.SentencePieceProcessor) -> None:
+        super().__init__()
+        self._model = model
+
+    def __missing__(self, word: str) -> list[int]:
+        ids: list[int] = self._model.encode(word)
+        if len(self) >= WORDS_KEPT:
+            self.clear()
+        if len(word) <= LONGEST_KEPT:
+            self[word] = ids
+        return ids
+
+
 class SentencePiece(Tokenizer):
     """A model of sentencepiece."""
 
@@ -52,6 +75,10 @@ class SentencePiece(Tokenizer):
         # The scores of a BPE model are its pieces' ranks.
         learned = [self._model.get_score(i) for i in range(BYTES_AND_SPECIALS, len(self._model))]
         self.kind = "bpe" if learned == [-rank for rank in range(len(learned))] else "unigram"
+        # No piece reaches over a space or a line end, so that no merge does. Unigram models sum over whole texts, in
+        # single precision: cut into words, they would round otherwise.
+        crossed = any(WORD_BOUNDARY in self.piece(i)[1:] or "\n" in self.piece(i)[1:] for i in range(len(self._model)))
+        self._words = None if crossed or self.kind == "unigram" else _Words(self._model)
 
     @property
     def vocab_size(self) -> int:
@@ -75,7 +102,9 @@ class SentencePiece(Tokenizer):
         return [(self._model.id_to_piece(i), self._model.get_score(i)) for i in range(len(self._model))]
 
     def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
-        return self._model.encode(texts, num_threads=threads)
+        if self._words is None:
+            return self._model.encode(texts, num_threads=threads)
+        return [list(chain.from_iterable(map(self._words.__getitem__, _WORD.findall(text)))) for text in texts]
 
     def _spell(self, text: str) -> Spelling:
         """A word begins at a space, at the line end, and after it."""

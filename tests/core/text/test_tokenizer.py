@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.normalize import normalize
+from plm_core.text import sentencepieces
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.tokenizer import (
     BYTES_AND_SPECIALS,
@@ -106,6 +107,21 @@ def test_a_text_that_goes_on_begins_as_it_did(tokenizers, kind, first, second):
 def test_many_at_once_are_encoded_as_one_by_one(tokenizers, kind, texts, threads):
     one_by_one = [tokenizers[kind].encode(text) for text in texts]
     assert [ids.tolist() for ids in tokenizers[kind].encode_batch(texts, threads)] == one_by_one
+
+
+@given(text=AWKWARD | st.text(alphabet="ba so\n é\t\u3000▁中"))
+def test_merging_word_by_word_is_merging_the_text(tokenizers, text):
+    tokenizer = tokenizers["bpe"]
+    assert tokenizer.encode(text) == tokenizer._model.encode(normalize(text))
+
+
+def test_remembered_words_are_few_and_short(tokenizers, monkeypatch):
+    tokenizer = open_tokenizer(tokenizers["bpe"].path)
+    monkeypatch.setattr(sentencepieces, "WORDS_KEPT", 13)
+    text = " ".join(f"ba{i} {'so' * 99}{i}" for i in range(37))
+    assert tokenizer.encode(text) == tokenizers["bpe"].encode(text)
+    assert 0 < len(tokenizer._words) <= 13
+    assert max(map(len, tokenizer._words)) <= sentencepieces.LONGEST_KEPT
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
