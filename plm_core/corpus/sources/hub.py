@@ -43,7 +43,8 @@ def read(manifest_file: str, fields: Fields, max_record_bytes: int) -> Iterator[
     """Yield one document a row of the dataset, in its order.
 
     Raises:
-        BadInput: the manifest cannot be used, or the hub does not give the dataset.
+        BadInput: the manifest cannot be used, or the hub has no such dataset, commit, configuration or split.
+        OSError: the hub cannot be reached.
     """
     return documents_of(_records(manifest_file, max_record_bytes), fields)
 
@@ -63,15 +64,13 @@ def _manifest(path: Path) -> HubManifest:
 
 def _rows(manifest: HubManifest, manifest_file: str) -> Iterator[dict[str, Any]]:
     import datasets
-    from huggingface_hub.errors import HfHubHTTPError
 
     datasets.disable_progress_bars()
     try:
         yield from datasets.load_dataset(
             manifest.dataset, manifest.config, split=manifest.split, revision=manifest.revision, streaming=True
         )
-    except (ConnectionError, ValueError, datasets.exceptions.DatasetsError, HfHubHTTPError) as error:
+    # No such dataset, commit or file; no such configuration or split. A hub that cannot be reached is tried again.
+    except (FileNotFoundError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise BadInput(
-            f"{manifest_file}: {manifest.dataset} at {manifest.revision} cannot be read: {reason}"
-        ) from error
+        raise BadInput(f"{manifest_file}: {manifest.dataset} at {manifest.revision}: {reason}") from error
