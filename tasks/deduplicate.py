@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_core.config import BadInput
-from plm_core.corpus.decontaminate import DecontaminateConfig, Examples, Hit, decontaminate, hit_writer, read_examples
+from plm_core.corpus.decontaminate import DecontaminateConfig, Hit, decontaminate, hit_writer, in_parts, read_examples
 from plm_core.corpus.deduplicate import DeduplicateConfig, Deduplicated, deduplicate
 from plm_core.corpus.document import Document, document_writer, read_documents, write_documents
 from plm_core.corpus.mixture import MixtureConfig, copies, repeats
@@ -74,20 +74,13 @@ def deduplicate_and_split() -> None:
             account = _Account(removed, hits)
             found = deduplicate(lambda: read_documents(paths.CLEAN), rules, scratch, memory())
             _write_sides(found, shares, scratch, account)
-            examples = Examples(against)
-            for file in against.examples:
-                examples.add(file.name, read_examples(file))
             # What comes later is compared with what was before.
             for name in reversed(SPLITS):
-                path = folder / f"{name}.parquet"
-                documents = _without_examples(read_documents(scratch / path.name), examples, account)
+                documents = _without_examples(name, against, scratch, folder, account)
                 if name == "train":
                     documents = _mixed(documents, mixture, scratch / "unmixed.parquet")
-                if not write_documents(path, _measured(documents, name, account.counts)):
+                if not write_documents(folder / f"{name}.parquet", _measured(documents, name, account.counts)):
                     raise _nothing_on(name)
-                if against.held_out and name != "train":
-                    examples.add(name, _named_paragraphs(path))
-            account.counts.update(examples=len(examples), examples_too_short=examples.too_short)
         by_source = sorted(name for name in account.counts if "/" in name)
         run.metrics |= {name: account.counts[name] for name in [*COUNTS, *by_source]}
         run.outputs += [paths.CORPUS, REMOVED, paths.CONTAMINATION]
@@ -105,11 +98,37 @@ def _write_sides(found: Iterable[Deduplicated], shares: SplitConfig, folder: Pat
                 sides[split_of(each.group, shares)].write(each.document)
 
 
-def _without_examples(documents: Iterable[Document], examples: Examples, account: _Account) -> Iterator[Document]:
-    for document, removals, hits in decontaminate(documents, examples):
+def _without_examples(
+    side: str, against: DecontaminateConfig, scratch: Path, folder: Path, account: _Account
+) -> Iterator[Document]:
+    """The documents of a side without the evaluation examples that lie in files and on the sides written before."""
+    documents = read_documents(scratch / f"{side}.parquet")
+    for number, examples in enumerate(in_parts(_examples(side, against, folder), against)):
+        if number:
+            unfinished = scratch / f"{side}-{number}.parquet"
+            write_documents(unfinished, documents)
+            documents = read_documents(unfinished)
+        if side == "train":
+            account.counts.update(examples=len(examples), examples_too_short=examples.too_short)
+        documents = _kept(decontaminate(documents, examples), account)
+    return documents
+
+
+def _kept(found: Iterable[tuple[Document, list[Removal], list[Hit]]], account: _Account) -> Iterator[Document]:
+    for document, removals, hits in found:
         account.take(removals, hits)
         if account.kept(document, removals):
             yield document
+
+
+def _examples(side: str, against: DecontaminateConfig, folder: Path) -> Iterator[tuple[str, str, str]]:
+    for file in against.examples:
+        yield from read_examples(file)
+    if against.held_out:
+        for before in SPLITS[: SPLITS.index(side) : -1]:
+            for document in read_documents(folder / f"{before}.parquet"):
+                for position, text in enumerate(paragraphs_of(document.text)):
+                    yield before, f"{document.id}#{position}", text
 
 
 def _mixed(documents: Iterable[Document], mixture: MixtureConfig, unmixed: Path) -> Iterator[Document]:
@@ -135,12 +154,6 @@ def _measured(documents: Iterable[Document], side: str, counts: Counter[str]) ->
         counts[f"{side}_bytes"] += len(document.text.encode())
         counts[f"{document.source}/{side}_bytes"] += len(document.text.encode())
         yield document
-
-
-def _named_paragraphs(path: Path) -> Iterator[tuple[str, str]]:
-    for document in read_documents(path):
-        for position, text in enumerate(paragraphs_of(document.text)):
-            yield f"{document.id}#{position}", text
 
 
 def _nothing_on(side: str) -> BadInput:

@@ -2,7 +2,8 @@
 
 Used by the stage deduplicate. Brown et al. 2020, appendix C: 13-grams, of examples that are shorter the whole example
 if it has at least 8 words. What is removed are the paragraphs that the shared n-grams touch, so that what stands
-around them is kept. The index of n-grams takes 16 bytes of memory a word of the evaluation sets.
+around them is kept. Examples are looked for some at a time, those of ``WORDS_AT_ONCE`` words: their index takes about
+24 bytes of memory a word, and documents are read once for each such part.
 
 Shapes: G n-grams of the examples.
 """
@@ -27,6 +28,8 @@ from plm_core.files import sha256_file
 
 LONGEST = 100_000_000
 """Bytes of the longest record of an evaluation set."""
+WORDS_AT_ONCE = 1 << 23
+"""Words of examples that are looked for together."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ class Examples:
     def __init__(self, config: DecontaminateConfig) -> None:
         self.too_short = 0
         """How many examples had too few words to be looked for."""
+        self.words = 0
+        """Of those that are looked for."""
         self._config = config
         self._names: list[tuple[str, str]] = []
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -124,19 +129,19 @@ class Examples:
         """How many examples are looked for."""
         return len(self._names)
 
-    def add(self, evaluation: str, examples: Iterable[tuple[str, str]]) -> None:
-        """Add the examples of an evaluation set: the name of each, and its text."""
+    def add(self, evaluation: str, name: str, text: str) -> None:
+        """Add an example of an evaluation set."""
         self._tables = None
-        for name, text in examples:
-            found = words([text])
-            n = min(self._config.ngram, len(found.hashes))
-            if n < self._config.shortest:
-                self.too_short += 1
-                continue
-            grams = np.unique(found.shingles(n).hashes)
-            self._found.setdefault(n, []).append((grams, np.full(len(grams), len(self._names))))
-            self._sizes.append(len(grams))
-            self._names.append((evaluation, name))
+        found = words([text])
+        n = min(self._config.ngram, len(found.hashes))
+        if n < self._config.shortest:
+            self.too_short += 1
+            return
+        grams = np.unique(found.shingles(n).hashes)
+        self._found.setdefault(n, []).append((grams, np.full(len(grams), len(self._names), dtype=np.int32)))
+        self._sizes.append(len(grams))
+        self._names.append((evaluation, name))
+        self.words += len(found.hashes)
 
     def find(self, documents: Sequence[Sequence[str]]) -> list[list[Found]]:
         """The examples that stand in each document, which is given as its paragraphs."""
@@ -188,7 +193,7 @@ class _Table:
         """``[G]``, in the order of entries."""
         self._grams = grams[order]
         # Almost no n-gram of a text is one of an example: most are told by their lowest bits, without a search.
-        self._mask = np.uint64((1 << (8 * len(grams)).bit_length()) - 1)
+        self._mask = np.uint64((1 << (4 * len(grams)).bit_length()) - 1)
         self._seen = np.zeros(int(self._mask) + 1, dtype=bool)
         self._seen[grams & self._mask] = True
 
@@ -201,8 +206,19 @@ class _Table:
         return np.repeat(maybe, count), nth + np.repeat(first, count)
 
 
-def read_examples(given: ExampleFile) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of every text field of an evaluation set.
+def in_parts(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[Examples]:
+    """Yield examples, given as evaluation set, name and text, as many at a time as are looked for together."""
+    part = Examples(config)
+    for example in examples:
+        if part.words >= WORDS_AT_ONCE:
+            yield part
+            part = Examples(config)
+        part.add(*example)
+    yield part
+
+
+def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
+    """Yield the evaluation set, the name and the text of every text field of its records.
 
     Raises:
         BadInput: the file is missing, not the one that ``sha256`` names, or a record of it cannot be read.
@@ -218,7 +234,7 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str]]:
         fields = {"text": record.content} if isinstance(record.content, str) else record.content
         for name, value in fields.items():
             if isinstance(value, str):
-                yield f"{path.name}:{record.number} {name}", value
+                yield given.name, f"{path.name}:{record.number} {name}", value
 
 
 def decontaminate(

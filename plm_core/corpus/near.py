@@ -131,9 +131,7 @@ def _index(texts: Iterable[str], similarity: Similarity, scratch: Path, database
             file.write(found.hashes.tobytes())
             ends.append(found.ends + last)
             last += len(found.hashes)
-            keys += [
-                hashlib.sha256(duplicate_key(text).encode("utf-8", "surrogatepass")).digest()[:16] for text in group
-            ]
+            keys += [_key(text) for text in group]
             bands.append(_bands(found.hashes, found.ends, similarity))
             if len(keys) >= ROWS_AT_ONCE:
                 row = _insert(database, row, keys, bands)

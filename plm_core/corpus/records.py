@@ -60,15 +60,19 @@ def records(file: Path, limit: int) -> Iterator[Record]:
         yield from _parquet_records(file, limit)
         return
     lines = None
+    # A setting of the whole process, 131,072 characters at first; Lines refuses a long record before the reader does.
+    before = csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
     try:
         with opened(file) as stream:
             if kind == ".txt":
                 yield _text_record(stream, limit)
                 return
             lines = Lines(stream, limit, quotes=kind == ".csv")
-            yield from _json_records(lines) if kind == ".jsonl" else _table_records(lines, limit, kind == ".csv")
+            yield from _json_records(lines) if kind == ".jsonl" else _table_records(lines, kind == ".csv")
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         yield _damage(error, lines.start if lines else 1, lines.head if lines else b"")
+    finally:
+        csv.field_size_limit(before)
 
 
 def within(row: Mapping[str, object], limit: int) -> Mapping[str, object] | Refused:
@@ -118,10 +122,8 @@ def _json_object(text: str) -> Mapping[str, object]:
     return row
 
 
-def _table_records(lines: Lines, limit: int, comma: bool) -> Iterator[Record]:
+def _table_records(lines: Lines, comma: bool) -> Iterator[Record]:
     """Rows under a header: with commas, and quoted as in RFC 4180, or with tabs and nothing quoted."""
-    # A setting of the whole process, 131,072 characters at first; Lines refuses a long record before the reader does.
-    csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
     # A byte that is no UTF-8 must not end the record: its other lines would be taken for records.
     text = map(_escaped, lines)
     reader = csv.reader(text, strict=True) if comma else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)

@@ -31,7 +31,7 @@ class Removal:
     document: str
     """The id of its document."""
     paragraph: int | None
-    """Its position in the text that the stage read, from 0; None: the document as a whole."""
+    """Its position in what was left of the document when the rule was applied, from 0; None: the whole document."""
     source: str
     """The source of its document."""
     rule: str

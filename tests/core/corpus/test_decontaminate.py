@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput
+from plm_core.corpus import decontaminate as decontamination
 from plm_core.corpus.decontaminate import DecontaminateConfig, ExampleFile, Examples, decontaminate, read_examples
 from plm_core.corpus.document import Document
 
@@ -22,7 +23,8 @@ def text(seed, length):
 
 def examples(*texts, **config):
     found = Examples(DecontaminateConfig(**config))
-    found.add("quiz", ((f"q{i}", one) for i, one in enumerate(texts)))
+    for i, one in enumerate(texts):
+        found.add("quiz", f"q{i}", one)
     return found
 
 
@@ -92,6 +94,16 @@ def test_documents_together_are_as_each_alone_and_nothing_is_lost(texts, asked):
         assert {hit.example for hit in hits} == {f"q{sorted(asked).index(i)}" for i in paragraphs if i in asked}
 
 
+def test_examples_are_looked_for_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(decontamination, "WORDS_AT_ONCE", 50)
+    asked = [("quiz", f"q{i}", text(i, 20)) for i in range(7)]
+    parts = list(decontamination.in_parts(iter(asked), DecontaminateConfig()))
+    assert [(len(part), part.words) for part in parts] == [(3, 60), (3, 60), (1, 20)]
+    whole = [document(*(text(i, 20) for i in range(9)))]
+    hits = [hit.example for part in parts for _, _, found in decontaminate(whole, part) for hit in found]
+    assert hits == [name for _, name, _ in asked]
+
+
 def given_file(path, content):
     path.write_text(content)
     return ExampleFile("quiz", str(path), hashlib.sha256(content.encode()).hexdigest())
@@ -101,12 +113,15 @@ def test_every_text_field_of_a_file_is_an_example(tmp_path):
     rows = [{"premise": "a b", "hypothesis": "c", "label": 1}, {"premise": "d"}]
     lines = given_file(tmp_path / "quiz.jsonl", "\n".join(map(json.dumps, rows)))
     assert list(read_examples(lines)) == [
-        ("quiz.jsonl:1 premise", "a b"),
-        ("quiz.jsonl:1 hypothesis", "c"),
-        ("quiz.jsonl:2 premise", "d"),
+        ("quiz", "quiz.jsonl:1 premise", "a b"),
+        ("quiz", "quiz.jsonl:1 hypothesis", "c"),
+        ("quiz", "quiz.jsonl:2 premise", "d"),
     ]
     table = given_file(tmp_path / "dev.tsv", 'sentence\tlabel\nsay "no\t0\n')
-    assert list(read_examples(table)) == [("dev.tsv:2 sentence", 'say "no'), ("dev.tsv:2 label", "0")]
+    assert list(read_examples(table)) == [
+        ("quiz", "dev.tsv:2 sentence", 'say "no'),
+        ("quiz", "dev.tsv:2 label", "0"),
+    ]
 
 
 @pytest.mark.parametrize(
