@@ -39,13 +39,18 @@ class _Account:
         self._removed = removed
         self._hits = hits
 
+    def count(self, source: str, name: str, number: int = 1) -> None:
+        """Count for all sources, and for this one."""
+        self.counts[name] += number
+        self.counts[f"{source}/{name}"] += number
+
     def take(self, removals: Iterable[Removal], hits: Iterable[Hit] = ()) -> None:
         """Removals, and the evaluation examples that were the reason."""
         for removal in removals:
             level = "documents" if removal.paragraph is None else "paragraphs"
-            self.counts[f"removed_{level}_{removal.rule}"] += 1
+            self.count(removal.source, f"removed_{level}_{removal.rule}")
             if removal.paragraph is None:
-                self.counts["removed_paragraphs_with_documents"] += len(removal.text.split(BETWEEN))
+                self.count(removal.source, "removed_paragraphs_with_documents", len(removal.text.split(BETWEEN)))
             self._removed.write(removal)
         for hit in hits:
             self._hits.write(hit)
@@ -53,7 +58,7 @@ class _Account:
     def kept(self, document: Document, removals: list[Removal]) -> bool:
         """Whether anything is left of a document; one that lost all its paragraphs is counted."""
         if not document.text and all(removal.paragraph is not None for removal in removals):
-            self.counts["removed_documents_emptied"] += 1
+            self.count(document.source, "removed_documents_emptied")
         return bool(document.text)
 
 
@@ -79,7 +84,7 @@ def deduplicate_and_split() -> None:
                 documents = _without_examples(name, against, scratch, folder, account)
                 if name == "train":
                     documents = _mixed(documents, mixture, scratch / "unmixed.parquet")
-                if not write_documents(folder / f"{name}.parquet", _measured(documents, name, account.counts)):
+                if not write_documents(folder / f"{name}.parquet", _measured(documents, name, account)):
                     raise _nothing_on(name)
         by_source = sorted(name for name in account.counts if "/" in name)
         run.metrics |= {name: account.counts[name] for name in [*COUNTS, *by_source]}
@@ -147,12 +152,11 @@ def _mixed(documents: Iterable[Document], mixture: MixtureConfig, unmixed: Path)
             yield document if number == 1 else replace(document, id=f"{document.id}~{number}")
 
 
-def _measured(documents: Iterable[Document], side: str, counts: Counter[str]) -> Iterator[Document]:
+def _measured(documents: Iterable[Document], side: str, account: _Account) -> Iterator[Document]:
     for document in documents:
-        counts[f"{side}_documents"] += 1
-        counts[f"{side}_paragraphs"] += len(paragraphs_of(document.text))
-        counts[f"{side}_bytes"] += len(document.text.encode())
-        counts[f"{document.source}/{side}_bytes"] += len(document.text.encode())
+        account.count(document.source, f"{side}_documents")
+        account.count(document.source, f"{side}_paragraphs", len(paragraphs_of(document.text)))
+        account.count(document.source, f"{side}_bytes", len(document.text.encode()))
         yield document
 
 

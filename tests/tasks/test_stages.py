@@ -6,7 +6,11 @@ import json
 import math
 import signal
 from collections import Counter
+from pathlib import Path
 
+import datasets
+import duckdb
+import pandas
 import pytest
 import yaml
 from projects import finish
@@ -80,6 +84,28 @@ def test_every_record_document_and_paragraph_is_kept_or_removed(built, documents
                 left[f"own/{name}_bytes"],
             )
         )
+
+
+def test_the_order_in_which_text_arrives_changes_nothing(built, small):
+    """The same records, from last to first and in one file."""
+    files = sorted((small.root / "data").rglob("*.jsonl"))
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    for file in files:
+        file.unlink()
+    (small.root / "data/turned.jsonl").write_text("\n".join(reversed(lines)) + "\n")
+    for command in (["ingest", "own"], ["clean"], ["deduplicate"]):
+        small.run(f"tasks.{command[0]}", *command[1:])
+    assert small.files("artifacts/corpus") == built.files("artifacts/corpus")
+
+
+def test_the_corpus_is_read_by_the_tools_that_people_use(built):
+    path = str(built.root / "artifacts/corpus/splits/train.parquet")
+    ids = [d.id for d in read_documents(Path(path))]
+    assert pandas.read_parquet(path)["id"].tolist() == ids
+    assert [row[0] for row in duckdb.sql(f"SELECT id, metadata::JSON->>'year' FROM '{path}'").fetchall()] == ids
+    loaded = datasets.Dataset.from_parquet(path, cache_dir=str(built.root / ".hf"))
+    assert loaded["id"][:] == ids
+    assert loaded.column_names == ["id", "text", "source", "metadata"]
 
 
 def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
