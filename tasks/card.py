@@ -276,7 +276,8 @@ def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
         shown = list(figures["languages"].items())[:COMMON]
         figure, axes = pyplot.subplots(figsize=(4.6, 3.2), layout="constrained")
         axes.bar([code for code, _ in shown], [count for _, count in shown], color="#3b6ea5")
-        axes.set(xlabel="language (ISO 639-1)", ylabel="documents", yscale="log")
+        axes.set(xlabel="language", ylabel="documents", yscale="log")
+        axes.set_ylim(bottom=0.8)
         pictures["languages.svg"] = drawn(figure)
     return pictures
 
