@@ -57,7 +57,7 @@ class CheckpointConfig:
     head: dict[str, Any] | None = None
     """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
     lineage: Lineage | None = None
-    """What its pretraining read; null for an imported model."""
+    """What its pretraining read; null where that is not known."""
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ from plm_core.corpus.split import SPLITS
 from plm_core.corpus.statistics import Rule, excerpt
 from plm_core.files import atomic_folder, sha256_path
 from tasks.seam import params, paths
+from tasks.seam.params import source_names
 from tasks.seam.stage import main, stage
 
 SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixture"]
-FILES = [paths.CLEAN, paths.CORPUS, paths.REMOVED, paths.CONTAMINATION, paths.ORIGINS, paths.QUARANTINED]
+FILES = [paths.CLEAN, paths.CORPUS, paths.REMOVED, paths.CONTAMINATION]
 METRICS = [paths.METRICS / "clean.json", paths.METRICS / "deduplicate.json"]
 CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-"""The hub's words for numbers of documents; beyond them, powers of ten go on."""
+"""The hub's words for numbers of documents, up to a million."""
 WORST = 5
 """How many contaminated examples are shown."""
 COMMON = 12
@@ -34,7 +35,7 @@ COMMON = 12
 def card() -> None:
     """Read the corpus and what was removed from it, write the card."""
     with (
-        stage("card", SECTIONS, [*FILES, *METRICS]) as run,
+        stage("card", SECTIONS, [*FILES, paths.ORIGINS, paths.QUARANTINED, *METRICS]) as run,
         atomic_folder(paths.CARD, checksums=False) as folder,
     ):
         figures = _figures()
@@ -48,7 +49,7 @@ def card() -> None:
 
 def _figures() -> dict[str, Any]:
     """Everything that the card says."""
-    names = sorted(params.read("sources"))
+    names = source_names()
     splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet") for split in SPLITS}
     rules = statistics.rules([paths.REMOVED / "clean.parquet", paths.REMOVED / "deduplicate.parquet"])
     clean = json.loads(METRICS[0].read_text(encoding="utf-8"))
@@ -64,8 +65,13 @@ def _figures() -> dict[str, Any]:
         "languages": dict(Counter(languages).most_common()),
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
         "parameters": {section: params.read(section) for section in SECTIONS},
-        "sha256": {path.as_posix(): sha256_path(path) for path in FILES},
+        "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *_of_sources(names)]},
     }
+
+
+def _of_sources(names: Sequence[str]) -> list[Path]:
+    """What ingest wrote of these sources; what another left is not of this corpus."""
+    return [f for n in names for f in (paths.ORIGINS / f"{n}.json", paths.QUARANTINED / f"{n}.parquet")]
 
 
 def _quarantined(path: Path) -> list[dict[str, Any]]:
@@ -131,7 +137,9 @@ def _markdown(figures: dict[str, Any]) -> str:
 def _front_matter(figures: Mapping[str, Any], documents: int) -> str:
     """What the hub reads of a card."""
     category = next((name for most, name in CATEGORIES if documents < most), "n>1M")
-    languages = "".join(f"\n- {code}" for code in figures["languages"]) or " []"
+    rule = figures["parameters"]["clean"].get("languages") or {}
+    kept = [code for code in figures["languages"] if code in rule.get("keep", [])]
+    languages = "".join(f"\n- {code}" for code in kept) or " []"
     licenses = sorted({origin["license"] for origin in figures["sources"].values()})
     return (
         f"---\nlanguage:{languages}\nlicense: other\nlicense_name: {json.dumps('; '.join(licenses))}\n"

@@ -10,6 +10,7 @@ from plm_core.corpus.document import document_writer, merge_documents
 from plm_core.corpus.language import require_known
 from plm_core.corpus.removal import removal_writer
 from tasks.seam import params, paths
+from tasks.seam.params import source_names
 from tasks.seam.stage import main, stage
 
 REMOVED = paths.REMOVED / "clean.parquet"
@@ -42,11 +43,11 @@ def clean() -> None:
 
 
 def _sources() -> list[Path]:
-    """The files of the sources that the parameters name; one that is there of another source would be in the corpus."""
-    expected = {paths.RAW / f"{name}.parquet" for name in params.read("sources")}
-    if others := sorted(set(paths.RAW.glob("*.parquet")) - expected):
-        raise BadInput(f"{others[0]}: is of no source in the parameters (sources); delete it, or name its source")
-    return sorted(expected)
+    """The files of the sources that the parameters name; what a source left that is no more is not read."""
+    expected = sorted(paths.RAW / f"{name}.parquet" for name in source_names())
+    for other in sorted(set(paths.RAW.glob("*.parquet")) - set(expected)):
+        print(f"{other}: is of no source in the parameters (sources); not read")
+    return expected
 
 
 def _metrics(total: Counter[str], counts: Mapping[str, Counter[str]], config: CleanConfig) -> dict[str, int]:

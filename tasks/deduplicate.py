@@ -1,5 +1,6 @@
 """Stage deduplicate: duplicates leave the corpus, it is split, and evaluation examples leave the training text."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -7,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_core.config import BadInput
-from plm_core.corpus.decontaminate import DecontaminateConfig, Hit, decontaminate, hit_writer, in_parts, read_examples
+from plm_core.corpus.decontaminate import DecontaminateConfig, Hit, decontaminate, hit_writer, in_parts
 from plm_core.corpus.deduplicate import DeduplicateConfig, Deduplicated, deduplicate
 from plm_core.corpus.document import Document, document_writer, read_documents, write_documents
+from plm_core.corpus.examples import read_examples
 from plm_core.corpus.mixture import MixtureConfig, copies, repeats
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.removal import Removal, removal_writer
@@ -23,7 +25,7 @@ from tasks.seam.stage import main, stage
 REMOVED = paths.REMOVED / "deduplicate.parquet"
 COUNTS = (
     *(f"{split}_{what}" for split in SPLITS for what in ("documents", "paragraphs", "bytes")),
-    *(f"removed_documents_{rule}" for rule in ("exact_duplicate", "near_duplicate", "emptied")),
+    *(f"removed_documents_{rule}" for rule in ("exact_duplicate", "near_duplicate", "emptied", "mixture")),
     *(f"removed_paragraphs_{rule}" for rule in ("exact_duplicate", "near_duplicate", "contaminated", "with_documents")),
     "examples",
     "examples_too_short",
@@ -83,9 +85,9 @@ def deduplicate_and_split() -> None:
             for name in reversed(SPLITS):
                 documents = _without_examples(name, against, scratch, folder, account)
                 if name == "train":
-                    documents = _mixed(documents, mixture, scratch / "unmixed.parquet")
+                    documents = _mixed(documents, mixture, scratch / "unmixed.parquet", account)
                 if not write_documents(folder / f"{name}.parquet", _measured(documents, name, account)):
-                    raise _nothing_on(name)
+                    raise _nothing_on(name, account.counts)
         by_source = sorted(name for name in account.counts if "/" in name)
         run.metrics |= {name: account.counts[name] for name in [*COUNTS, *by_source]}
         run.outputs += [paths.CORPUS, REMOVED, paths.CONTAMINATION]
@@ -136,7 +138,9 @@ def _examples(side: str, against: DecontaminateConfig, folder: Path) -> Iterator
                     yield before, f"{document.id}#{position}", text
 
 
-def _mixed(documents: Iterable[Document], mixture: MixtureConfig, unmixed: Path) -> Iterator[Document]:
+def _mixed(
+    documents: Iterable[Document], mixture: MixtureConfig, unmixed: Path, account: _Account
+) -> Iterator[Document]:
     """Documents as often as the shares of their sources want it; a repeated one has a number behind its id."""
     sizes = Counter[str]()
 
@@ -147,9 +151,14 @@ def _mixed(documents: Iterable[Document], mixture: MixtureConfig, unmixed: Path)
 
     write_documents(unmixed, sized())
     often = repeats(sizes, mixture)
-    for document in read_documents(unmixed):
-        for number in range(1, copies(document.id, often[document.source]) + 1):
-            yield document if number == 1 else replace(document, id=f"{document.id}~{number}")
+    for number in range(1, math.ceil(mixture.max_repeats) + 1):  # a document's copies do not stand together
+        for document in read_documents(unmixed):
+            times = copies(document.id, often[document.source])
+            if number == 1 and times == 0:
+                value = f"0 copies; of its source, {often[document.source]:.3f} of each document"
+                account.take([Removal(document.id, None, document.source, "mixture", value, document.text)])
+            if number <= times:
+                yield document if number == 1 else replace(document, id=f"{document.id} (copy {number})")
 
 
 def _measured(documents: Iterable[Document], side: str, account: _Account) -> Iterator[Document]:
@@ -160,11 +169,11 @@ def _measured(documents: Iterable[Document], side: str, account: _Account) -> It
         yield document
 
 
-def _nothing_on(side: str) -> BadInput:
-    share = "valid" if side == "train" else side
+def _nothing_on(side: str, counts: Counter[str]) -> BadInput:
+    share, kept = "valid" if side == "train" else side, {k: n for k, n in counts.items() if k.endswith("_documents")}
     return BadInput(
-        f"split.{share}: no document falls on the side {side!r}; expected at least one: ingest more documents, "
-        "change the shares, or loosen `clean`, `deduplicate` or `decontaminate`"
+        f"split.{share}: no document falls on the side {side!r} (so far: {kept}); expected at least one: ingest more "
+        "documents (some fifty do for the demo's shares), change the shares, or loosen the rules"
     )
 
 

@@ -2,8 +2,9 @@
 
 Used by the stage deduplicate. Brown et al. 2020, appendix C: 13-grams, of examples that are shorter the whole example
 if it has at least 8 words. What is removed are the paragraphs that the shared n-grams touch, so that what stands
-around them is kept. Examples are looked for some at a time, those of ``WORDS_AT_ONCE`` words: their index takes about
-24 bytes of memory a word, and documents are read once for each such part.
+around them is kept. An example of more than ``PART`` words is looked for in parts of so many: a training document may
+hold one page of it. Examples are looked for some at a time, those of ``WORDS_AT_ONCE`` words: their index takes some
+70 bytes of memory a word, and documents are read once for each such group.
 
 Shapes: G n-grams of the examples.
 """
@@ -11,37 +12,23 @@ Shapes: G n-grams of the examples.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from plm_core.config import BadInput
 from plm_core.corpus.document import Document
-from plm_core.corpus.normalize import BETWEEN, paragraphs_of
-from plm_core.corpus.quarantine import Refused
-from plm_core.corpus.records import records
+from plm_core.corpus.examples import ExampleFile
+from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
 from plm_core.corpus.removal import Removal
 from plm_core.corpus.shingles import CHARACTERS_AT_ONCE, Words, words
 from plm_core.corpus.tables import RowWriter, row_writer
-from plm_core.files import sha256_file
 
-LONGEST = 100_000_000
-"""Bytes of the longest record of an evaluation set."""
-WORDS_AT_ONCE = 1 << 23
+PART = 40
+"""Words of a part of an example; the last part ends with the example, and so overlaps the one before."""
+WORDS_AT_ONCE = 1 << 22
 """Words of examples that are looked for together."""
-
-
-@dataclass(frozen=True)
-class ExampleFile:
-    """An evaluation set outside the corpus; the digest makes it a decision that DVC sees."""
-
-    name: str
-    """What the report calls it, such as ``sst-2``."""
-    file: str
-    """Text, JSON lines, CSV, TSV or Parquet; each text field of a record is looked for."""
-    sha256: str
-    """The file's digest."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +44,16 @@ class DecontaminateConfig:
     shortest: int = 8
     """Examples with fewer words are not looked for: they stand everywhere."""
     overlap: float = 0.5
-    """Which share of an example's n-grams a document must hold to be contaminated; 0: a single one is enough."""
+    """Which share of the n-grams of an example, or of a part of it, a document must hold to be contaminated.
+
+    0: a single one is enough.
+    """
 
     def __post_init__(self) -> None:
-        if not 1 <= self.shortest <= self.ngram:
-            raise ValueError(f"shortest: {self.shortest}; expected between 1 and ngram ({self.ngram})")
+        if not 1 <= self.shortest <= self.ngram <= PART:
+            raise ValueError(
+                f"shortest: {self.shortest}, ngram: {self.ngram}; expected 1 <= shortest <= ngram <= {PART}"
+            )
         if not 0 <= self.overlap <= 1:
             raise ValueError(f"overlap: {self.overlap}; expected between 0 and 1")
 
@@ -87,7 +79,7 @@ class Found:
     example: str
     """Which example of it: the document and its paragraph, or the file's line and the field."""
     overlap: float
-    """Which share of the example's n-grams the document holds."""
+    """Which share of the n-grams of the example, or of the part of it of which it holds most, the document holds."""
     paragraphs: list[int]
     """Which paragraphs of the document they touch, in order."""
 
@@ -121,27 +113,34 @@ class Examples:
         """Of those that are looked for."""
         self._config = config
         self._names: list[tuple[str, str]] = []
+        self._known: set[bytes] = set()
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._tables: dict[int, _Table] | None = None
         self._sizes: list[int] = []
+        self._example: list[int] = []
 
     def __len__(self) -> int:
         """How many examples are looked for."""
         return len(self._names)
 
     def add(self, evaluation: str, name: str, text: str) -> None:
-        """Add an example of an evaluation set."""
+        """Add an example of an evaluation set. Of parts with the same words, the first stands for all."""
         self._tables = None
-        found = words([text])
-        n = min(self._config.ngram, len(found.hashes))
-        if n < self._config.shortest:
+        found = words([normalize(text)]).hashes
+        if len(found) < self._config.shortest:
             self.too_short += 1
             return
-        grams = np.unique(found.shingles(n).hashes)
-        self._found.setdefault(n, []).append((grams, np.full(len(grams), len(self._names), dtype=np.int32)))
-        self._sizes.append(len(grams))
+        for start in range(0, len(found), PART):
+            part = found[max(0, min(start, len(found) - PART)) :][:PART]
+            grams = np.unique(Words(part, np.array([len(part)])).shingles(self._config.ngram).hashes)
+            if (key := sha256(grams.tobytes()).digest()) not in self._known:
+                self._known.add(key)
+                entries = np.full(len(grams), len(self._sizes), dtype=np.int32)
+                self._found.setdefault(min(len(part), self._config.ngram), []).append((grams, entries))
+                self._sizes.append(len(grams))
+                self._example.append(len(self._names))
         self._names.append((evaluation, name))
-        self.words += len(found.hashes)
+        self.words += len(found)
 
     def find(self, documents: Sequence[Sequence[str]]) -> list[list[Found]]:
         """The examples that stand in each document, which is given as its paragraphs."""
@@ -149,31 +148,35 @@ class Examples:
         last = np.cumsum([len(document) for document in documents])
         ends = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))[last]
         joined, starts = Words(flat.hashes, ends), np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))[:-1]
-        results: list[list[Found]] = [[] for _ in documents]
+        results: list[dict[int, Found]] = [{} for _ in documents]
         for n, table in self._index().items():
             shingles = joined.shingles(n)
             shared, entry = table.matches(shingles.hashes)
             if not len(shared):
                 continue
-            place, examples = shingles.places[shared], table.examples
+            place, part = shingles.places[shared], table.parts[entry]
             document = np.searchsorted(ends, place, side="right")
-            # A text that is repeated within the document counts once.
-            hits = np.unique(np.stack((document, examples[entry], entry)), axis=1)
-            pairs, found = np.unique(hits[:2], axis=1, return_counts=True)
-            for (d, e), number in zip(pairs.T.tolist(), found.tolist(), strict=True):
-                overlap = number / self._sizes[e]
+            order = np.lexsort((entry, part, document))
+            document, part, entry, place = document[order], part[order], entry[order], place[order]
+            bounds = np.flatnonzero(np.diff(document, prepend=-1) | np.diff(part, prepend=-1))
+            # An n-gram that is repeated within the document counts once.
+            new = np.concatenate(([True], np.diff(entry) != 0))
+            new[bounds] = True
+            counts = np.add.reduceat(new, bounds)
+            for first, stop, number in zip(bounds, [*bounds[1:], len(part)], counts, strict=True):
+                overlap = int(number) / self._sizes[part[first]]
                 if overlap >= self._config.overlap:
-                    places = place[(document == d) & (examples[entry] == e)]
-                    results[d].append(self._found_in(e, overlap, places, n, starts, int(last[d - 1]) if d else 0))
-        return results
+                    row, example = int(document[first]), self._example[part[first]]
+                    before = int(last[row - 1]) if row else 0
+                    touched = _touched(place[first:stop], n, starts, before)
+                    results[row][example] = self._joined(example, overlap, touched, results[row].get(example))
+        return [list(found.values()) for found in results]
 
-    def _found_in(
-        self, example: int, overlap: float, places: np.ndarray, n: int, starts: np.ndarray, first: int
-    ) -> Found:
-        """``starts``: the word with which each paragraph begins; ``first``: the document's first paragraph."""
-        touched = np.searchsorted(starts, np.concatenate((places, places + n - 1)), side="right") - 1
-        spanned = {p for low, high in touched.reshape(2, -1).T.tolist() for p in range(low, high + 1)}
-        return Found(*self._names[example], overlap, sorted(p - first for p in spanned))
+    def _joined(self, example: int, overlap: float, touched: set[int], other: Found | None) -> Found:
+        """What was found of one example by several of its parts."""
+        if other:
+            overlap, touched = max(overlap, other.overlap), touched | set(other.paragraphs)
+        return Found(*self._names[example], overlap, sorted(touched))
 
     def _index(self) -> dict[int, "_Table"]:
         """The n-grams for each n that an example has."""
@@ -183,13 +186,22 @@ class Examples:
         return self._tables
 
 
+def _touched(places: np.ndarray, n: int, starts: np.ndarray, before: int) -> set[int]:
+    """The paragraphs of n-grams at ``places``, counted from the document's first, which ``before`` others precede.
+
+    ``starts``: the word with which each paragraph begins.
+    """
+    spans = np.searchsorted(starts, np.concatenate((places, places + n - 1)), side="right") - 1
+    return {p - before for low, high in set(map(tuple, spans.reshape(2, -1).T.tolist())) for p in range(low, high + 1)}
+
+
 class _Table:
     """The n-grams of examples, for one n."""
 
-    def __init__(self, grams: np.ndarray, examples: np.ndarray) -> None:
-        """``grams`` ``[G]`` uint64, and the example that each is of."""
+    def __init__(self, grams: np.ndarray, parts: np.ndarray) -> None:
+        """``grams`` ``[G]`` uint64, and the part of an example that each is of."""
         order = np.argsort(grams, kind="stable")
-        self.examples = examples[order]
+        self.parts = parts[order]
         """``[G]``, in the order of entries."""
         self._grams = grams[order]
         # Almost no n-gram of a text is one of an example: most are told by their lowest bits, without a search.
@@ -217,26 +229,6 @@ def in_parts(examples: Iterable[tuple[str, str, str]], config: DecontaminateConf
     yield part
 
 
-def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
-    """Yield the evaluation set, the name and the text of every text field of its records.
-
-    Raises:
-        BadInput: the file is missing, not the one that ``sha256`` names, or a record of it cannot be read.
-    """
-    path = Path(given.file)
-    if not path.is_file():
-        raise BadInput(f"{path}: missing; expected the examples of {given.name} (decontaminate.examples)")
-    if (found := sha256_file(path)) != given.sha256:
-        raise BadInput(f"decontaminate.examples: {path} is {found}; expected {given.sha256}")
-    for record in records(path, LONGEST):
-        if isinstance(record.content, Refused):
-            raise BadInput(f"{path}:{record.number}: {record.content}")
-        fields = {"text": record.content} if isinstance(record.content, str) else record.content
-        for name, value in fields.items():
-            if isinstance(value, str):
-                yield given.name, f"{path.name}:{record.number} {name}", value
-
-
 def decontaminate(
     documents: Iterable[Document], examples: Examples
 ) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
@@ -262,10 +254,12 @@ def decontaminate(
 def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """Documents some at a time: arrays pay from a few thousand words."""
     group: list[Document] = []
+    size = 0
     for document in documents:
         group.append(document)
-        if sum(len(each.text) for each in group) >= CHARACTERS_AT_ONCE:
+        size += len(document.text)
+        if size >= CHARACTERS_AT_ONCE:
             yield group
-            group = []
+            group, size = [], 0
     if group:
         yield group

@@ -28,6 +28,13 @@ class DeduplicateConfig:
     similarity: Similarity = field(default_factory=Similarity)
     """When texts count as duplicates."""
 
+    def __post_init__(self) -> None:
+        if self.documents == "same_side" and self.paragraphs != "off":
+            raise ValueError(
+                f"documents: same_side keeps duplicates, of which paragraphs: {self.paragraphs} would leave nothing; "
+                "expected paragraphs: off beside it"
+            )
+
 
 @dataclass(frozen=True)
 class Deduplicated:

@@ -5,8 +5,8 @@ Used by ``deduplicate``. Broder 1997 (resemblance of shingle sets, min-wise hash
 in a file that is mapped, keys and bands in a DuckDB database, which keeps to ``memory`` and spills what is more. In
 memory a text costs some 30 bytes, whatever its length.
 
-Which texts are found is the same in whatever order they come; rows are numbered in the order given, so that "the
-smallest row" is the smallest id when texts come sorted by id.
+Rows are numbered in the order given: when texts come sorted by id, the smallest row is the smallest id, and the result
+does not depend on the order in which they arrived.
 
 Shapes: N texts, K values of a signature, P pairs.
 """

@@ -8,6 +8,8 @@ from plm_core.corpus.document import Document, read_documents, write_documents
 
 CHARACTERS_AT_ONCE = 1 << 26
 """Characters of documents that are sorted in memory; what is more goes to the disk, sorted, and is merged."""
+OBJECTS = 500
+"""What a document's objects take besides its characters, in as many of them."""
 
 
 class Sorter:
@@ -24,7 +26,8 @@ class Sorter:
     def add(self, document: Document) -> None:
         """Take a document; raises OSError when the disk is full."""
         self._held.append(document)
-        self._size += len(document.text)
+        fields = sum(len(str(value)) for value in document.metadata.values())
+        self._size += len(document.text) + len(document.id) + fields + OBJECTS
         if self._size >= self._limit:
             run = self._scratch / f"run-{len(self._runs):05d}.parquet"
             write_documents(run, self._sorted())

@@ -1,7 +1,7 @@
 """Records that cannot be used: each is kept with its place and the rule that it breaks. Used by sources and ingest."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,14 +51,6 @@ def quarantine_writer(path: Path) -> Iterator[RowWriter[Quarantined]]:
     """Yield a writer whose records become the Parquet file ``path`` when the block ends well."""
     with row_writer(path, SCHEMA, _row) as writer:
         yield writer
-
-
-def write_quarantined(path: Path, records: Iterable[Quarantined]) -> int:
-    """Write records to a Parquet file, which has the four columns even without a row; returns how many there were."""
-    with quarantine_writer(path) as writer:
-        for record in records:
-            writer.write(record)
-    return writer.count
 
 
 def _row(record: Quarantined) -> Row:

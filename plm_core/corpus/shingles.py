@@ -65,7 +65,27 @@ class Words:
 
 
 def words(texts: Sequence[str]) -> Words:
-    """The hashed words of texts."""
+    """The hashed words of texts, of which few characters at a time are worked on, however long one is."""
+    parts = [list(_parts(text)) for text in texts]
+    found = [_words(group) for group in batches(part for text in parts for part in text)]
+    counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(each.ends, prepend=0) for each in found)])
+    hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(each.hashes for each in found)])
+    return Words(hashes, counts.cumsum()[np.cumsum([len(text) for text in parts], dtype=np.int64)])
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts of at most ``CHARACTERS_AT_ONCE``, cut before a space or line end where there is one."""
+    start = 0
+    while len(text) - start > CHARACTERS_AT_ONCE:
+        stop = start + CHARACTERS_AT_ONCE
+        end = max(text.rfind(" ", start, stop), text.rfind("\n", start, stop))
+        end = end if end > start else stop
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _words(texts: Sequence[str]) -> Words:
     folded = [text.casefold() for text in texts]
     # A separator behind every text, so that no word reaches from one into the next.
     data = "\n".join([*folded, ""]).encode("utf-32-le", "surrogatepass")
@@ -75,7 +95,7 @@ def words(texts: Sequence[str]) -> Words:
     # The last character is a separator: what is rolled around to the front is none of a word.
     starts = np.flatnonzero((part & ~np.roll(part, 1)) | whole)
     stops = np.flatnonzero((part & ~np.roll(part, -1)) | whole) + 1
-    powers, inverses = _powers(max(2 * CHARACTERS_AT_ONCE, 1 << len(codes).bit_length()))
+    powers, inverses = _powers(1 << len(codes).bit_length())
     sums = np.zeros(len(codes) + 1, dtype=np.uint64)
     np.cumsum((codes + np.uint64(1)) * powers[: len(codes)], out=sums[1:])
     hashes = scrambled((sums[stops] - sums[starts]) * inverses[starts])

@@ -1,6 +1,7 @@
-"""Train, validation and test by the hash of the document's id. Used by the clean stage.
+"""Train, validation and test by the hash of an id: the document's, or that of the first of its duplicates.
 
-A document's side depends on its id alone: new documents never move old ones, and a document is never on two sides.
+Used by the stage deduplicate. A document's side depends on that id alone: new documents move no others, but for
+duplicates of theirs, which follow the first of them.
 """
 
 import hashlib

@@ -81,6 +81,8 @@ def read_rows(path: Path, schema: pa.Schema) -> Iterator[Row]:
     except FileNotFoundError:
         raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
     except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the machine, not of the file
         raise BadInput(f"{path}: damaged, or no Parquet file ({error}); {RESTORE}") from error
 
 

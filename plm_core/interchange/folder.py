@@ -34,6 +34,8 @@ class Origin:
     """The step whose weights these are."""
     valid_nats: float = 0.0
     """Validation loss at that step, in nats a prediction."""
+    lineage: checkpoint.Lineage | None = None
+    """What its pretraining read."""
 
 
 def export_hf(checkpoint_folder: Path, target: Path) -> None:
@@ -49,7 +51,7 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     family = _family(loaded.config, checkpoint_folder)
     sizes = asdict(loaded.model.config)
     weights = family.to_theirs(loaded.model.state_dict(), sizes["layers"], sizes["heads"])
-    origin = asdict(Origin(loaded.config.step, loaded.config.valid_nats))
+    origin = asdict(Origin(loaded.config.step, loaded.config.valid_nats, loaded.config.lineage))
     with atomic_folder(target, checksums=False) as folder:
         save_file(weights, folder / checkpoint.WEIGHTS_FILE, metadata={"format": "pt"})
         _write(folder / checkpoint.CONFIG_FILE, family.their_config(sizes) | {"dtype": "float32", OWN: origin})
@@ -93,6 +95,7 @@ def import_hf(source: Path, target: Path) -> str:
         text.sha256,
         origin.step,
         origin.valid_nats,
+        lineage=origin.lineage,
     )
     return checkpoint.save(target, model, text, config)
 

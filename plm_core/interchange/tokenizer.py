@@ -72,7 +72,8 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
         raise BadInput(f"{path}: missing, {EXPECTED}")
     theirs = parsed(path, path.read_bytes())
     steps = theirs.get("normalizer")
-    last = steps["normalizers"][len(_normal_form()) :] if isinstance(steps, dict) and "normalizers" in steps else []
+    steps = steps.get("normalizers") if isinstance(steps, dict) else None
+    last = steps[len(_normal_form()) :] if isinstance(steps, list) else []
     own = theirs | {"normalizer": last[0] if last else None, "added_tokens": [], "post_processor": None}
     try:
         tokenizer = read_tokenizer(path, written(own))

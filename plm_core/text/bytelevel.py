@@ -59,7 +59,9 @@ class ByteLevel(LibraryTokenizer):
         if tuple(self.tokens[: len(FIRST)]) != FIRST or not isinstance(merges, list):
             return None
         for pair in merges:
-            if not (isinstance(pair, list) and len(pair) == 2 and all(part in known for part in pair)):
+            if not (isinstance(pair, list) and len(pair) == 2):
+                return None
+            if not all(isinstance(part, str) and part in known for part in pair):
                 return None
             known.add("".join(pair))
         return describe(self.tokens, merges) if known == made.union(LETTERS) else None

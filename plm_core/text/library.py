@@ -68,7 +68,7 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
     """
     try:
         content = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON ({error})") from error
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("type"), str):

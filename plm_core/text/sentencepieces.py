@@ -5,7 +5,7 @@ Sources: Kudo and Richardson 2018 (sentencepiece), Sennrich et al. 2016 (BPE), K
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -27,14 +27,20 @@ from plm_core.text.tokenizer import (
 TRAINING_THREADS = 4
 """Fixed, not the machine's: the pieces of a unigram model depend on how the work is divided."""
 
+GIVEN = (*PIECES, "\n", *(f"<0x{byte:02X}>" for byte in range(256)))
+"""The pieces with the smallest ids, which every model of this project has."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """How one byte of a character that has no piece of its own is spelled."""
 
 
 _WORD = re.compile(r"\n| ?[^ \n]+| ")
 """A word with the space before it: what is merged by itself."""
-WORDS_KEPT, LONGEST_KEPT = 1 << 18, 64
-"""How many words are remembered with their ids, of at most so many characters."""
+WORDS_KEPT, LONGEST_KEPT = 1 << 16, 24
+"""How many words are remembered with their ids, of at most so many characters: some ten megabytes."""
+LONGEST_LINE = 1 << 18
+"""Characters; sentencepiece leaves out lines of more than four times as many bytes, so longer ones are cut."""
+PROBE = " a  b\n\u00bd\ue000 "
+"""A text by which a model is known that changes texts, or adds to them."""
 
 
 class _Words(dict[str, list[int]]):
@@ -69,9 +75,10 @@ class SentencePiece(Tokenizer):
             self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
         except RuntimeError as error:
             raise BadInput(f"{path}: not a sentencepiece model ({error})") from error
-        pieces = tuple(self._model.id_to_piece(i) for i in range(min(len(PIECES), len(self._model))))
-        if pieces != PIECES:
-            raise BadInput(f"{path}: its first pieces are {pieces}; expected the special tokens {PIECES}")
+        pieces = tuple(self._model.id_to_piece(i) for i in range(min(BYTES_AND_SPECIALS, len(self._model))))
+        if pieces != GIVEN:
+            first = pieces[: len(PIECES)]
+            raise BadInput(f"{path}: its first pieces are {first}; expected {PIECES}, the line end and all bytes")
         # The scores of a BPE model are its pieces' ranks.
         learned = [self._model.get_score(i) for i in range(BYTES_AND_SPECIALS, len(self._model))]
         self.kind = "bpe" if learned == [-rank for rank in range(len(learned))] else "unigram"
@@ -79,6 +86,8 @@ class SentencePiece(Tokenizer):
         # single precision: cut into words, they would round otherwise.
         crossed = any(WORD_BOUNDARY in self.piece(i)[1:] or "\n" in self.piece(i)[1:] for i in range(len(self._model)))
         self._words = None if crossed or self.kind == "unigram" else _Words(self._model)
+        if self.decode(self.encode(PROBE)) != PROBE or sum(self.spell(PROBE).sizes) != len(PROBE.encode()):
+            raise BadInput(f"{path}: changes texts; expected a model that keeps every character, and adds none")
 
     @property
     def vocab_size(self) -> int:
@@ -127,7 +136,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     Raises:
         BadInput: the corpus is empty or does not support ``vocab_size`` pieces.
     """
-    lines = (line for text in texts for line in normalize(text).split("\n") if line.strip())
+    lines = (part for text in texts for line in normalize(text).split("\n") if line.strip() for part in _cut(line))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -147,7 +156,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
             pad_piece=PIECES[PAD],
             control_symbols=list(PIECES[EOS + 1 :]),
             user_defined_symbols=["\n"],
-            max_sentence_length=1 << 20,
+            max_sentence_length=4 * LONGEST_LINE,
             num_threads=TRAINING_THREADS,
             minloglevel=2,
         )
@@ -157,6 +166,16 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     if found != config.vocab_size:
         raise too_large(config, found)
     return model.getvalue()
+
+
+def _cut(line: str) -> Iterator[str]:
+    """The line in parts of at most ``LONGEST_LINE`` characters, cut before a space where there is one."""
+    while len(line) > LONGEST_LINE:
+        end = line.rfind(" ", 1, LONGEST_LINE)
+        end = end if end > 0 else LONGEST_LINE
+        yield line[:end]
+        line = line[end:]
+    yield line
 
 
 def _explained(error: str, config: TokenizerConfig) -> BadInput:

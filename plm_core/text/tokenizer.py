@@ -150,7 +150,7 @@ def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
     Raises:
         BadInput: it is not one that stage tokenizer could have written.
     """
-    if data[:1] != b"{":
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
         from plm_core.text.sentencepieces import SentencePiece
 
         return SentencePiece(path, data)

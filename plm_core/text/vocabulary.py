@@ -43,7 +43,7 @@ class Vocabulary:
 
 
 def sample(texts: Iterable[str], most: int = SAMPLE) -> list[str]:
-    """About ``most`` characters of texts, all where they are fewer: every k-th document, so that the whole is spanned.
+    """Every k-th text, whole, so that all together have about ``most`` characters where texts are alike; all, if fewer.
 
     The texts are read twice.
     """

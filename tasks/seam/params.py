@@ -1,5 +1,6 @@
 """`params.yaml`: a section becomes a frozen configuration. The one place where a task reads YAML."""
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +48,21 @@ def read(name: str) -> Any:
 def section(name: str, cls: type[T]) -> T:
     """A dotted section as its dataclass; BadInput names the dotted parameter that is wrong."""
     return from_dict(cls, read(name), name)
+
+
+def source_names() -> list[str]:
+    """The names of the section ``sources``, sorted.
+
+    Raises:
+        BadInput: there is none, or one cannot be the name of a file and of a stage.
+    """
+    found = read("sources")
+    if not isinstance(found, dict) or not found:
+        raise BadInput(f"sources: found {found!r}; expected at least one section, named by its source")
+    for name in found:
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
+            raise BadInput(f"sources: found the name {name!r}; expected letters, digits, - and _ (a number in quotes)")
+    return sorted(found)
 
 
 def names(name: str) -> list[str]:

@@ -83,7 +83,7 @@ def test_the_figures_are_those_of_the_files(project):
     assert pair["removed_text"] == f"{pair['kept_text']} and more"
     assert card["contamination"]["found"] == {"quiz": 1}
     (hit,) = card["contamination"]["examples"]
-    assert (hit["example"], hit["document"], hit["overlap"]) == ("quiz.txt:1 text", "own/x.jsonl#20", 1.0)
+    assert (hit["example"], hit["document"], hit["overlap"]) == ("quiz.txt:1", "own/x.jsonl#20", 1.0)
 
 
 def test_people_read_the_same_figures_and_no_text_breaks_the_page(project):

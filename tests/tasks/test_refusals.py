@@ -21,6 +21,8 @@ PARAMETERS = [
         "kind: wordpiece",
     ),
     (["tokenizer"], {"tokenizer__vocab_size": 7}, "tokenizer.vocab_size: 7 is too small", "more than 264"),
+    (["ingest", "own"], {"sources": {"my texts": {}}}, "sources: found the name 'my texts'", "letters, digits"),
+    (["clean"], {"sources": {}}, "sources: found {}", "at least one section"),
     (["ingest", "other"], {}, "sources.other: no such section in params.yaml", "it has own"),
 ]
 SOURCES = [

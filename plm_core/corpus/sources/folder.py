@@ -45,6 +45,8 @@ def _files(root: Path, pattern: str) -> list[Path]:
     if not files:
         where = "input of the source" if root.is_file() else f"input of the source, and pattern {pattern!r}"
         raise BadInput(f"{root}: nothing to read in it; expected {READABLE} ({where})")
+    for link in sorted(path for path in root.rglob("*") if path.is_symlink() and path.is_dir()):
+        warnings.warn(f"{link}: a link to a folder, which is not followed; make it a source of its own", stacklevel=3)
     if others := sorted({_kind(file) for file in found if not format_of(file)}):
         what = f"{len(found) - len(files)} files of other kinds are not read ({', '.join(others)})"
         warnings.warn(f"{root}: {what}; only {READABLE} are", stacklevel=3)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from plm_core.config import BadInput
 from plm_core.corpus import decontaminate as decontamination
-from plm_core.corpus.decontaminate import DecontaminateConfig, ExampleFile, Examples, decontaminate, read_examples
+from plm_core.corpus.decontaminate import DecontaminateConfig, Examples, decontaminate
 from plm_core.corpus.document import Document
+from plm_core.corpus.examples import ExampleFile, read_examples
 
 WORDS = [f"w{i}" for i in range(3000)]
 
@@ -104,6 +106,32 @@ def test_examples_are_looked_for_some_at_a_time(monkeypatch):
     assert hits == [name for _, name, _ in asked]
 
 
+def test_a_page_of_a_long_example_is_found():
+    """A training document that holds a tenth of an example, word for word, leaks that tenth."""
+    question = text(1, 1000).split()
+    for start in (0, 333, 900):
+        page = document(text(2, 50), " ".join(question[start : start + 100]), name=f"page {start}")
+        ((kept, removals, (hit,)),) = decontaminate([page], examples(" ".join(question)))
+        assert kept.text == text(2, 50)
+        assert [r.paragraph for r in removals] == [1]
+        assert (hit.example, hit.overlap) == ("q0", 1.0)
+
+
+def test_what_many_examples_share_is_looked_for_once():
+    notice = text(1, 40)
+    looked_for = examples(*(f"{notice} {text(i, 40)}" for i in range(2, 99)))
+    ((_, _, hits),) = decontaminate([document(notice)], looked_for)
+    assert [hit.example for hit in hits] == ["q0"]
+    own = [hit.example for _, _, found in decontaminate([document(text(50, 40))], looked_for) for hit in found]
+    assert own == ["q48"]
+
+
+def test_examples_are_brought_into_the_normal_form_of_the_corpus():
+    composed = " ".join(f"caf\u00e9{i}" for i in range(20))
+    ((_, _, (hit,)),) = decontaminate([document(composed)], examples(unicodedata.normalize("NFD", composed)))
+    assert hit.overlap == 1.0
+
+
 def given_file(path, content):
     path.write_text(content)
     return ExampleFile("quiz", str(path), hashlib.sha256(content.encode()).hexdigest())
@@ -117,6 +145,14 @@ def test_every_text_field_of_a_file_is_an_example(tmp_path):
         ("quiz", "quiz.jsonl:1 hypothesis", "c"),
         ("quiz", "quiz.jsonl:2 premise", "d"),
     ]
+    lists = given_file(tmp_path / "list.jsonl", json.dumps({"ctx": "a", "endings": ["b", "c"], "label": 1}))
+    assert [(place, text) for _, place, text in read_examples(lists)] == [
+        ("list.jsonl:1 ctx", "a"),
+        ("list.jsonl:1 endings", "b"),
+        ("list.jsonl:1 endings", "c"),
+    ]
+    plain = given_file(tmp_path / "quiz.txt", "one two\n\nthree\n")
+    assert list(read_examples(plain)) == [("quiz", "quiz.txt:1", "one two"), ("quiz", "quiz.txt:3", "three")]
     table = given_file(tmp_path / "dev.tsv", 'sentence\tlabel\nsay "no\t0\n')
     assert list(read_examples(table)) == [
         ("quiz", "dev.tsv:2 sentence", 'say "no'),
@@ -134,6 +170,11 @@ def test_every_text_field_of_a_file_is_an_example(tmp_path):
 def test_a_file_that_is_not_the_stated_one_is_refused(tmp_path, change, message):
     with pytest.raises(BadInput, match=message):
         list(read_examples(change(given_file(tmp_path / "quiz.txt", "x"))))
+
+
+def test_a_file_without_text_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"quiz.jsonl: holds no text; expected the examples of quiz"):
+        list(read_examples(given_file(tmp_path / "quiz.jsonl", '{"label": 1}\n')))
 
 
 def test_a_broken_record_of_an_evaluation_set_is_refused_with_its_line(tmp_path):

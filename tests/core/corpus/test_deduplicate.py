@@ -113,3 +113,8 @@ def test_an_unknown_action_is_refused_by_name():
 
     with pytest.raises(BadInput, match=r"deduplicate.documents: found the text 'keep_all'; expected one of keep_one"):
         from_dict(DeduplicateConfig, {"documents": "keep_all"}, "deduplicate")
+
+
+def test_same_side_beside_the_deduplication_of_paragraphs_is_refused():
+    with pytest.raises(ValueError, match="documents: same_side keeps duplicates"):
+        DeduplicateConfig("same_side")

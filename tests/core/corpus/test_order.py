@@ -45,3 +45,14 @@ def test_memory_does_not_grow_with_the_documents(tmp_path):
         assert int(written) == count
         peaks.append(int(peak))
     assert peaks[1] - peaks[0] < 60, peaks
+
+
+def test_what_is_held_is_counted_with_its_fields_and_objects(tmp_path):
+    sorter = Sorter(tmp_path, 1_000_000)
+    for i in range(100):
+        sorter.add(Document(str(i), "x", "s", {"field": "y" * 20_000}))
+    assert len(list(tmp_path.glob("run-*"))) == 2
+    for i in range(100, 5100):
+        sorter.add(Document(str(i), "x", "s"))
+    assert len(list(tmp_path.glob("run-*"))) > 3
+    assert len(list(sorter.documents())) == 5100

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined, Refused, quarantined, write_quarantined
+from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
 from plm_core.corpus.sources import IngestConfig, open_source
 
 BOM = b"\xef\xbb\xbf"
@@ -250,7 +250,10 @@ def test_everything_that_is_kept_of_a_bad_record_is_short_printable_text(tmp_pat
 @pytest.mark.parametrize("count", [0, 1, 3000])
 def test_quarantined_records_come_back_from_their_file(tmp_path, count):
     records = [Quarantined(f"x:{i}", "broken_json", "ä", "é") for i in range(count)]
-    assert write_quarantined(tmp_path / "q.parquet", records) == count
+    with quarantine_writer(tmp_path / "q.parquet") as writer:
+        for record in records:
+            writer.write(record)
+    assert writer.count == count
     table = pq.read_table(tmp_path / "q.parquet")
     assert table.column_names == ["place", "reason", "detail", "excerpt"]
     assert [Quarantined(**row) for row in table.to_pylist()] == records

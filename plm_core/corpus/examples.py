@@ -1,0 +1,64 @@
+"""Evaluation sets outside the corpus, as files: their examples are what ``decontaminate`` looks for.
+
+Used by the stage deduplicate.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from plm_core.config import BadInput
+from plm_core.corpus.quarantine import Refused
+from plm_core.corpus.records import records
+from plm_core.files import sha256_file
+
+LONGEST = 100_000_000
+"""Bytes of the longest record of an evaluation set."""
+
+
+@dataclass(frozen=True)
+class ExampleFile:
+    """An evaluation set outside the corpus; the digest makes it a decision that DVC sees."""
+
+    name: str
+    """What the report calls it, such as ``sst-2``."""
+    file: str
+    """JSON lines, CSV, TSV or Parquet, of which each text field is an example, or text, of which each line is one."""
+    sha256: str
+    """The file's digest."""
+
+
+def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
+    """Yield the evaluation set, the name and the text of every text field of its records; of text files, every line.
+
+    Raises:
+        BadInput: the file is missing, not the one that ``sha256`` names, holds no text, or a record of it cannot be
+            read.
+    """
+    path = Path(given.file)
+    if not path.is_file():
+        raise BadInput(f"{path}: missing; expected the examples of {given.name} (decontaminate.examples)")
+    if (found := sha256_file(path)) != given.sha256:
+        raise BadInput(f"decontaminate.examples: {path} is {found}; expected {given.sha256}")
+    empty = True
+    for record in records(path, LONGEST):
+        if isinstance(record.content, Refused):
+            raise BadInput(f"{path}:{record.number}: {record.content}")
+        for place, text in _texts(record.content, record.number):
+            empty = False
+            yield given.name, f"{path.name}:{place}", text
+    if empty:
+        raise BadInput(f"{path}: holds no text; expected the examples of {given.name} (decontaminate.examples)")
+
+
+def _texts(content: Mapping[str, object] | str, number: int) -> Iterator[tuple[str, str]]:
+    """The texts of a record, those in lists too, and where each stands."""
+    if isinstance(content, str):
+        for line, text in enumerate(content.splitlines(), start=1):
+            if text.strip():
+                yield str(line), text
+        return
+    for name, value in content.items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str) and each.strip():
+                yield f"{number} {name}", each
