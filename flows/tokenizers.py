@@ -16,7 +16,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     it.add_argument("--sizes", type=int, nargs="+", required=True, metavar="N", help="vocabulary sizes")
     it.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="default: all four")
     it.add_argument("--lowercase", action="store_true", help="wordpiece as BERT's uncased models have it")
-    it.add_argument("--sample", type=int, metavar="N", help="train on about N characters of the split (default: all)")
+    it.add_argument("--sample", type=int, metavar="N", help="train on every k-th document, N characters in all")
     it.add_argument("--json", action="store_true", help="for scripts")
 
 

@@ -30,7 +30,7 @@ COLUMNS = {
     "unknown": ("unknown_rate", "{:.3%}"),
     f"seen < {RARE} times": ("rare_share", "{:.1%}"),
     "never seen": ("unused_share", "{:.1%}"),
-    "training": ("training_seconds", "{:.1f} s"),
+    "time": ("training_seconds", "{:.1f} s"),
 }
 """The heads of the table, with the name of each number and how it is written."""
 
@@ -43,6 +43,8 @@ def compare(sections: Sequence[dict[str, Any]], most: int | None, as_json: bool)
     Raises:
         BadInput: a split is missing, or the validation split holds no text.
     """
+    if most is not None and most < 1:
+        raise BadInput(f"tokenizer compare: --sample {most}; expected at least 1 character")
     whole, unseen = Texts(paths.CORPUS / "train.parquet"), sample(Texts(paths.CORPUS / "valid.parquet"))
     if not any(text.split() for text in unseen):
         raise BadInput(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
@@ -86,23 +88,34 @@ def _trained(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         return open_tokenizer(path)
 
 
+def _names() -> list[Any]:
+    from rich.table import Column
+
+    return [Column("kind", no_wrap=True), Column("size", no_wrap=True, justify="right")]
+
+
 def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
     console = Console()
-    table = Table("kind", "size", *COLUMNS, "", title="Tokenizers on the validation split")
+    table = Table(*_names(), *COLUMNS, title="Tokenizers on the validation split")
     for row in rows:
         cells = [text.format(row[name]) if name in row else "" for name, text in COLUMNS.values()]
-        table.add_row(row["kind"], f"{row['vocab_size']:,}", *cells, row.get("refused", ""))
+        table.add_row(row["kind"], f"{row['vocab_size']:,}", *cells)
     console.print(table)
+    for row in rows:
+        if "refused" in row:
+            console.print(f"{row['kind']}, {row['vocab_size']:,}: {row['refused']}")
     if any(row["kind"] == "wordpiece" for row in rows):
         console.print("wordpiece spends no token on white space and one on an unknown word: its numbers flatter it.")
-    heads = (Column(word, overflow="fold") for word in words)
-    splits = Table("kind", "size", *heads, title="The same words in pieces")
-    for row in rows:
-        if "splits" in row:
-            splits.add_row(row["kind"], f"{row['vocab_size']:,}", *row["splits"].values())
+    # A row a word and tokenizer: pieces are read from left to right, whatever the width of the terminal.
+    splits = Table(Column("word", no_wrap=True), *_names(), "pieces", title="The same words in pieces")
+    for word in words:
+        for number, row in enumerate(row for row in rows if "splits" in row):
+            shown = "" if number else word
+            splits.add_row(shown, row["kind"], f"{row['vocab_size']:,}", row["splits"][word])
+        splits.add_section()
     console.print(splits)
 
 
@@ -120,7 +133,7 @@ def _run() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", required=True)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--lowercase", action="store_true", help="WordPiece as BERT's uncased models")
-    parser.add_argument("--sample", type=int, help="characters of the training split to train on; default: all")
+    parser.add_argument("--sample", type=int, help="train on every k-th document, of about so many characters in all")
     parser.add_argument("--json", action="store_true", help="for scripts")
     given = parser.parse_args()
     compare(_sections(given.kinds, given.sizes, given.lowercase), given.sample, given.json)

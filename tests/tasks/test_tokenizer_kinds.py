@@ -66,10 +66,13 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
         assert ("refused" in rows[kind, 99]) == (kind != "wordpiece")
         assert list(rows[kind, 307]["splits"]) == found["words"]
     assert rows["wordpiece", 307]["splits"] != rows["bpe", 307]["splits"]
-    table, _ = built.run(*command, "--kinds", "bpe", "wordpiece", COLUMNS="200")
+    table, _ = built.run(*command, "--kinds", "bpe", "wordpiece", COLUMNS="80")
     assert "expected more than 264" in table
     assert f"{own['bytes_per_token']:.3f}" in table
-    assert found["words"][0] in table
+    for kind in ("bpe", "wordpiece"):
+        word, pieces = next(iter(rows[kind, 307]["splits"].items()))
+        assert word in table
+        assert any(f" {kind} " in line and pieces[:15] in line for line in table.splitlines())
     assert "flatter it" in table
     assert "unigram" not in table
     assert built.files() == before
