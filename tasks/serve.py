@@ -55,7 +55,7 @@ class CheckpointModel(PythonModel):
         texts = [str(text) for text in model_input["text"]]
         read = [tokenized(text, self.loaded.tokenizer) for text in texts]
         if not all(text.ids for text in read):
-            raise MlflowException.invalid_parameter_value("text: empty; expected at least one character")
+            raise MlflowException.invalid_parameter_value("text: no token in it; expected text")
         silent = self.loaded.config.objective == "masked"
         return pd.DataFrame(
             {

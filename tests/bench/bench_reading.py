@@ -1,7 +1,8 @@
-"""How many tokens a second a training could read from a token store, by view and shape. `make bench-reading`.
+"""How many tokens a second a training could read from a token store, by batch and shape. `make bench-reading`.
 
-A store of 100 million random tokens is written, so that it lies in the page cache, and random steps of each view are
-read; shown are medians of blocks of steps. One thread, as numpy reads. Last, how long the packing of a million pieces
+A store of 100 million random tokens is written, so that it lies in the page cache, and the batches of random steps are
+made as the causal objective makes them, inputs and targets as tensors; beside it, the rows alone. Shown are medians of
+blocks of steps, and only inputs are counted. One thread, as numpy reads. Last, how long the packing of a million pieces
 takes.
 """
 
@@ -10,12 +11,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from plm_core.text.packing import Packed, best_fit
+from plm_core.objectives.causal import Causal
+from plm_core.text.packing import best_fit
 from plm_core.text.store import TokenStore, write_tokens
-from plm_core.text.views import Streams, Windows, items_at
+from plm_core.text.views import Windows
 
 TOKENS, DOCUMENTS, SHARDS = 100_000_000, 200_000, 3
 SHAPES = [(16, 128), (64, 128), (16, 512), (16, 1024), (64, 1024)]
@@ -25,19 +29,23 @@ SEED, REPETITIONS, BLOCK_S = 7, 7, 0.3
 def millions(read: Callable[[int], int]) -> float:
     """Million tokens a second, where ``read(step)`` says how many it read."""
     steps = np.random.Generator(np.random.PCG64(SEED)).integers(0, 2000, 100_000).tolist()
-    rates = []
+    rates, place = [], 0
     read(0)  # the order of the epoch, or the packing
     for _ in range(REPETITIONS + 1):
         start, tokens = time.perf_counter(), 0
         while (taken := time.perf_counter() - start) < BLOCK_S:
-            tokens += sum(read(steps.pop() if steps else 0) for _ in range(20))
+            for _ in range(20):
+                tokens += read(steps[place % len(steps)])
+                place += 1
         rates.append(tokens / taken / 1e6)
     return statistics.median(rates[1:])
 
 
-def packed_rows(packed: Packed, step: int, rows: int) -> int:
-    """Lay out the documents of a step, as the causal objective does."""
-    return packed.laid_out(packed.pieces(items_at(SEED, step, rows, len(packed))), rows)[0].size
+def batches(store: TokenStore, rows: int, length: int, **objective: Any) -> Callable[[int], int]:
+    """Reads the batch of a step, and says how many tokens its inputs hold."""
+    memory = length if objective.get("streams") else 0
+    made = Causal(**objective).batches(store, SimpleNamespace(context=length, memory=memory), rows)
+    return lambda step: made.at(SEED, step).inputs.numel()
 
 
 def bench() -> None:
@@ -52,14 +60,14 @@ def bench() -> None:
         print(
             f"numpy {np.__version__}; {len(store):,} tokens, {len(store.index.shards)} shards, {DOCUMENTS:,} documents"
         )
-        print(f"{'rows':>6}{'tokens':>8}{'windows':>12}{'streams':>12}{'documents':>12}   million tokens/s")
+        print(f"{'rows':>6}{'tokens':>8}{'rows alone':>12}{'windows':>12}{'streams':>12}{'documents':>12}   M tokens/s")
         for rows, length in SHAPES:
-            windows, streams = Windows(store, length + 1, length), Streams(store, rows, length + 1, length)
-            packed = Packed(store, length)
+            windows = Windows(store, length, length)
             found = [
                 millions(lambda step, view=windows, rows=rows: view.rows_at(SEED, step, rows).size),
-                millions(lambda step, view=streams: view.rows_at(SEED, step).size),
-                millions(lambda step, view=packed, rows=rows: packed_rows(view, step, rows)),
+                millions(batches(store, rows, length)),
+                millions(batches(store, rows, length, streams=True)),
+                millions(batches(store, rows, length, packing="documents")),
             ]
             print(f"{rows:>6}{length:>8}" + "".join(f"{rate:>12.0f}" for rate in found), flush=True)
     for capacity in (128, 1024, 8192):
