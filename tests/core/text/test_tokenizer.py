@@ -314,3 +314,39 @@ def test_text_that_cannot_be_written_is_refused(tokenizers, kind):
     for method in (tokenizers[kind].encode, tokenizers[kind].spell, lambda text: tokenizers[kind].encode_batch([text])):
         with pytest.raises(BadInput, match=message):
             method("abc\ud800")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_line_longer_than_the_trainer_reads_is_cut_and_not_left_out(documents, monkeypatch, kind):
+    monkeypatch.setattr(sentencepieces, "LONGEST_LINE", 99)
+    texts = [document.text for document in documents]
+    long = " ".join(f"zyx{'w' * (i % 7)} vut" for i in range(999))
+    config = TokenizerConfig(kind, 307)
+    assert train_tokenizer([*texts, long], config) != train_tokenizer(texts, config)
+    parts = list(sentencepieces._cut(long + "q" * 250))
+    assert "".join(parts) == long + "q" * 250
+    assert max(map(len, parts)) <= 99
+    assert all(part.startswith(" ") for part in parts[1:-3])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"add_dummy_prefix": True},
+        {"normalization_rule_name": "nfkc"},
+        {"byte_fallback": False},
+        {"user_defined_symbols": []},
+        {"user_defined_symbols": ["\n", "ba"]},
+    ],
+)
+def test_a_model_of_sentencepiece_that_this_project_does_not_train_is_refused(
+    documents, tmp_path, monkeypatch, changes
+):
+    trainer = sentencepieces.sentencepiece.SentencePieceTrainer
+    train = trainer.train
+    monkeypatch.setattr(trainer, "train", lambda **options: train(**(options | changes)))
+    model = train_tokenizer([document.text for document in documents], TokenizerConfig("bpe", 307))
+    monkeypatch.undo()
+    (tmp_path / MODEL_FILE).write_bytes(model)
+    with pytest.raises(BadInput, match=r"tokenizer.model: (changes texts|its first pieces are)"):
+        open_tokenizer(tmp_path)
