@@ -43,8 +43,8 @@ def millions(read: Callable[[int], int]) -> float:
 
 def batches(store: TokenStore, rows: int, length: int, **objective: Any) -> Callable[[int], int]:
     """Reads the batch of a step, and says how many tokens its inputs hold."""
-    memory = length if objective.get("streams") else 0
-    made = Causal(**objective).batches(store, SimpleNamespace(context=length, memory=memory), rows)
+    sizes = {"context": length} | ({"memory": length} if objective.get("streams") else {})
+    made = Causal(**objective).batches(store, SimpleNamespace(**sizes), rows)
     return lambda step: made.at(SEED, step).inputs.numel()
 
 
