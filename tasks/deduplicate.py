@@ -49,8 +49,7 @@ class _Account:
     def take(self, removals: Iterable[Removal], hits: Iterable[Hit] = ()) -> None:
         """Removals, and the evaluation examples that were the reason."""
         for removal in removals:
-            level = "documents" if removal.paragraph is None else "paragraphs"
-            self.count(removal.source, f"removed_{level}_{removal.rule}")
+            self.count(removal.source, f"removed_{removal.level}_{removal.rule}")
             if removal.paragraph is None:
                 self.count(removal.source, "removed_paragraphs_with_documents", len(removal.text.split(BETWEEN)))
             self._removed.write(removal)

@@ -113,7 +113,7 @@ def account(document: Document, cleaned: Cleaned) -> Counter[str]:
     Documents, paragraphs and bytes (UTF-8) read and kept; documents and paragraphs removed, all and by rule. Read is
     kept and removed, and removed is the sum of the rules. Then what was masked, and the language found.
     """
-    by_rule = [("documents" if r.paragraph is None else "paragraphs", r.rule) for r in cleaned.removals]
+    by_rule = [(removal.level, removal.rule) for removal in cleaned.removals]
     left = cleaned.paragraphs - sum(level == "paragraphs" for level, _ in by_rule)
     size = len(document.text.encode())
     counts = Counter(read_documents=1, read_paragraphs=cleaned.paragraphs, read_bytes=size)

@@ -22,7 +22,7 @@ from plm_core.corpus.document import Document
 from plm_core.corpus.examples import ExampleFile
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
 from plm_core.corpus.removal import Removal
-from plm_core.corpus.shingles import CHARACTERS_AT_ONCE, Words, words
+from plm_core.corpus.shingles import Words, batches, words
 from plm_core.corpus.tables import RowWriter, row_writer
 
 PART = 40
@@ -146,8 +146,9 @@ class Examples:
         """The examples that stand in each document, which is given as its paragraphs."""
         flat = words([paragraph for document in documents for paragraph in document])
         last = np.cumsum([len(document) for document in documents])
-        ends = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))[last]
-        joined, starts = Words(flat.hashes, ends), np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))[:-1]
+        edges = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))
+        starts, ends = edges[:-1], edges[last]
+        joined = Words(flat.hashes, ends)
         results: list[dict[int, Found]] = [{} for _ in documents]
         for n, table in self._index().items():
             shingles = joined.shingles(n)
@@ -233,7 +234,7 @@ def decontaminate(
     documents: Iterable[Document], examples: Examples
 ) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
     """Yield each document without the paragraphs that hold evaluation examples, those paragraphs, and the examples."""
-    for group in _groups(documents):
+    for group in batches(documents, lambda document: document.text):
         split = [paragraphs_of(document.text) for document in group]
         for document, paragraphs, found in zip(group, split, examples.find(split), strict=True):
             reasons: dict[int, str] = {}
@@ -249,17 +250,3 @@ def decontaminate(
             ]
             kept = BETWEEN.join(text for position, text in enumerate(paragraphs) if position not in reasons)
             yield replace(document, text=kept), removals, hits
-
-
-def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents some at a time: arrays pay from a few thousand words."""
-    group: list[Document] = []
-    size = 0
-    for document in documents:
-        group.append(document)
-        size += len(document.text)
-        if size >= CHARACTERS_AT_ONCE:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group

@@ -126,7 +126,7 @@ def _index(texts: Iterable[str], similarity: Similarity, scratch: Path, database
     bands: list[np.ndarray] = []
     row, last = 0, 0
     with (scratch / "shingles.u64").open("wb") as file:
-        for group in batches(texts):
+        for group in batches(texts, str):
             found = words(group).shingles(similarity.shingle)
             file.write(found.hashes.tobytes())
             ends.append(found.ends + last)

@@ -41,6 +41,11 @@ class Removal:
     text: str
     """What was removed: of a document, what was left of it when the rule was applied."""
 
+    @property
+    def level(self) -> str:
+        """``documents`` or ``paragraphs``, as counts are named."""
+        return "documents" if self.paragraph is None else "paragraphs"
+
 
 @contextlib.contextmanager
 def removal_writer(path: Path) -> Iterator[RowWriter[Removal]]:

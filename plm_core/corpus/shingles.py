@@ -9,10 +9,13 @@ Shapes: N texts, C characters, W words and S shingles, of all texts together.
 
 import functools
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 SEPARATOR, PART, WHOLE = range(3)
 """What a character is: between words, part of a word, a word by itself."""
@@ -67,7 +70,7 @@ class Words:
 def words(texts: Sequence[str]) -> Words:
     """The hashed words of texts, of which few characters at a time are worked on, however long one is."""
     parts = [list(_parts(text)) for text in texts]
-    found = [_words(group) for group in batches(part for text in parts for part in text)]
+    found = [_words(group) for group in batches((part for text in parts for part in text), str)]
     counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(each.ends, prepend=0) for each in found)])
     hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(each.hashes for each in found)])
     return Words(hashes, counts.cumsum()[np.cumsum([len(text) for text in parts], dtype=np.int64)])
@@ -102,16 +105,17 @@ def _words(texts: Sequence[str]) -> Words:
     return Words(hashes, np.searchsorted(starts, np.cumsum([len(text) + 1 for text in folded])))
 
 
-def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Group texts until they have ``CHARACTERS_AT_ONCE`` characters; a longer text is a group by itself."""
-    group: list[str] = []
+def batches(items: Iterable[T], text_of: Callable[[T], str]) -> Iterator[list[T]]:
+    """Group items until their texts have ``CHARACTERS_AT_ONCE`` characters; one with a longer text is a group."""
+    group: list[T] = []
     size = 0
-    for text in texts:
-        if group and size + len(text) > CHARACTERS_AT_ONCE:
+    for item in items:
+        length = len(text_of(item))
+        if group and size + length > CHARACTERS_AT_ONCE:
             yield group
             group, size = [], 0
-        group.append(text)
-        size += len(text)
+        group.append(item)
+        size += length
     if group:
         yield group
 

@@ -90,8 +90,7 @@ def rules(paths: Iterable[Path]) -> list[Rule]:
     found: dict[tuple[str, str], Rule] = {}
     for path in paths:
         for removal in read_removals(path):
-            level = "documents" if removal.paragraph is None else "paragraphs"
-            rule = found.setdefault((level, removal.rule), Rule(level, removal.rule))
+            rule = found.setdefault((removal.level, removal.rule), Rule(removal.level, removal.rule))
             rule.by_source[removal.source] += 1
             rule.bytes += len(removal.text.encode())
             rule.examples = sorted([*rule.examples, removal], key=lambda r: -len(r.text))[:EXAMPLES]

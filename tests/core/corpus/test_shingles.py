@@ -67,7 +67,7 @@ def test_a_text_is_longer_than_what_is_hashed_at_once():
 @given(st.lists(st.integers(0, CHARACTERS_AT_ONCE + 5), max_size=20))
 def test_batches_hold_every_text_in_order_and_few_characters(lengths):
     texts = [str(i) + "x" * length for i, length in enumerate(lengths)]
-    groups = list(batches(texts))
+    groups = list(batches(texts, str))
     assert [text for group in groups for text in group] == texts
     assert all(len(group) == 1 or sum(map(len, group)) <= CHARACTERS_AT_ONCE for group in groups)
 
