@@ -82,7 +82,8 @@ class Recorder:
                     return
                 due, pause = time.monotonic() + FLUSH_S, 1.0
             elif pipe.ended is None:
-                self._tell_away(error)
+                if pause > 1:  # not for a moment, nor for a stage that has ended meanwhile
+                    self._tell_away(error)
                 due, pause = time.monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
             elif time.monotonic() - pipe.ended > GRACE_S:
                 _warn(f"{one_line(error)}; {self.journal.path} keeps this run: the next stage or `plm run` sends it")
