@@ -78,6 +78,11 @@ class Journal:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
+        return self.on_disk
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the file can be found; not once it is sent, nor when it is only a memory of a full disk."""
         return os.fstat(self.descriptor).st_nlink > 0
 
     def append(self, message: Mapping[str, object]) -> None:
@@ -134,8 +139,9 @@ class Journal:
 
     def discard(self) -> None:
         """Delete it: MLflow has it all."""
-        self.path.unlink(missing_ok=True)
-        self._sent.unlink(missing_ok=True)
+        for path in (self.path, self._sent):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def close(self) -> None:
         """Let go of the file, and of the lock unless a recorder shares it."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from plm_core.config import BadInput
 from tasks.seam.journal import Journal, parsed, path_of, waiting
-from tasks.seam.sender import BY_JOURNAL, NotYetError, Sender, one_line
+from tasks.seam.sender import BY_JOURNAL, NotYetError, Sender, one_line, refuses
 from tasks.seam.store import connect
 
 FLUSH_S = 5.0
@@ -86,7 +86,7 @@ class Recorder:
                     self._tell_away(error)
                 due, pause = time.monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
             elif time.monotonic() - pipe.ended > GRACE_S:
-                _warn(f"{one_line(error)}; {self.journal.path} keeps this run: the next stage or `plm run` sends it")
+                _warn(f"{one_line(error)}; {self._fate('the next stage or `plm run` sends it')}")
                 return
             else:
                 time.sleep(1.0)
@@ -117,9 +117,7 @@ class Recorder:
 
     def _send(self, ending: bool) -> None:
         if self.sender is None:
-            sender = Sender(self.journal, *connect(), self.unkept)
-            sender.reopen()
-            self.sender = sender
+            self.sender = Sender(self.journal, *connect(), self.unkept)
         self.sender.send()
         if self.sender.sent.run and not self.announced:
             self._announce(self.sender.sent.run)
@@ -133,8 +131,13 @@ class Recorder:
 
     def _tell_away(self, error: Exception) -> None:
         if not self.told and not isinstance(error, NotYetError):
-            _warn(f"{one_line(error)}; {self.journal.path} keeps this run until MLflow answers")
+            _warn(f"{one_line(error)}; {self._fate('it is sent when MLflow answers')}")
             self.told = True
+
+    def _fate(self, kept: str) -> str:
+        if self.unkept or not self.journal.on_disk:
+            return "there is no room to keep this run, and some of it is lost"
+        return f"{self.journal.path} keeps this run: {kept}"
 
     def _sample(self) -> None:
         if not self.opening.get("system_metrics") or "mlflow" not in sys.modules:
@@ -193,9 +196,12 @@ def send_leftovers(but: Path | None = None) -> bool:
         for journal in waiting(but):
             store = store or connect()
             sender = Sender(journal, *store)
-            with contextlib.suppress(NotYetError):
+            try:
                 sender.send()
                 sender.close()
+            except _failures() as error:  # one that cannot be sent must not keep the others
+                if not isinstance(error, NotYetError) and not refuses(error):
+                    raise
     except _failures():
         return False
     return True

@@ -41,9 +41,10 @@ class Sender:
     def __init__(
         self, journal: Journal, client: "MlflowClient", experiment: str, unkept: list[dict[str, Any]] | None = None
     ) -> None:
+        """``unkept`` are messages that the journal of a living stage could not take; the list is emptied."""
         self.journal, self.client, self.experiment = journal, client, experiment
         self.unkept = [] if unkept is None else unkept
-        """Messages that the journal could not take; those that are sent are taken away."""
+        self._goes_on = unkept is not None
         self.sent = journal.sent()
         self._points: list[Metric] = []
         self._told = False
@@ -61,6 +62,10 @@ class Sender:
         self._points = []
         offset = self.sent.offset
         try:
+            if self._goes_on and self.sent.run:
+                self.client.update_run(self.run, status="RUNNING")
+                self._remember(Sent(self.run, offset))
+            self._goes_on = False
             for message, offset in self.journal.messages(self.sent.offset):
                 self._take(message)
                 if message["kind"] != "metrics" or len(self._points) >= BATCH:
@@ -74,12 +79,6 @@ class Sender:
                 self._remember(Sent())  # a new database: there the journal begins anew
             raise
 
-    def reopen(self) -> None:
-        """Show a run that goes on as running."""
-        if self.sent.run:
-            self.client.update_run(self.run, status="RUNNING")
-            self._remember(Sent(self.run, self.sent.offset))
-
     def close(self) -> None:
         """Give the run the status and the time of its end, and delete the journal unless its training may go on."""
         opening = next(self.journal.messages(), ({}, 0))[0]
@@ -92,7 +91,17 @@ class Sender:
             self.journal.discard()
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Do what a message asks; points wait for ``_deliver``."""
+        """Do what a message asks; what MLflow refuses of it must not keep what comes after."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._do(message)
+        except MlflowException as error:
+            if not refuses(error) or self.sent.run is None:
+                raise
+            self._tell_refused(message["kind"], error)
+
+    def _do(self, message: Mapping[str, Any]) -> None:
         kind = message["kind"]
         if kind == "open":
             self._open(message)
@@ -126,9 +135,9 @@ class Sender:
         try:
             self.client.log_batch(self.run, metrics=points, synchronous=True)
         except MlflowException as error:
-            if error.error_code not in REFUSED:
+            if not refuses(error):
                 raise
-            if len(points) == 1:
+            if len(points) == 1 or self.client.get_run(self.run).info.lifecycle_stage != "active":  # deleted by a user
                 self._tell_refused(points[0].key, error)
                 return
             half = len(points) // 2
@@ -221,6 +230,11 @@ def find_run(client: "MlflowClient", experiment: str, key: str) -> str | None:
     """The id of the run that has the journal with this key."""
     found = client.search_runs([experiment], f"tags.`{JOURNAL_TAG}` = '{key}'", max_results=1)
     return found[0].info.run_id if found else None
+
+
+def refuses(error: Exception) -> bool:
+    """Whether MLflow would refuse the same again."""
+    return getattr(error, "error_code", None) in REFUSED
 
 
 def one_line(error: BaseException) -> str:

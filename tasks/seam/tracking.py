@@ -126,8 +126,9 @@ class Tracker:
             recorder.kill()
             code = recorder.wait()
         if code < 0:
-            kept = f"; {self._journal.path} keeps the run, the next stage sends it" if self._journal else ""
-            _warn(f"the recorder was killed by signal {-code}{kept}")
+            kept = self._journal if self._journal and self._journal.on_disk else None
+            fate = f"; {kept.path} keeps the run, the next stage sends it" if kept else ""
+            _warn(f"the recorder was killed by signal {-code}{fate}")
 
     def _warn_of_journal(self, what: str) -> None:
         if not self._warned:

@@ -75,6 +75,7 @@ def test_the_runs_of_an_outage_are_made_later_the_parent_first(root, monkeypatch
     assert not list((root / "artifacts/journals").iterdir())
 
 
+@pytest.mark.slow
 def test_a_stage_waits_for_the_run_of_its_parent(root, monkeypatch):
     """MLflow is back, and the pipeline's own recorder has not noticed yet."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")

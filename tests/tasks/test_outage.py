@@ -142,6 +142,21 @@ def test_a_journal_that_is_sent_twice_is_one_run_without_a_double_point(folder):
     assert len(run.outputs.model_outputs) == len(run.inputs.dataset_inputs) == 1
 
 
+def test_a_journal_that_mlflow_refuses_does_not_keep_the_others(folder):
+    """Its run was deleted by a user."""
+    body = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'loss': 0.5}}, 0)\n    t.outputs({{'out': 'e'}})\n"
+    gone = start(folder, body.format("deleted") + "    time.sleep(300)")
+    client = client_of(folder)
+    wait_until(lambda: runs_of(client) and "loss" in runs_of(client)[0].data.metrics)
+    (run,) = runs_of(client)
+    client.delete_run(run.info.run_id)
+    gone.kill()
+    gone.communicate()
+    assert stage(folder, body.format("next")).stderr.count("\n") <= 1
+    wait_until(lambda: journals(folder) == [])
+    assert status_of(client) == {"next": "FINISHED"}
+
+
 def test_a_server_that_never_answers_holds_nothing_up_and_loses_nothing(folder):
     """More than any pipe holds."""
     body = """
