@@ -63,7 +63,7 @@ class Sender:
         offset = self.sent.offset
         try:
             if self._goes_on and self.sent.run:
-                self.client.update_run(self.run, status="RUNNING")
+                self._take({"kind": "status", "status": "RUNNING"})
                 self._remember(Sent(self.run, offset))
             self._goes_on = False
             for message, offset in self.journal.messages(self.sent.offset):
@@ -84,7 +84,7 @@ class Sender:
         opening = next(self.journal.messages(), ({}, 0))[0]
         status, when = self.journal.ending(self.unkept)
         if self.sent.run:
-            self.client.set_terminated(self.run, status or "KILLED", end_time=when)
+            self._take({"kind": "status", "status": status or "KILLED", "time": when})
         if opening.get("training") and status != "FINISHED":
             self._remember(Sent(self.run, self.sent.offset, closed=True))
         else:
@@ -107,6 +107,10 @@ class Sender:
             self._open(message)
         elif kind == "metrics":
             self._add(message["points"], model=None)
+        elif kind == "status" and message["status"] == "RUNNING":
+            self.client.update_run(self.run, status="RUNNING")
+        elif kind == "status":
+            self.client.set_terminated(self.run, message["status"], end_time=message["time"])
         elif kind in ("tags", "resume"):
             self._log_tags(message["tags"])
         elif kind == "checkpoint":
