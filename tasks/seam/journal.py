@@ -26,7 +26,7 @@ from plm_core.files import atomic_text
 from tasks.seam.paths import JOURNALS
 
 LIMIT_BYTES = 256 << 20
-"""A journal takes no more than this: the reports of a million steps, or the system metrics of 90 days."""
+"""A journal takes no more than this: a million reports of a training, or the system metrics of 90 days."""
 
 KEPT_S = 30 * 86400.0
 """How long the journal of a training that did not finish is kept for it to go on."""

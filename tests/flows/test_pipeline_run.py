@@ -9,6 +9,7 @@ import time
 import mlflow
 import pytest
 
+from flows import pipeline
 from flows.tracking import pipeline_run, send_leftovers
 
 PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
@@ -73,6 +74,16 @@ def test_the_runs_of_an_outage_are_made_later_the_parent_first(root, monkeypatch
     assert {name: run.info.status for name, run in found.items()} == {"pipeline": "FINISHED", "stage": "FINISHED"}
     assert found["stage"].data.tags["mlflow.parentRunId"] == found["pipeline"].info.run_id
     assert not list((root / "artifacts/journals").iterdir())
+
+
+def test_what_an_outage_left_is_sent_when_all_is_up_to_date(toy, monkeypatch):
+    root = toy("stages:\n  s: {cmd: 'cp params.yaml out.txt', outs: [out.txt]}\n", params_yaml=PARAMS)
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], cwd=root, check=True)
+    dead = os.environ | {"PLM_TRACKING": "on", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True, env=dead)
+    monkeypatch.setenv("PLM_TRACKING", "on")
+    assert [stage.outcome for stage in pipeline.run(root).stages] == ["up to date"]
+    assert [run.info.status for run in runs(root).values()] == ["FINISHED"]
 
 
 @pytest.mark.slow
