@@ -76,6 +76,7 @@ def test_the_runs_of_an_outage_are_made_later_the_parent_first(root, monkeypatch
     assert not list((root / "artifacts/journals").iterdir())
 
 
+@pytest.mark.slow
 def test_what_an_outage_left_is_sent_when_all_is_up_to_date(toy, monkeypatch):
     root = toy("stages:\n  s: {cmd: 'cp params.yaml out.txt', outs: [out.txt]}\n", params_yaml=PARAMS)
     subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], cwd=root, check=True)

@@ -67,7 +67,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every
     [
         (signal.SIGKILL, None, "KILLED"),
         pytest.param(signal.SIGTERM, None, "KILLED", marks=pytest.mark.slow),
-        (signal.SIGKILL, DEAD, None),
+        pytest.param(signal.SIGKILL, DEAD, None, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, DEAD, None, marks=pytest.mark.slow),
     ],
 )
@@ -125,6 +125,7 @@ with tracked("down", {"lr": 0.1}, {"data": "f" * 64}) as t:
     assert journals(folder) == []
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_sent_twice_is_one_run_without_a_double_point(folder):
     body = "with tracked('twice', {'a': 1}, {'data': 'f' * 64}) as t:\n"
     body += "    for step in range(1500):\n        t.log({'loss': step / 7}, step)\n"
