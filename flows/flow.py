@@ -211,8 +211,11 @@ def execute(root: Path, force: bool, track: pipeline.Track | None, register: pip
         return Result(tuple(execution.outcomes[stage.name] for stage in stages), error)
 
 
-def _untracked(_: Path) -> AbstractContextManager[None]:
-    """No tracking run when no stage has to run."""
+def _untracked(root: Path) -> AbstractContextManager[None]:
+    """No tracking run when no stage has to run; only what an outage left is sent."""
+    from flows.tracking import send_leftovers
+
+    send_leftovers(root)
     return contextlib.nullcontext()
 
 

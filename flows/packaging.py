@@ -69,7 +69,8 @@ def log_model(
         "plm.model": checkpoint.name,
         **_commit(root),
     }
-    parent = {"mlflow.parentRunId": parent_run_id} if parent_run_id else {}
+    known = parent_run_id and not parent_run_id.startswith("journal:")  # else MLflow was away when the pipeline began
+    parent = {"mlflow.parentRunId": parent_run_id} if known else {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logged.json"
         command = [sys.executable, "-m", "tasks.package", "--checkpoint", str(checkpoint), "--evidence"]

@@ -94,6 +94,9 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         return _run_flow(root, force, track, register)
     work = force or any(reasons.values())
     if not work and not registration_due(root, stages):
+        from flows.tracking import send_leftovers
+
+        send_leftovers(root)
         return Result(tuple(Outcome(stage.name, "up to date") for stage in stages))
     # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
     tracked = (track or default_track())(root) if work else contextlib.nullcontext()

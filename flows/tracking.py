@@ -21,12 +21,17 @@ END_S = 60.0
 """How long the flow waits until the run is closed."""
 
 
+RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.seam.recorder"]
+JOURNALS = "artifacts/journals"
+"""Where runs wait that MLflow has not, or whose training may go on; see ``tasks/seam/journal.py``."""
+
+
 @contextlib.contextmanager
 def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
-    """Show the block as a run; yields its id for ``PLM_PARENT_RUN_ID``, or None when MLflow is off or fails.
+    """Show the block as a run; yields its id for ``PLM_PARENT_RUN_ID``, or None when MLflow is off.
 
-    The run is FINISHED, FAILED when the block raises an ``Exception``, KILLED when the block is interrupted.
-    Runs that a crash left RUNNING on this host are closed as KILLED first.
+    While MLflow is away that is ``journal:`` and the key of the run's journal, by which the stages' runs find their
+    parent later. The run is FINISHED, FAILED when the block raises an ``Exception``, KILLED when it is interrupted.
     """
     if os.environ.get("PLM_TRACKING") == "off":
         yield None
@@ -43,9 +48,15 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         _end(recorder, status)
 
 
+def send_leftovers(root: Path) -> None:
+    """Send what an outage of MLflow has left; every recorder does so too."""
+    if os.environ.get("PLM_TRACKING") != "off" and any((root / JOURNALS).glob("*.jsonl")):
+        subprocess.run([*RECORDER, "--leftovers"], cwd=root, check=False)
+
+
 def _start(root: Path, name: str) -> "subprocess.Popen[bytes]":
     recorder = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tasks.seam.recorder"],
+        RECORDER,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=root,
@@ -81,7 +92,7 @@ def _run_id(recorder: "subprocess.Popen[bytes]") -> str | None:
 
 
 def _end(recorder: "subprocess.Popen[bytes]", status: str) -> None:
-    _write(recorder, {"kind": "end", "status": status})
+    _write(recorder, {"kind": "end", "status": status, "time": time.time_ns() // 1_000_000})
     assert recorder.stdin is not None
     assert recorder.stdout is not None
     with contextlib.suppress(OSError):

@@ -86,7 +86,8 @@ def finetune(name: str, task_name: str) -> None:
     """Fine-tune the model that stage pretrain made; write the classifier, evidence, curve and metrics."""
     config, task = params.section("finetune", FinetuneConfig), task_of(task_name)
     folder, key = paths.MODELS / name, f"{name}-{task_name}"
-    with stage(f"finetune-{key}", SECTIONS, [folder, *SPLITS], paths.METRICS / f"finetune-{key}.json") as run:
+    metrics_file = paths.METRICS / f"finetune-{key}.json"
+    with stage(f"finetune-{key}", SECTIONS, [folder, *SPLITS], metrics_file, training=True) as run:
         device = prepare(threads=1)
         pretrained = checkpoint.load(folder, device.device)
         snapshots = Snapshots(paths.SNAPSHOTS / digest(config, task_name, run.inputs, run.guard.code)[:16])

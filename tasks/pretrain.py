@@ -69,7 +69,7 @@ def pretrain(name: str) -> None:
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
     if config.start and not inputs[-1].exists():
         raise BadInput(f"{section}.start.checkpoint: {inputs[-1]} is missing; expected a checkpoint (`plm import`)")
-    with stage(f"pretrain-{name}", [section], inputs, metrics_file) as run:
+    with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True) as run:
         device = prepare()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)

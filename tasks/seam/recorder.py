@@ -1,258 +1,282 @@
 """The process that talks to MLflow for a stage or a pipeline run: ``python -m tasks.seam.recorder``.
 
-``tasks/seam/tracking.py`` and ``flows/tracking.py`` start it and write JSON lines to its stdin: ``open`` first,
-then ``metrics``, ``tags``, ``checkpoint`` and ``checkpoint_metrics`` as they happen, ``end`` with a status last.
-When stdin ends without ``end``, the writer was killed, and so the run is KILLED. It prints the run's id once the
-run exists. Whatever goes wrong here is one line on stderr and the end of this process, never of the stage.
+- ``recorder JOURNAL DESCRIPTOR`` sends a stage's journal while the stage appends to it; ``tasks/seam/tracking.py``
+  starts it. Down its stdin comes only what the journal cannot take.
+- ``recorder`` makes the journal itself, from the messages on its stdin; ``flows/tracking.py`` starts it.
+- ``recorder --leftovers`` sends the journals that an outage left, as every recorder does; ``plm run`` starts it.
+
+When stdin ends without an ``end`` in the journal, the writer was killed, and so the run is KILLED. It prints the run's
+id once the run exists, or ``journal:`` and a key while MLflow is away. What goes wrong here is a line on stderr, never
+the end of the stage.
 """
 
-import json
+import contextlib
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psutil
-
-from tasks.seam.store import connect, reap
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+from plm_core.config import BadInput
+from tasks.seam.journal import Journal, parsed, path_of, waiting
+from tasks.seam.sender import BY_JOURNAL, NotYetError, Sender, one_line, refuses
+from tasks.seam.store import connect
 
 FLUSH_S = 5.0
-"""Points are sent in batches: after this many seconds ..."""
+"""The journal is sent this often."""
 
-FLUSH_POINTS = 1000
-"""... or this many points, which is also MLflow's largest batch."""
+LONGEST_PAUSE_S = 30.0
+"""While MLflow is away it is tried again after 1, 2, 4 ... and at most so many seconds."""
+
+GRACE_S = 5.0
+"""How long after the end of its stage a recorder goes on trying before it leaves the journal to a later one."""
 
 SYSTEM_METRICS_S = (2.0, 30.0)
 """Sampling interval of CPU, memory, disk, network and GPU: at first, so that a stage of 10 s has points, and at most;
 between them a twentieth of the run so far."""
 
+UNKEPT = 100_000
+"""How many messages are remembered that the journal could not take."""
+
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
-    # With MLflow's defaults a dead server blocks a call for four minutes.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    # With MLflow's defaults a dead server blocks a call for four minutes; whoever is to try again is this process.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    # What goes wrong is told once, by _report.
+    # What goes wrong is told once.
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
 class Recorder:
-    """One MLflow run, from the messages of the process that it records."""
+    """Sends one journal for as long as its writer lives, and then what others left."""
 
-    def __init__(self, opening: Mapping[str, Any]) -> None:
-        client, self.experiment = connect()
-        reap(client, self.experiment)
-        self.client: MlflowClient = client
-        self.run = _create_run(client, self.experiment, opening)
-        self.points: list[Metric] = []
-        self.of_checkpoints: set[tuple[str, float, int]] = set()
-        self.monitor = _monitor(self.run) if opening["system_metrics"] else None
-        self.begin = time.monotonic()
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.unkept: list[dict[str, Any]] = []
+        self.sender: Sender | None = None
+        self.monitor: Monitor | None = None
+        self.opening = next(journal.messages(), ({}, 0))[0]
+        self.told = self.announced = self.swept = False
 
-    def handle(self, message: Mapping[str, Any]) -> None:
-        """Do what one message asks; metrics wait for ``flush``."""
-        kind = message["kind"]
-        if kind == "metrics":
-            self._add(message["points"], model=None)
-        elif kind == "tags":
-            _log_tags(self.client, self.run, message["tags"])
-        elif kind == "checkpoint":
-            model = self._find_model(message["digest"]) or self._create_model(message["path"], message["digest"])
-            self._link(model)
-            self._add(message["points"], model)
-        elif kind == "checkpoint_metrics":
-            self._add(message["points"], self._find_model(message["digest"]))
+    def record(self, pipe: "Pipe") -> None:
+        """Send until the pipe has ended and all is sent, or MLflow is away for too long after that."""
+        due, pause = 0.0, 1.0
+        while True:
+            for message in pipe.read():
+                self.keep(message)
+            self._sample()
+            if pipe.ended is None and time.monotonic() < due:
+                continue
+            error = self._try(pipe.ended is not None)
+            if error is None:
+                if pipe.ended is not None:
+                    return
+                due, pause = time.monotonic() + FLUSH_S, 1.0
+            elif pipe.ended is None:
+                if pause > 1:  # not for a moment, nor for a stage that has ended meanwhile
+                    self._tell_away(error)
+                due, pause = time.monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
+            elif time.monotonic() - pipe.ended > GRACE_S:
+                _warn(f"{one_line(error)}; {self._fate('the next stage or `plm run` sends it')}")
+                return
+            else:
+                time.sleep(1.0)
 
-    def flush(self) -> None:
-        """Send the points that wait."""
-        while self.points:
-            batch, self.points = self.points[:FLUSH_POINTS], self.points[FLUSH_POINTS:]
-            self.client.log_batch(self.run, metrics=batch, synchronous=True)
-        if self.monitor is not None:
-            shortest, longest = SYSTEM_METRICS_S
-            self.monitor.sampling_interval = min(longest, max(shortest, (time.monotonic() - self.begin) / 20))
+    def keep(self, message: dict[str, Any]) -> None:
+        """Append a message to the journal, or remember it when the disk is full."""
+        try:
+            self.journal.append(message)
+        except OSError:
+            if len(self.unkept) < UNKEPT:
+                self.unkept.append(message)
 
-    def end(self, status: str) -> None:
-        """Send what waits and close the run."""
-        self.flush()
-        if self.monitor is not None:
-            self.monitor.finish()
-        self.client.set_terminated(self.run, status)
+    def _try(self, ending: bool) -> Exception | None:
+        """Send what there is; returns what kept MLflow from taking it."""
+        try:
+            self._send(ending)
+        except _failures() as error:
+            self.sender, self.swept = None, False  # what others could not send meanwhile is looked for again
+            if not self.announced:
+                self._announce(f"{BY_JOURNAL}{self.journal.key}")
+            return error
+        if self.told:
+            print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
+            self.told = False
+        if ending or not self.swept:
+            self.swept = send_leftovers(self.journal.path)
+        return None
 
-    def _add(self, points: list[list[Any]], model: str | None) -> None:
-        """Queue points; a stage's summary repeats what it said of its checkpoint, and is not drawn twice."""
-        from mlflow.entities import Metric
+    def _send(self, ending: bool) -> None:
+        if self.sender is None:
+            self.sender = Sender(self.journal, *connect(), self.unkept)
+        self.sender.send()
+        if self.sender.sent.run and not self.announced:
+            self._announce(self.sender.sent.run)
+        if ending:
+            self.sender.close()
 
-        if model is not None:
-            self.of_checkpoints |= {(name, value, step) for name, value, _, step in points}
-        else:
-            points = [p for p in points if (p[0], p[1], p[3]) not in self.of_checkpoints]
-        self.points.extend(Metric(name, value, when, step, model_id=model) for name, value, when, step in points)
+    def _announce(self, what: str) -> None:
+        with contextlib.suppress(OSError):  # nobody is left to read it
+            print(what, flush=True)
+        self.announced = True
 
-    def _find_model(self, digest: str) -> str | None:
-        found = self.client.search_logged_models(
-            [self.experiment],
-            filter_string=f"tags.`checkpoint.sha256` = '{digest}'",
-            order_by=[{"field_name": "creation_time", "ascending": False}],
-            max_results=1,
-        )
-        return found[0].model_id if found else None
+    def _tell_away(self, error: Exception) -> None:
+        if not self.told and not isinstance(error, NotYetError):
+            _warn(f"{one_line(error)}; {self._fate('it is sent when MLflow answers')}")
+            self.told = True
 
-    def _create_model(self, path: str, digest: str) -> str:
-        import mlflow
+    def _fate(self, kept: str) -> str:
+        if self.unkept or not self.journal.on_disk:
+            return "there is no room to keep this run, and some of it is lost"
+        return f"{self.journal.path} keeps this run: {kept}"
 
-        tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
-        return mlflow.create_external_model(
-            name=Path(path).name, source_run_id=self.run, experiment_id=self.experiment, tags=tags
-        ).model_id
-
-    def _link(self, model: str) -> None:
-        from mlflow.entities import LoggedModelOutput
-
-        self.client.log_outputs(self.run, [LoggedModelOutput(model, step=0)])
-
-
-def _create_run(client: "MlflowClient", experiment: str, opening: Mapping[str, Any]) -> str:
-    from mlflow.entities import Param
-
-    me = psutil.Process()
-    tags = {
-        **opening["tags"],
-        **_commit(),
-        "plm.host": socket.gethostname(),
-        "plm.pid": str(me.pid),
-        "plm.started": str(me.create_time()),
-        "mlflow.user": me.username(),
-    }
-    if opening["parent"]:
-        tags["mlflow.parentRunId"] = opening["parent"]
-    run = client.create_run(experiment, start_time=opening["start_time"], tags=tags, run_name=opening["name"])
-    items = [Param(name, str(value)[:6000]) for name, value in _flat(opening["params"])]
-    for start in range(0, len(items), 100):
-        client.log_batch(run.info.run_id, params=items[start : start + 100], synchronous=True)
-    _log_inputs(client, run.info.run_id, opening["inputs"])
-    return run.info.run_id
+    def _sample(self) -> None:
+        if not self.opening.get("system_metrics") or "mlflow" not in sys.modules:
+            return
+        self.monitor = self.monitor or Monitor(self.opening["start_time"])
+        if points := self.monitor.points():
+            self.keep({"kind": "metrics", "points": points})
 
 
-def _log_inputs(client: "MlflowClient", run: str, inputs: Mapping[str, str]) -> None:
-    from mlflow.entities import Dataset, DatasetInput, InputTag
+class Monitor:
+    """Samples CPU, memory, disk, network and GPU with MLflow's own monitors, which would send by themselves."""
 
-    datasets = [
-        DatasetInput(
-            # MLflow cuts no digest and refuses one of more than 36 characters.
-            Dataset(path, digest[:36], "local", json.dumps({"uri": path}), profile=json.dumps({"sha256": digest})),
-            tags=[InputTag("mlflow.data.context", "input"), InputTag("sha256", digest)],
-        )
-        for path, digest in inputs.items()
-    ]
-    if datasets:
-        client.log_inputs(run, datasets)
+    def __init__(self, start_time: int) -> None:
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
+        self.samples = SystemMetricsMonitor("")
+        self.begin_ms, self.begin, self.due = start_time, time.monotonic(), 0.0
 
-def _log_tags(client: "MlflowClient", run: str, tags: Mapping[str, str]) -> None:
-    from mlflow.entities import RunTag
-
-    items = [RunTag(name, value) for name, value in tags.items()]
-    for start in range(0, len(items), 100):
-        client.log_batch(run, tags=items[start : start + 100], synchronous=True)
-
-
-def _monitor(run: str) -> "SystemMetricsMonitor":
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    monitor = SystemMetricsMonitor(run, sampling_interval=SYSTEM_METRICS_S[0])
-    monitor.start()
-    return monitor
+    def points(self) -> list[tuple[str, float, int, int]]:
+        """The sample that is due, if one is; its step is the run's age in seconds, which no interruption repeats."""
+        now, (shortest, longest) = time.monotonic(), SYSTEM_METRICS_S
+        if now < self.due:
+            return []
+        self.due = now + min(longest, max(shortest, (now - self.begin) / 20))
+        self.samples.collect_metrics()
+        when = time.time_ns() // 1_000_000
+        values = self.samples.aggregate_metrics()
+        for each in self.samples.monitors:
+            each.clear_metrics()
+        return [(f"system/{name}", value, when, (when - self.begin_ms) // 1000) for name, value in values.items()]
 
 
-def _commit() -> dict[str, str]:
-    """The commit, and whether code or parameters differ from it; what the pipeline writes does not count."""
+class Pipe:
+    """The messages on stdin, whose end is the end of the writer."""
+
+    def __init__(self) -> None:
+        self.ended: float | None = None
+        """When the pipe ended, on the monotonic clock."""
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """What has arrived; waits a second when nothing has, and not at all when the pipe has ended."""
+        if self.ended is not None or not select.select([0], [], [], 1.0)[0]:
+            return []
+        received = os.read(0, 1 << 16)
+        if not received:
+            self.ended = time.monotonic()
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        return [message for line in lines if (message := parsed(line)) is not None]
+
+
+def send_leftovers(but: Path | None = None) -> bool:
+    """Send the journals whose stage and recorder are gone, and close their runs; False when MLflow went away."""
+    try:
+        store = None
+        for journal in waiting(but):
+            store = store or connect()
+            sender = Sender(journal, *store)
+            try:
+                sender.send()
+                sender.close()
+            except _failures() as error:  # one that cannot be sent must not keep the others
+                if not isinstance(error, NotYetError) and not refuses(error):
+                    raise
+    except _failures():
+        return False
+    return True
+
+
+def _origin() -> dict[str, str]:
+    """The host, the commit, and whether code or parameters differ from it; what the pipeline writes does not count."""
+    host = socket.gethostname()
     changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts"]
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
         dirty = subprocess.run(changed, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return {"git.dirty": "unknown"}
-    return {"mlflow.source.git.commit": commit.strip(), "git.dirty": str(bool(dirty)).lower()}
+        return {"plm.host": host, "git.dirty": "unknown"}
+    return {"plm.host": host, "mlflow.source.git.commit": commit.strip(), "git.dirty": str(bool(dirty)).lower()}
 
 
-def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+def _failures() -> tuple[type[Exception], ...]:
+    """What MLflow being away, or set up wrongly, raises."""
+    from mlflow import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return (MlflowException, SQLAlchemyError, OSError, ImportError, BadInput, NotYetError)
 
 
-def _serve(recorder: Recorder, lines: Iterator[bytes | None]) -> str:
-    """Handle messages until the farewell or the end of the pipe; returns the status to close the run with."""
-    due = time.monotonic() + FLUSH_S
-    for line in lines:
-        if line is not None:
-            message = json.loads(line)
-            if message["kind"] == "end":
-                return message["status"]
-            recorder.handle(message)
-        if time.monotonic() >= due or len(recorder.points) >= FLUSH_POINTS:
-            recorder.flush()
-            due = time.monotonic() + FLUSH_S
-    return "KILLED"
-
-
-def _lines(descriptor: int) -> Iterator[bytes | None]:
-    """The lines that arrive, and None about once a second when none does."""
-    rest = b""
-    while True:
-        if not select.select([descriptor], [], [], 1.0)[0]:
-            yield None
-            continue
-        received = os.read(descriptor, 1 << 16)
-        if not received:
-            return
-        *whole, rest = (rest + received).split(b"\n")
-        yield from whole
+def _warn(what: str) -> None:
+    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
 def _report(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
-    """The last word of a recorder that fails: one line instead of a traceback."""
-    reason = " ".join(str(error).split())[:300]
-    print(
-        f"warning: MLflow: {kind.__name__}: {reason}; the rest of this run is not recorded, its work goes on",
-        file=sys.stderr,
-        flush=True,
-    )
+    """The last word of a recorder that fails in a way not foreseen: one line instead of a traceback."""
+    _warn(f"{one_line(error)}; the run is not recorded any more, its work goes on")
+
+
+def _opened(pipe: Pipe) -> Recorder | None:
+    """The recorder of a journal of its own, opened by the first messages of the pipe; None when none comes."""
+    messages: list[dict[str, Any]] = []
+    while not messages and pipe.ended is None:
+        messages = pipe.read()
+    if not messages:
+        return None
+    try:
+        journal = Journal.new(messages[0]["name"])
+    except OSError:
+        descriptor, name = tempfile.mkstemp()
+        Path(name).unlink()
+        journal = Journal(path_of(f"none-{time.time_ns()}"), descriptor, torn=False)
+    recorder = Recorder(journal)
+    recorder.opening = messages[0]
+    for message in messages:
+        recorder.keep(message)
+    return recorder
 
 
 def main() -> None:
-    """Record one run from stdin."""
+    """Record one run, then send what was left of others."""
     sys.excepthook = _report
     # Whoever ends the stage's processes means the stage; this one ends with the pipe, after closing the run.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    lines = _lines(0)
-    opening = next((line for line in lines if line is not None), None)
-    if opening is None:
+    if sys.argv[1:] == ["--leftovers"]:
+        send_leftovers()
         return
-    recorder = Recorder(json.loads(opening))
-    print(recorder.run, flush=True)
-    recorder.end(_serve(recorder, lines))
+    pipe, recorder = Pipe(), None
+    if sys.argv[1:]:
+        journal = Journal(Path(sys.argv[1]), int(sys.argv[2]), torn=False)
+        if journal.lock(wait=True):  # False: an old recorder of the same training has just sent it all
+            recorder = Recorder(journal)
+    else:
+        recorder = _opened(pipe)
+    if recorder is not None:
+        recorder.keep({"kind": "tags", "tags": _origin()})
+        recorder.record(pipe)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import BadInput, digest
 from plm_core.files import atomic_text, sha256_path
 from tasks.seam import params
 from tasks.seam.guard import Guard
@@ -40,11 +40,16 @@ class Stage:
 
 @contextlib.contextmanager
 def stage(
-    name: str, sections: Sequence[str], inputs: Sequence[Path], metrics_file: Path | None = None
+    name: str,
+    sections: Sequence[str],
+    inputs: Sequence[Path],
+    metrics_file: Path | None = None,
+    training: bool = False,
 ) -> Iterator[Stage]:
     """Run the block as a stage: guarded, tracked, and with ``metrics_file`` written when it ends well.
 
-    ``sections`` are the dotted sections of ``params.yaml`` that the result depends on.
+    ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. A ``training`` that was
+    interrupted goes on in its MLflow run, as it does from its snapshot.
 
     Raises:
         BadInput: an input is missing, or something the result depends on was edited while the block ran.
@@ -55,7 +60,8 @@ def stage(
     guard = Guard(sections, inputs)
     digests = {path.as_posix(): sha256_path(path) for path in inputs}
     values = {section: params.read(section) for section in sections}
-    with tracked(name, values, digests) as tracker:
+    same = digest(name, values, digests, guard.code) if training else None
+    with tracked(name, values, digests, same) as tracker:
         running = Stage(name, tracker, guard, digests)
         yield running
         tracker.summary(running.metrics)

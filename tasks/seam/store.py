@@ -1,14 +1,11 @@
-"""Where MLflow keeps runs: the store, its experiment, and what a crash left there. Used by the recorder."""
+"""Where MLflow keeps runs: the store and its experiment. Used by the recorder."""
 
 import contextlib
 import fcntl
 import os
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from tasks.seam import params
 
@@ -67,24 +64,3 @@ def _experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str
         found = client.get_experiment_by_name(name)  # another stage was faster
     assert found is not None
     return found.experiment_id
-
-
-def reap(client: "MlflowClient", experiment: str) -> list[str]:
-    """Mark as KILLED the runs whose recorder died on this host without ending them; returns their ids."""
-    query = f"attributes.status = 'RUNNING' and tags.`plm.host` = '{socket.gethostname()}'"
-    stale = [run for run in client.search_runs([experiment], query) if not _alive(run.data.tags)]
-    for run in stale:
-        client.set_terminated(run.info.run_id, "KILLED")
-    return [run.info.run_id for run in stale]
-
-
-def _alive(tags: Mapping[str, str]) -> bool:
-    try:
-        process = psutil.Process(int(tags["plm.pid"]))
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        started = process.create_time()
-    except psutil.NoSuchProcess:
-        return False
-    # A number may be given to a new process; the clock that the start is computed from may be adjusted.
-    return abs(started - float(tags["plm.started"])) < 5

@@ -9,7 +9,8 @@ import time
 import mlflow
 import pytest
 
-from flows.tracking import pipeline_run
+from flows import pipeline
+from flows.tracking import pipeline_run, send_leftovers
 
 PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
 
@@ -51,12 +52,59 @@ def test_a_flow_that_is_killed_leaves_no_run_that_pretends_to_be_running(root):
     assert runs(root)[run].info.status == "KILLED"
 
 
-def test_with_mlflow_off_or_down_the_block_runs_without_a_parent(root, monkeypatch, capfd):
+STAGE = """
+from tasks.seam.tracking import tracked
+with tracked("stage", {}, {}) as t:
+    t.log({"loss": 0.5}, 1)
+"""
+
+
+def test_the_runs_of_an_outage_are_made_later_the_parent_first(root, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with pipeline_run(root) as run:
-        assert run is None
-    assert capfd.readouterr().err.startswith("warning: MLflow: MlflowException: API request to http://127.0.0.1:9")
+    with pipeline_run(root) as parent:
+        assert parent.startswith("journal:")
+        monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
+        subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True)
+    out = capfd.readouterr().err
+    assert out.count("warning: MLflow: MlflowException: API request to http://127.0.0.1:9") == out.count("\n")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    send_leftovers(root)
+    assert capfd.readouterr().err == ""
+    found = {run.info.run_name: run for run in runs(root).values()}
+    assert {name: run.info.status for name, run in found.items()} == {"pipeline": "FINISHED", "stage": "FINISHED"}
+    assert found["stage"].data.tags["mlflow.parentRunId"] == found["pipeline"].info.run_id
+    assert not list((root / "artifacts/journals").iterdir())
+
+
+@pytest.mark.slow
+def test_what_an_outage_left_is_sent_when_all_is_up_to_date(toy, monkeypatch):
+    root = toy("stages:\n  s: {cmd: 'cp params.yaml out.txt', outs: [out.txt]}\n", params_yaml=PARAMS)
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], cwd=root, check=True)
+    dead = os.environ | {"PLM_TRACKING": "on", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True, env=dead)
+    monkeypatch.setenv("PLM_TRACKING", "on")
+    assert [stage.outcome for stage in pipeline.run(root).stages] == ["up to date"]
+    assert [run.info.status for run in runs(root).values()] == ["FINISHED"]
+
+
+@pytest.mark.slow
+def test_a_stage_waits_for_the_run_of_its_parent(root, monkeypatch):
+    """MLflow is back, and the pipeline's own recorder has not noticed yet."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pipeline_run(root) as parent:
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")
+        monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
+        done = subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True, capture_output=True, text=True)
+        assert "NotYetError" in done.stderr
+        assert runs(root) == {}
+    send_leftovers(root)
+    found = {run.info.run_name: run for run in runs(root).values()}
+    assert found["stage"].data.tags["mlflow.parentRunId"] == found["pipeline"].info.run_id
+
+
+def test_with_mlflow_off_the_block_runs_without_a_parent(root, monkeypatch, capfd):
     monkeypatch.setenv("PLM_TRACKING", "off")
     with pipeline_run(root) as run:
         assert run is None
     assert capfd.readouterr().err == ""
+    assert not (root / "artifacts").exists()

@@ -1,7 +1,16 @@
-"""The whole graph, run once by a real `dvc repro` in a small copy of the project, and copies of the result."""
+"""The graph run once by a real `dvc repro` in a small copy of the project, copies of the result, stores of MLflow."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
 
 import pytest
+from mlflows import Server
 from projects import Project, source, write_data
+
+PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +31,45 @@ def built(tmp_path_factory, documents):
 def small(built, tmp_path):
     """A copy of the built project, to be changed at will."""
     return built.copied(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory):
+    """A store whose tables exist: making them takes seconds."""
+    folder = tmp_path_factory.mktemp("template")
+    (folder / "params.yaml").write_text(PARAMS)
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    body = "from tasks.seam.store import connect; connect()"
+    subprocess.run([sys.executable, "-c", body], cwd=folder, env=environment, check=True, capture_output=True)
+    return folder / "artifacts/mlflow/mlflow.db"
+
+
+@pytest.fixture
+def folder(fresh, database):
+    """A repository's folder with an empty store."""
+    (fresh / "artifacts/mlflow").mkdir(parents=True)
+    shutil.copy(database, fresh / "artifacts/mlflow/mlflow.db")
+    with sqlite3.connect(fresh / "artifacts/mlflow/mlflow.db") as copy:
+        copy.execute("delete from experiment_tags")
+        copy.execute("delete from experiments where name = 'plm'")
+    return fresh
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """A repository's folder without a store, and a clean environment."""
+    for name in ("MLFLOW_TRACKING_URI", "PLM_TRACKING", "PLM_PARENT_RUN_ID", "PLM_STAGE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    return tmp_path
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A real MLflow server, running."""
+    server = Server(tmp_path / "server")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()

@@ -40,8 +40,8 @@ def interrupted(built, tmp_path_factory):
 
 def test_a_tracking_server_that_is_not_there_costs_a_warning_and_no_byte(built, small):
     _, err = small.run("tasks.pretrain", "gpt", PLM_TRACKING="on", MLFLOW_TRACKING_URI="http://127.0.0.1:1")
-    assert err.startswith("warning: MLflow: ")
-    assert err.count("\n") == 1
+    assert all(line.startswith("warning: MLflow: ") for line in err.splitlines())
+    assert 1 <= err.count("\n") <= 2, "when it is noticed, if the stage goes on for long, and at the end"
     assert len(results(built)) == 6
     assert results(small) == results(built)
     assert small.files() == built.files()

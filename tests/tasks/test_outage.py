@@ -1,0 +1,249 @@
+"""MLflow may die, and a training too: afterwards MLflow has every point once, and every run how it ended.
+
+Real trainings, a real `mlflow server`, real signals.
+"""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+
+import mlflow
+import pytest
+from mlflows import RECORDER, client_of, journals, points_of, runs_of, stage, start, status_of, wait_until
+from projects import finish
+
+DEAD = "http://127.0.0.1:9"
+LONG = {
+    "pretrain__gpt__training__steps": 600,
+    "pretrain__gpt__training__valid_every": 100,
+    "pretrain__gpt__training__snapshot_every": 20,
+}
+
+
+def curve(project):
+    """The points that the training itself has written down."""
+    lines = (project.root / "artifacts/curves/gpt.csv").read_text().splitlines()[1:]
+    return [(int(step), float(loss)) for step, loss, _ in (line.split(",") for line in lines)]
+
+
+def leftovers(folder, **env):
+    done = subprocess.run([*RECORDER, "--leftovers"], cwd=folder, env=os.environ | env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+def lines_of(path):
+    return path.read_bytes().count(b"\n")
+
+
+def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every_point_once(small, server):
+    small.change(**LONG)
+    client = mlflow.MlflowClient(server.address)
+    training = small.start("tasks.pretrain", "gpt", PLM_TRACKING="on", MLFLOW_TRACKING_URI=server.address)
+    wait_until(lambda: runs_of(client) and "loss" in runs_of(client)[0].data.metrics)
+    server.kill()
+    (journal,) = journals(small.root)
+    before = lines_of(journal)
+    wait_until(lambda: lines_of(journal) > before + 10, seconds=30)
+    assert training.poll() is None
+    training.send_signal(signal.SIGSTOP)  # the server takes longer to start than the rest of the training
+    server.start()
+    seen = len(points_of(client, runs_of(client)[0]))
+    training.send_signal(signal.SIGCONT)
+    _, err = finish(training)
+    (run,) = runs_of(client)
+    assert points_of(client, run) == curve(small)
+    assert 0 < seen < len(curve(small))
+    assert run.info.status == "FINISHED"
+    assert not list((small.root / "artifacts/journals").iterdir())
+    assert all(line.startswith(("warning: MLflow: ", "MLflow answers again")) for line in err.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("number", "uri", "status"),
+    [
+        (signal.SIGKILL, None, "KILLED"),
+        pytest.param(signal.SIGTERM, None, "KILLED", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, DEAD, None, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, DEAD, None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number, uri, status):
+    small.change(**LONG)
+    env = {"PLM_TRACKING": "on"} | ({"MLFLOW_TRACKING_URI": uri} if uri else {})
+    client = client_of(small.root)
+    first = small.start("tasks.pretrain", "gpt", **env)
+    small.snapshot(first)
+    time.sleep(0.3)  # some steps after the snapshot too
+    first.send_signal(number)
+    first.communicate()
+    assert first.returncode in (-signal.SIGKILL, 75)
+    (journal,) = journals(small.root)
+    assert sum('"loss"' in line for line in journal.read_text().splitlines()) < len(range(0, 600, 2))
+    if status:
+        wait_until(lambda: status_of(client) == {"pretrain-gpt": status})
+    small.run("tasks.pretrain", "gpt", **env)
+    if uri:
+        assert journals(small.root) == [journal]
+        leftovers(small.root)
+    (run,) = runs_of(client)
+    assert points_of(client, run) == curve(small)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["pretrain.gpt.training.steps"] == "600"
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
+    assert len(run.inputs.dataset_inputs) == 2
+    assert not list((small.root / "artifacts/journals").iterdir())
+
+
+def test_a_run_of_an_outage_is_made_later_as_it_was(folder):
+    body = """
+with tracked("down", {"lr": 0.1}, {"data": "f" * 64}) as t:
+    t.log({"loss": 0.5}, 1)
+    t.checkpoint(Path("artifacts/models/gpt"), "d" * 64, {"bits_per_byte": 2.5})
+    t.outputs({"out": "e" * 64})
+    time.sleep(0.2)
+    raise ValueError("its own fault")
+"""
+    before = time.time_ns() // 1_000_000
+    done = stage(folder, body, MLFLOW_TRACKING_URI=DEAD, PLM_PARENT_RUN_ID="a" * 32)
+    after = time.time_ns() // 1_000_000
+    (journal,) = journals(folder)
+    assert f"{journal.relative_to(folder)} keeps this run: the next stage or `plm run` sends it" in done.stderr
+    assert stage(folder, "with tracked('next', {}, {}):\n    pass").stderr == ""
+    client = client_of(folder)
+    assert status_of(client) == {"down": "FAILED", "next": "FINISHED"}
+    (run,) = [run for run in runs_of(client) if run.info.run_name == "down"]
+    assert before <= run.info.start_time <= run.info.end_time - 200 <= after - 200
+    assert (run.data.params, points_of(client, run)) == ({"lr": "0.1"}, [(1, 0.5)])
+    assert (run.data.tags["output.out"], run.data.tags["mlflow.parentRunId"]) == ("e" * 64, "a" * 32)
+    assert run.data.tags["plm.host"] == socket.gethostname()
+    assert [model.name for model in client.search_logged_models([run.info.experiment_id])] == ["gpt"]
+    assert journals(folder) == []
+
+
+@pytest.mark.slow
+def test_a_journal_that_is_sent_twice_is_one_run_without_a_double_point(folder):
+    body = "with tracked('twice', {'a': 1}, {'data': 'f' * 64}) as t:\n"
+    body += "    for step in range(1500):\n        t.log({'loss': step / 7}, step)\n"
+    body += "    t.checkpoint(Path('gpt'), 'd' * 64, {'bits_per_byte': 2.5})"
+    stage(folder, body, MLFLOW_TRACKING_URI=DEAD)
+    (journal,) = journals(folder)
+    content = journal.read_bytes()
+    for whole in (content[: len(content) // 2], content):
+        journal.write_bytes(whole)  # as after a crash that came before what was acknowledged was written down
+        leftovers(folder)
+    client = client_of(folder)
+    (run,) = runs_of(client)
+    assert points_of(client, run) == [(step, step / 7) for step in range(1500)]
+    assert run.info.status == "FINISHED"
+    assert len(run.outputs.model_outputs) == len(run.inputs.dataset_inputs) == 1
+
+
+def test_a_journal_that_mlflow_refuses_does_not_keep_the_others(folder):
+    """Its run was deleted by a user."""
+    body = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'loss': 0.5}}, 0)\n    t.outputs({{'out': 'e'}})\n"
+    gone = start(folder, body.format("deleted") + "    time.sleep(300)")
+    client = client_of(folder)
+    wait_until(lambda: runs_of(client) and "loss" in runs_of(client)[0].data.metrics)
+    (run,) = runs_of(client)
+    client.delete_run(run.info.run_id)
+    gone.kill()
+    gone.communicate()
+    assert stage(folder, body.format("next")).stderr.count("\n") <= 1
+    wait_until(lambda: journals(folder) == [])
+    assert status_of(client) == {"next": "FINISHED"}
+
+
+def test_a_server_that_never_answers_holds_nothing_up_and_loses_nothing(folder):
+    """More than any pipe holds."""
+    body = """
+with tracked("silent", {}, {}) as t:
+    for step in range(30_000):
+        t.log({"loss": 0.5, "metric_with_a_longer_name": 1.0}, step)
+    assert t._recorder.poll() is None
+"""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        done = stage(folder, body, MLFLOW_TRACKING_URI=uri, MLFLOW_HTTP_REQUEST_TIMEOUT="2")
+    assert done.returncode == 0
+    assert done.stderr.count("\n") <= 2
+    (journal,) = journals(folder)
+    messages = [json.loads(line) for line in journal.read_text().splitlines()]
+    steps = [m["points"][0][3] for m in messages if m["kind"] == "metrics" and m["points"][0][0] == "loss"]
+    assert steps == list(range(30_000))
+    assert messages[-1]["kind"] == "end"
+
+
+FULL_DISK = """
+with tracked("full", {}, {}) as t:
+    t.log({"loss": 0.5}, 0)
+    most = os.fstat(t._journal.descriptor).st_size + 99
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    for step in range(1, 100):
+        t.log({"loss": 0.5}, step)
+print("written")
+"""
+NO_FOLDER = "Path('artifacts/journals').write_text('a file')\n" + FULL_DISK.replace(
+    "os.fstat(t._journal.descriptor).st_size", "0"
+)
+
+
+@pytest.mark.parametrize(("body", "says"), [(FULL_DISK, "No space left"), (NO_FOLDER, "File exists")])
+def test_a_disk_without_room_for_the_journal_costs_one_warning_and_no_point(folder, body, says):
+    done = stage(folder, body)
+    assert (done.returncode, done.stdout) == (0, "written\n")
+    assert done.stderr.startswith("warning: MLflow: ")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    client = client_of(folder)
+    (run,) = runs_of(client)
+    assert points_of(client, run) == [(step, 0.5) for step in range(100)]
+    assert run.info.status == "FINISHED"
+    assert not (folder / "artifacts/journals").is_dir() or journals(folder) == []
+
+
+def test_a_recorder_that_is_killed_leaves_the_run_to_the_next_one(folder):
+    body = """
+with tracked("first", {}, {}) as t:
+    t.log({"loss": 0.5}, 0)
+    t._recorder.kill()
+    t.log({"loss": 0.25}, 1)
+"""
+    done = stage(folder, body)
+    assert done.returncode == 0
+    assert "the recorder was killed by signal 9; artifacts/journals/" in done.stderr
+    leftovers(folder)
+    client = client_of(folder)
+    (run,) = runs_of(client)
+    assert (run.info.status, points_of(client, run)) == ("FINISHED", [(0, 0.5), (1, 0.25)])
+
+
+def test_a_database_that_was_deleted_gets_the_run_from_the_beginning(folder, database):
+    process = start(
+        folder,
+        """
+with tracked("moved", {"a": 1}, {}) as t:
+    t.log({"loss": 0.5}, 0)
+    while not Path("go").exists():
+        time.sleep(0.1)
+    t.log({"loss": 0.25}, 1)
+""",
+    )
+    client = client_of(folder)
+    wait_until(lambda: runs_of(client) and "loss" in runs_of(client)[0].data.metrics)
+    run = runs_of(client)[0].info.run_id
+    for table in ("metrics", "latest_metrics", "params", "tags", "runs"):
+        with sqlite3.connect(folder / "artifacts/mlflow/mlflow.db") as store:
+            store.execute(f"delete from {table} where run_uuid = ?", (run,))
+    (folder / "go").touch()
+    process.communicate(timeout=120)
+    (made,) = runs_of(client)
+    assert made.info.run_id != run
+    assert (made.info.status, points_of(client, made)) == ("FINISHED", [(0, 0.5), (1, 0.25)])
+    assert made.data.params == {"a": "1"}
