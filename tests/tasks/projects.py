@@ -99,12 +99,12 @@ class Project:
         return lines[0]
 
     def files(self, below="artifacts"):
-        """The bytes of every file below a folder, snapshots left out."""
+        """The bytes of every file below a folder, snapshots and what torch compiled left out."""
         found = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
         return {
             path.relative_to(self.root).as_posix(): path.read_bytes()
             for path in found
-            if "snapshots" not in path.parts and "mlflow" not in path.parts
+            if not {"snapshots", "mlflow", "compiled"} & set(path.parts)
         }
 
     def metrics(self, name):
