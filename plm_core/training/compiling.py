@@ -26,7 +26,7 @@ def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
     # The same flag again: this time the compiler takes note of it too. Without, two threads add up in either order.
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     if reason := _obstacle(device):
-        warnings.warn(f"training.compile: this machine cannot compile, training goes on without: {reason}", stacklevel=2)
+        warnings.warn(f"training.compile: not compiled, for this machine cannot: {reason}", stacklevel=2)
         return loss_of
     # A graph whose shapes are symbols would be laid out for the batch that it saw first.
     graph = torch.compile(loss_of, dynamic=False, fullgraph=True)

@@ -16,10 +16,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from torch.nn import functional as F
@@ -36,7 +35,7 @@ from plm_core.objectives.permutation import Permutation, PermutationBatch
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
 from plm_core.training.device import Device, prepare
-from plm_core.training.loop import LoopConfig, Report, train
+from plm_core.training.loop import LoopConfig, train
 from plm_core.training.optimizer import OptimizerConfig, learning_rate_at, make_optimizer, set_learning_rate
 from plm_core.training.snapshot import Snapshots
 
@@ -112,20 +111,19 @@ def same_model(paper: str, ours: Any) -> Any:
     return theirs
 
 
-def ours(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, device: Device, folder: Path) -> Iterator[Report]:
-    """The project's loop; its reports hold the seconds of a turn."""
-    return train(model, OBJECTIVES[paper].loss, batch_at, lambda _: 1.0, loop, device, Snapshots(folder))
+def ours(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, device: Device, folder: Path) -> Iterator[float]:
+    """The project's loop: the mean losses of its reports."""
+    reports = train(model, OBJECTIVES[paper].loss, batch_at, lambda _: 1.0, loop, device, Snapshots(folder))
+    return (report.loss for report in reports)
 
 
-def peer(
-    paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, bfloat16: bool
-) -> Iterator[tuple[float, float, int]]:
-    """The peer's turns, of ``report_every`` steps each: seconds, mean loss, positions."""
+def peer(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, bfloat16: bool) -> Iterator[float]:
+    """The peer's turns, of ``report_every`` steps each: their mean losses."""
     arguments = PEERS[paper][2]
     optimizer = make_optimizer(model, loop.optimizer)
     model.train()
     for begin in range(0, loop.steps, loop.report_every):
-        start, losses, positions = perf_counter(), [], 0
+        losses = []
         for step in range(begin, begin + loop.report_every):
             batch = batch_at(step)
             with torch.autocast("cpu", dtype=torch.bfloat16) if bfloat16 else nullcontext():
@@ -136,8 +134,7 @@ def peer(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             losses.append(loss.detach())
-            positions += batch.inputs.numel()
-        yield perf_counter() - start, float(torch.stack(losses).mean()), positions
+        yield float(torch.stack(losses).mean())
 
 
 def batches_of(paper: str, store: TokenStore, model: Any) -> Batches:
@@ -151,29 +148,29 @@ def new_model(paper: str) -> Any:
     return entry.model(entry.config(vocab_size=VOCABULARY, **SHAPE))
 
 
-def compare(paper: str, store: TokenStore, device: Device, loop: LoopConfig) -> dict[str, Any]:
+def compare(
+    paper: str, store: TokenStore, device: Device, loop: LoopConfig, clock: Callable[[], float]
+) -> dict[str, Any]:
     """Turns of ours and of the peer in both precisions; the row of the file."""
     begun = new_model(paper)
-    rates: dict[str, list[float]] = {"ours": [], "float32": [], "bfloat16": []}
-    curves: dict[str, list[float]] = {name: [] for name in rates}
     batches = batches_of(paper, store, begun)
 
     def batch_at(step: int) -> Batch:
         return batches.at(loop.order_seed, step)
 
-    peers = {
-        name: peer(paper, same_model(paper, begun), batch_at, loop, name == "bfloat16")
-        for name in ("float32", "bfloat16")
-    }
     with tempfile.TemporaryDirectory() as folder:
-        reports = ours(paper, begun, batch_at, loop, device, Path(folder))
-        for report in reports:
-            rates["ours"].append(report.positions / report.seconds)
-            curves["ours"].append(report.loss)
-            for name, turns in peers.items():
-                seconds, loss, positions = next(turns)
-                rates[name].append(positions / seconds)
-                curves[name].append(loss)
+        sides = {
+            "float32": peer(paper, same_model(paper, begun), batch_at, loop, False),
+            "bfloat16": peer(paper, same_model(paper, begun), batch_at, loop, True),
+            "ours": ours(paper, begun, batch_at, loop, device, Path(folder)),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        curves: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(loop.steps // loop.report_every):
+            for name, turns in sides.items():
+                start = clock()
+                curves[name].append(next(turns))
+                rates[name].append(loop.report_every * ROWS * SHAPE["context"] / (clock() - start))
     speed = {name: statistics.median(found[WARM:]) for name, found in rates.items()}
     best = max(("float32", "bfloat16"), key=lambda name: speed[name])
     apart = max(abs(a - b) / b for a, b in zip(curves["ours"], curves["float32"], strict=True))
@@ -205,9 +202,9 @@ def text_store(texts: list[str], folder: Path, valid: list[str] | None = None) -
     return [TokenStore(folder / name) for name in ("train", "valid")]
 
 
-def bench(papers: list[str], turns: int) -> None:
+def bench(papers: list[str], turns: int, busy: bool) -> None:
     """Print the table and write the file."""
-    device = prepare()
+    device = prepare(threads=1 if busy else None)
     loop = LoopConfig(
         seed=1,
         steps=STEPS_A_TURN * (turns + WARM),
@@ -223,12 +220,12 @@ def bench(papers: list[str], turns: int) -> None:
     print(
         f"{device.threads} threads, batch {ROWS} x {SHAPE['context']}, {SHAPE['layers']} layers x {SHAPE['width']}, "
         f"{SHAPE['heads']} heads, vocabulary {VOCABULARY}; tokens/s, medians of {turns} turns of {STEPS_A_TURN} steps "
-        f"after {WARM} that is not counted"
+        f"after {WARM} that is not counted{'; processor time' if busy else ''}"
     )
     print(f"{'':<8}{'ours':>9}{'float32':>10}{'bfloat16':>10}{'ratio':>8}{'bar':>7}")
     with tempfile.TemporaryDirectory() as folder:
         store, _ = text_store(texts, Path(folder))
-        rows = [compare(paper, store, device, loop) for paper in papers]
+        rows = [compare(paper, store, device, loop, process_time if busy else perf_counter) for paper in papers]
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     print(f"\n{OUT}")
@@ -238,6 +235,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Training beside transformers.")
     parser.add_argument("papers", nargs="*", default=list(OBJECTIVES))
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--busy", action="store_true", help="one thread, processor time: for a machine that is shared")
     given = parser.parse_args()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path("artifacts/compiled").resolve()))
-    bench(given.papers, given.turns)
+    bench(given.papers, given.turns, given.busy)
