@@ -137,9 +137,11 @@ def fit(
         pretrained.model, LAYOUTS[pretrained.config.objective], len(task.labels), config.dropout
     ).to(device.device)
 
+    most = pretrained.model.config.context if loop.compile else None
+
     def batch_at(step: int) -> Batch:
         chosen = items_at(loop.order_seed, step, loop.batch, len(train_set.encoded))
-        return collate([train_set.encoded[i] for i in chosen])
+        return collate([train_set.encoded[i] for i in chosen], most)
 
     def validate(model: nn.Module) -> float:
         return predict(model, valid_set.encoded, loop.batch, device.device)[1]

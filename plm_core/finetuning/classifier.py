@@ -16,6 +16,9 @@ from plm_core.finetuning.layouts import Layout
 from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.text.special import PAD
 
+SHORTEST = 32
+"""The smallest length that rows are padded to where lengths shall be few."""
+
 
 class Row(NamedTuple):
     """An example as the model reads it."""
@@ -62,9 +65,15 @@ def classification_loss(model: nn.Module, batch: Batch, carry: Carry | None = No
     return Loss(F.cross_entropy(model(batch).float(), batch.targets, reduction="sum"), batch.count)
 
 
-def collate(rows: Sequence[Row]) -> ExampleBatch:
-    """Rows as one batch, padded to the longest."""
+def collate(rows: Sequence[Row], most: int | None = None) -> ExampleBatch:
+    """Rows as one batch, padded to the longest.
+
+    With ``most``, the largest length there is, to the next of the lengths 32, 64, 128, ... ``most``: a compiled model
+    is another one for every length.
+    """
     longest = max(len(row.ids) for row in rows)
+    if most is not None:
+        longest = min(most, max(SHORTEST, 1 << (longest - 1).bit_length()))
     inputs = torch.tensor([row.ids + [PAD] * (longest - len(row.ids)) for row in rows])
     segments = torch.tensor([row.segments + [0] * (longest - len(row.ids)) for row in rows])
     lengths = torch.tensor([len(row.ids) for row in rows])

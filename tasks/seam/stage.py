@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from plm_core.config import BadInput, digest
 from plm_core.files import atomic_text, sha256_path
-from tasks.seam import params
+from tasks.seam import params, paths
 from tasks.seam.guard import Guard
 from tasks.seam.tracking import INTERRUPTED, Tracker, tracked
 
@@ -78,7 +79,11 @@ def write_metrics(path: Path, metrics: Mapping[str, float | int]) -> None:
 
 
 def main(run: Callable[[], None]) -> None:
-    """Run a stage as a process: its one-line error and its exit status are the contract with whoever started it."""
+    """Run a stage as a process: its one-line error and its exit status are the contract with whoever started it.
+
+    What torch compiles is kept below ``artifacts/`` from one process to the next, unless the environment says where.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
     try:
         run()
     except BadInput as error:

@@ -53,12 +53,14 @@ def _points(report: Report) -> dict[str, float]:
     }
     if report.valid_loss is not None:
         points["valid_loss"] = report.valid_loss
-    if report.seconds:
-        points["predictions_per_second"] = report.predictions / report.seconds
+    if report.tokens_per_second is not None:
+        points["tokens_per_second"] = report.tokens_per_second
     return points
 
 
 def _note(report: Report, seen: list[Report]) -> str:
     best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
     note = f"loss {report.loss:.3f}" + ("" if best is None else f", best valid {best:.3f}")
-    return note + (f", {report.predictions / report.seconds:,.0f}/s" if report.seconds else ", resumed")
+    if report.seconds == 0.0:
+        return f"{note}, resumed"
+    return note if report.tokens_per_second is None else f"{note}, {report.tokens_per_second:,.0f} tokens/s"

@@ -99,12 +99,12 @@ class Project:
         return lines[0]
 
     def files(self, below="artifacts"):
-        """The bytes of every file below a folder, without snapshots and what is kept for MLflow."""
+        """The bytes of every file below a folder, but for snapshots, what torch compiled and what is kept for MLflow."""
         found = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
         return {
             path.relative_to(self.root).as_posix(): path.read_bytes()
             for path in found
-            if not {"snapshots", "mlflow", "journals"} & set(path.parts)
+            if not {"snapshots", "mlflow", "journals", "compiled"} & set(path.parts)
         }
 
     def metrics(self, name):

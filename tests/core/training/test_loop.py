@@ -110,6 +110,44 @@ def test_validation_sees_the_model_in_evaluation_mode_and_training_goes_on_in_tr
     assert modes == [False] * 5
 
 
+def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshots_nor_the_first_steps(
+    start, monkeypatch
+):
+    """On a clock that batches, validation and snapshots move forward, and nothing else."""
+    now = [0.0]
+    monkeypatch.setattr("plm_core.training.loop.perf_counter", lambda: now[0])
+
+    def slow(step):
+        now[0] += 1000.0 if step == 0 else 0.25  # the first step compiles
+        return batch_at(step)
+
+    def validate(_):
+        now[0] += 70.0
+        return 1.0
+
+    def save(self, *_):
+        now[0] += 300.0
+
+    monkeypatch.setattr("plm_core.training.snapshot.Snapshots.save", save)
+    config = replace(CONFIG, steps=7, report_every=2, valid_every=4, snapshot_every=2, accumulation=2)
+    _, reports = start(config, batch_at=slow, validate=validate)
+    reports = list(reports)
+    assert [r.positions for r in reports] == [2 * 8 * 11] * 3 + [8 * 11]
+    assert [r.seconds for r in reports] == [1000.25, 0.5, 0.5, 0.25]
+    assert [r.first for r in reports] == [True, False, False, False]
+    assert [r.tokens_per_second for r in reports] == [None, *[8 * 11 / 0.25] * 3]
+
+
+def test_neither_a_restored_report_nor_the_first_after_it_has_a_speed(start):
+    _, reports = start()
+    for _ in range(3):
+        next(reports)
+    reports.close()
+    resumed = list(start()[1])
+    assert [r.tokens_per_second is None for r in resumed] == [True] * 4 + [False] * 9
+    assert [r.first for r in resumed] == [False] * 3 + [True] + [False] * 9
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(start):
     optimizer = OptimizerConfig(learning_rate=1e200, warmup_steps=0)
     _, reports = start(replace(CONFIG, optimizer=optimizer, report_every=1, valid_every=6, snapshot_every=4))

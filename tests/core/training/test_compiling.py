@@ -1,0 +1,151 @@
+"""A compiled loss is the same mathematics, the same bytes from run to run, and one graph for a whole training."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from folds import CAUSAL, CONFIG, ROWS, plain, same
+from torch._dynamo.utils import counters
+
+from plm_core.finetuning.classifier import Classifier, Row, classification_loss, collate
+from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.models import MODELS
+from plm_core.objectives import OBJECTIVES
+from plm_core.objectives.causal import causal_batch
+from plm_core.training.compiling import compiled
+
+SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, "dropout": 0.0}
+PAPERS = [
+    ("gpt", "causal", {}, {}),
+    ("gpt", "causal", {"packing": "documents"}, {}),
+    ("bert", "masked", {"next_sentence": True}, {}),
+    ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),
+]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("inductor")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, cache, device):
+    """No graph of a test before, and no file outside the tests' folder."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs():
+    """How many were compiled, but for the one by which it is tried whether this machine can."""
+    return counters["stats"]["unique_graphs"] - 1
+
+
+def gradients(model, loss):
+    loss.nats.backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.mark.parametrize(("architecture", "objective", "parameters", "sizes"), PAPERS)
+def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(
+    store, tokenizer, device, architecture, objective, parameters, sizes
+):
+    torch.manual_seed(3)
+    entry, aim = MODELS[architecture], OBJECTIVES[objective](**parameters)
+    model = entry.model(entry.config(**(SIZES | {"vocab_size": tokenizer.vocab_size} | sizes))).double()
+    names = list(model.state_dict())
+    batches, loss_of = aim.batches(store, model.config, 5), compiled(aim.loss, device.device)
+    plain_carry = carry = None
+    for step in range(4):
+        batch = batches.at(7, step)
+        expected, found = aim.loss(model, batch, plain_carry), loss_of(model, batch, carry)
+        torch.testing.assert_close(found.nats, expected.nats, rtol=1e-9, atol=0)
+        assert found.count == expected.count
+        torch.testing.assert_close(gradients(model, found), gradients(model, expected), rtol=1e-7, atol=1e-9)
+        plain_carry, carry = expected.carry, found.carry
+    assert list(model.state_dict()) == names
+    # A first batch has no memory behind it, and so a graph of its own.
+    assert graphs() == (2 if "memory" in sizes else 1)
+
+
+def test_a_run_compiles_one_graph_whatever_it_validates_on(start):
+    def uneven(model):
+        with torch.no_grad():
+            return sum(float(CAUSAL.loss(model, causal_batch(ROWS[90 : 90 + n])).nats) for n in (4, 3, 2, 1))
+
+    list(start(replace(CONFIG, compile=True, accumulation=2), validate=uneven)[1])
+    assert graphs() == 1
+
+
+def test_an_interrupted_compiled_run_gives_the_bits_of_an_undisturbed_one(start):
+    config = replace(CONFIG, compile=True)
+    finished, reports = start(config, folder="undisturbed")
+    expected = plain(reports)
+    _, reports = start(config)
+    for _ in range(6):
+        next(reports)
+    reports.close()
+    torch._dynamo.reset()
+    model, resumed = start(config, seed=99)
+    assert plain(resumed) == expected
+    assert same(model, finished)
+
+
+def run(*arguments, **env):
+    settings = {"PLM_THREADS": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-W", "default::UserWarning", Path(__file__).with_name("compiled_run.py"), *arguments]
+    return subprocess.run(
+        list(map(str, command)), env=os.environ | settings | env, capture_output=True, text=True, check=True
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_processes_with_two_threads_give_the_same_bytes_with_a_warm_cache_and_after_an_interruption(
+    tmp_path, precision
+):
+    first = run(tmp_path / "a", precision)
+    cold = run(tmp_path / "b", precision, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+    run(tmp_path / "c", precision, 5)
+    resumed = run(tmp_path / "c", precision)
+    assert first.stdout.startswith("2 tokens.weight positions.weight blocks.0.norm_1.weight ")
+    assert first.stdout == cold.stdout == resumed.stdout
+
+
+def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
+    nowhere = {"CXX": str(tmp_path / "g++"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = run(tmp_path / "a", "float32", **nowhere)
+    (line,) = [line for line in done.stderr.splitlines() if "training.compile" in line and "Warning" in line]
+    assert "UserWarning: training.compile: not compiled, for this machine cannot: " in line
+    assert "C++ compiler" in line
+    assert done.stdout.startswith("2 tokens.weight ")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective"), [("gpt", "causal"), ("bert", "masked"), ("xlnet", "permutation")]
+)
+def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, architecture, objective):
+    torch.manual_seed(3)
+    entry, draw = MODELS[architecture], np.random.default_rng(5)
+    backbone = entry.model(entry.config(**(SIZES | {"context": 42}))).double()
+    classifier = Classifier(backbone, LAYOUTS[objective], 3, 0.0).double()
+    loss_of = compiled(classification_loss, device.device)
+    lengths = [7, 13, 31, 32, 33, 41, 42, 40]
+    widths = set()
+    for length in lengths:
+        rows = [Row(draw.integers(7, 37, n).tolist(), [0] * n, int(draw.integers(3))) for n in (5, length, 6)]
+        few, exact = collate(rows, 42), collate(rows)
+        widths.add(few.inputs.shape[1])
+        found, expected = loss_of(classifier, few, None), classification_loss(classifier, exact)
+        torch.testing.assert_close(found.nats, expected.nats, rtol=1e-9, atol=0)
+        torch.testing.assert_close(gradients(classifier, found), gradients(classifier, expected), rtol=1e-7, atol=1e-9)
+    assert widths == {32, 42}
+    assert graphs() == 2
