@@ -99,7 +99,7 @@ class Project:
         return lines[0]
 
     def files(self, below="artifacts"):
-        """The bytes of every file below a folder, but for snapshots, what torch compiled and what is kept for MLflow."""
+        """The bytes of every file below a folder; snapshots, what torch compiled and what is for MLflow left out."""
         found = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
         return {
             path.relative_to(self.root).as_posix(): path.read_bytes()
