@@ -7,6 +7,7 @@ A folder with ``model.safetensors``, ``config.json``, the tokenizer's file and `
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -99,13 +100,13 @@ def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
 
 def save(
     folder: Path,
-    model: nn.Module,
+    weights: Mapping[str, torch.Tensor],
     tokenizer: Tokenizer,
     config: CheckpointConfig,
     extra: dict[str, torch.Tensor] | None = None,
 ) -> str:
-    """Write a checkpoint folder whole or not at all, and return its digest."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    """Write a checkpoint folder of a model's ``state_dict`` whole or not at all, and return its digest."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     with atomic_folder(folder) as temporary:
         save_file(tensors | (extra or {}), temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")

@@ -8,11 +8,11 @@ import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from plm_core import checkpoint
 from plm_core.config import BadInput, digest
@@ -26,13 +26,15 @@ from plm_core.finetuning.layouts import LAYOUTS
 from plm_core.finetuning.table import GlueTask, task_of
 from plm_core.objectives.loss import Batch
 from plm_core.text.views import items_at, stream_seed
+from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, prepare
-from plm_core.training.loop import LoopConfig, Report, best_report, train
+from plm_core.training.loop import Evaluate, best_report, train
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Report
 from tasks.seam import params, paths
 from tasks.seam.evidence import write_rows
 from tasks.seam.stage import Stage, main, stage
-from tasks.seam.training import follow, write_curve
+from tasks.seam.training import follow, listed, write_curve
 
 SPLITS = [paths.CORPUS / f"{name}.parquet" for name in ("train", "valid", "test")]
 SECTIONS = ["finetune.train_examples", "finetune.heldout_examples", "finetune.dropout", "finetune.training"]
@@ -90,7 +92,9 @@ def finetune(name: str, task_name: str) -> None:
     with stage(f"finetune-{key}", SECTIONS, [folder, *SPLITS], metrics_file, training=True) as run:
         device = prepare(threads=1)
         pretrained = checkpoint.load(folder, device.device)
-        snapshots = Snapshots(paths.SNAPSHOTS / digest(config, task_name, run.inputs, run.guard.code)[:16])
+        snapshots = Snapshots(
+            paths.SNAPSHOTS / digest(config, task_name, run.inputs, run.guard.code)[:16], config.training.keep_snapshots
+        )
         outcome = fit(pretrained, task, config, device, snapshots, run)
         evidence, curve = paths.EVIDENCE / name / f"{task_name}.csv", paths.CURVES / f"{key}.csv"
         write_evidence(evidence, task, config, outcome)
@@ -143,11 +147,15 @@ def fit(
         chosen = items_at(loop.order_seed, step, loop.batch, len(train_set.encoded))
         return collate([train_set.encoded[i] for i in chosen], most)
 
-    def validate(model: nn.Module) -> float:
-        return predict(model, valid_set.encoded, loop.batch, device.device)[1]
+    def validate(_: Evaluate) -> float:
+        return predict(classifier, valid_set.encoded, loop.batch, device.device)[1]
 
-    reports = train(classifier, classification_loss, batch_at, validate, loop, device, snapshots)
-    seen = list(reports) if run is None else follow(reports, loop.steps, run, "finetune")
+    def examples(step: int) -> str:
+        chosen = items_at(loop.order_seed, step, loop.batch, len(train_set.encoded))
+        return f"the examples {listed([train_set.examples[i].id for i in chosen])}"
+
+    training = partial(train, classifier, classification_loss, batch_at, validate, loop, device, snapshots)
+    seen = list(training()) if run is None else follow(training, loop.steps, run, "finetune", examples)
     predictions, _ = predict(classifier, test_set.encoded, loop.batch, device.device)
     return Outcome(classifier, seen, train_set, test_set, predictions)
 
@@ -167,7 +175,7 @@ def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded,
         | {"head": {"task": name, "labels": list(task.labels)}}
     )
     head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
-    checkpoint.save(folder, outcome.classifier.backbone, pretrained.tokenizer, config, head)
+    checkpoint.save(folder, outcome.classifier.backbone.state_dict(), pretrained.tokenizer, config, head)
 
 
 def _rows(split: Path, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from plm_core.objectives.loss import Batch, Batches, Loss, Objective
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import stream_seed
+from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
-from plm_core.training.loop import LoopConfig, best_report, train
+from plm_core.training.loop import Evaluate, best_report, train
+from plm_core.training.ranks import join, leave, whole
 from plm_core.training.snapshot import Snapshots
 from tasks.seam import params, paths
+from tasks.seam.launch import launch, ranks_wanted
 from tasks.seam.stage import main, stage
-from tasks.seam.training import follow, write_curve
+from tasks.seam.training import follow, listed, write_curve
 
 SPLITS = ("train", "valid")
 
@@ -70,30 +74,37 @@ def pretrain(name: str) -> None:
     if config.start and not inputs[-1].exists():
         raise BadInput(f"{section}.start.checkpoint: {inputs[-1]} is missing; expected a checkpoint (`plm import`)")
     with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True) as run:
-        device = prepare()
+        device, ranks = prepare(deterministic=loop.deterministic), join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
         model = new_model(config, tokenizer, section).to(device.device)
         stores = [TokenStore(paths.TOKENS / split) for split in SPLITS]
         train_set, valid_set = (_batches(store, objective, model, tokenizer, loop.batch, section) for store in stores)
-        if packing := train_set.metrics():
+        if (packing := train_set.metrics()) and ranks.first:
             print(_said_of_packing(packing), flush=True)
         held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
 
         def batch_at(step: int) -> Batch:
             return train_set.at(loop.order_seed, step)
 
-        @torch.no_grad()
-        def validate(candidate: nn.Module) -> float:
+        def validate(evaluate: Evaluate) -> float:
             losses: list[Loss] = []
             for part in held_out:
-                losses.append(objective.loss(candidate, part, losses[-1].carry if losses else None))
+                losses.append(evaluate(part, losses[-1].carry if losses else None))
             return float(sum(loss.nats.double() for loss in losses) / sum(loss.count for loss in losses))
 
-        snapshots = Snapshots(paths.SNAPSHOTS / digest(config, run.inputs, run.guard.code)[:16])
-        reports = follow(
-            train(model, objective.loss, batch_at, validate, loop, device, snapshots), loop.steps, run, section
-        )
+        def documents(step: int) -> str:
+            spans = [span for row in train_set.spans(loop.order_seed, step) for span in row]
+            numbers = sorted({number for span in spans for number in stores[0].within(span.start, span.stop)})
+            return f"{len(numbers)} documents: {listed(stores[0].ids(numbers))}"
+
+        folder = paths.SNAPSHOTS / digest(config, run.inputs, run.guard.code)[:16]
+        snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
+        training = partial(train, model, objective.loss, batch_at, validate, loop, device, snapshots, ranks)
+        reports = follow(training, loop.steps, run, section, documents)
+        weights = whole(model.state_dict())
+        if not ranks.first:
+            return
         best = best_report(reports)
         described = checkpoint.CheckpointConfig(
             format=checkpoint.FORMAT,
@@ -106,11 +117,11 @@ def pretrain(name: str) -> None:
             lineage=checkpoint.Lineage(stores[0].digest, digest(params.read(section))),
         )
         folder = paths.MODELS / name
-        identity = checkpoint.save(folder, model, tokenizer, described)
+        identity = checkpoint.save(folder, weights, tokenizer, described)
         write_curve(paths.CURVES / f"{name}.csv", reports)
         run.metrics |= {
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "positions": loop.steps * loop.batch * model.config.context,
+            "parameters": sum(tensor.numel() for tensor in weights.values()),
+            "positions": sum(r.positions for r in reports),
             "predictions": sum(r.predictions for r in reports),
             "best_step": best.step,
             "valid_loss": described.valid_nats,
@@ -119,6 +130,17 @@ def pretrain(name: str) -> None:
         run.outputs += [folder, paths.CURVES / f"{name}.csv"]
         run.tracker.checkpoint(folder, identity, run.metrics)
     snapshots.remove()
+
+
+def run(name: str) -> None:
+    """``pretrain`` by this process, or by one for each visible GPU."""
+    rows = params.section(f"pretrain.{name}", PretrainConfig).training.batch
+    ranks = ranks_wanted(rows)
+    if ranks > 1:
+        launch("tasks.pretrain", [name], ranks)
+    else:
+        pretrain(name)
+        leave()
 
 
 def new_model(config: PretrainConfig, tokenizer: Tokenizer, section: str) -> Any:
@@ -185,4 +207,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="a section below `pretrain` in params.yaml")
     arguments = parser.parse_args()
-    main(lambda: pretrain(arguments.name))
+    main(lambda: run(arguments.name))

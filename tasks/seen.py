@@ -22,7 +22,7 @@ from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import Span
-from plm_core.training.loop import LoopConfig
+from plm_core.training.config import LoopConfig
 from tasks.seam import params, paths
 from tasks.seam.stage import main
 
@@ -123,9 +123,7 @@ def _documents(store: TokenStore, spans: list[Span]) -> Iterator[dict[str, Any]]
     """The part of each document in the spans; its tokens are counted from 0, and EOS is its last."""
     parts = []
     for position, start, stop in spans:
-        first = int(store.offsets.searchsorted(start, side="right")) - 1
-        last = max(first, int(store.offsets.searchsorted(stop, side="left")) - 1)
-        parts += [(document, position, start, stop) for document in range(first, last + 1)]
+        parts += [(document, position, start, stop) for document in store.within(start, stop)]
     numbers = [document for document, *_ in parts]
     ids = dict(zip(numbers, store.ids(numbers), strict=True))
     for document, position, start, stop in parts:

@@ -97,7 +97,7 @@ def import_hf(source: Path, target: Path) -> str:
         origin.valid_nats,
         lineage=origin.lineage,
     )
-    return checkpoint.save(target, model, text, config)
+    return checkpoint.save(target, model.state_dict(), text, config)
 
 
 def weights_of(source: Path) -> dict[str, Tensor]:

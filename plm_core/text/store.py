@@ -155,6 +155,11 @@ class TokenStore:
                 found.append(file.read(int(ends[document + 1] - ends[document])).decode())
         return found
 
+    def within(self, start: int, stop: int) -> range:
+        """The numbers of the documents that have a token in [start, stop) of the stream."""
+        first = int(self.offsets.searchsorted(start, side="right")) - 1
+        return range(first, max(first + 1, int(self.offsets.searchsorted(stop, side="left"))))
+
     def documents(self) -> Iterator[np.ndarray]:
         """The tokens of each document in order, its EOS included."""
         for start, stop in zip(self.offsets[:-1], self.offsets[1:], strict=True):

@@ -31,11 +31,12 @@ class Device:
         return nullcontext()
 
 
-def prepare(threads: int | None = None) -> Device:
+def prepare(threads: int | None = None, deterministic: bool = True) -> Device:
     """Detect the device, make torch deterministic, and set the number of threads.
 
-    ``PLM_THREADS`` overrides ``threads``; with neither, every core is used. Results on a CPU are the same bytes for the
-    same number of threads.
+    ``PLM_THREADS`` overrides ``threads``; with neither, every core is used, shared with the other processes that
+    torchrun started on this machine. Results on a CPU are the same bytes for the same number of threads; those of a GPU
+    repeat unless ``deterministic`` is false, which lets it choose faster kernels.
     """
     wanted = os.environ.get("PLM_THREADS")
     if wanted is not None:
@@ -43,15 +44,19 @@ def prepare(threads: int | None = None) -> Device:
             raise BadInput(f"PLM_THREADS: found {wanted!r}; expected a whole number above 0")
         threads = int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or cores)
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(threads or max(1, cores // beside))
     # The same flag as use_deterministic_algorithms(True), which would import the whole compiler (2 s) to set its own.
-    torch.set_deterministic_debug_mode("error")
+    torch.set_deterministic_debug_mode("error" if deterministic or not torch.cuda.is_available() else "default")
     # Every buffer is written before it is read here; filling them first would only cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if torch.cuda.is_available():
         # What deterministic matrix products need; read by cuBLAS when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         return Device(
-            torch.device("cuda"), torch.get_num_threads(), torch.cuda.is_bf16_supported(including_emulation=False)
+            torch.device("cuda", torch.cuda.current_device()),
+            torch.get_num_threads(),
+            torch.cuda.is_bf16_supported(including_emulation=False),
         )
     return Device(torch.device("cpu"), torch.get_num_threads(), torch.cpu._is_avx512_bf16_supported())

@@ -4,156 +4,85 @@ Used by pretraining and fine-tuning. Shapes: see the objectives.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Generator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plm_core.config import BadInput
-from plm_core.objectives.loss import Batch, Carry
+from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.text.views import stream_seed
+from plm_core.training.anomalies import judged
 from plm_core.training.compiling import LossOf, compiled
-from plm_core.training.device import Device, Precision
-from plm_core.training.optimizer import OptimizerConfig, learning_rate_at, make_optimizer, set_learning_rate
-from plm_core.training.snapshot import Progress, Snapshots
+from plm_core.training.config import LoopConfig
+from plm_core.training.device import Device
+from plm_core.training.optimizer import learning_rate_at
+from plm_core.training.ranks import ALONE, Ranks, Shared
+from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Done, Report, State, Unfit
 
-
-@dataclass(frozen=True)
-class LoopConfig:
-    """What a training does besides its optimizer."""
-
-    seed: int
-    """Draws the initial weights, the order of the data and the dropout masks."""
-    steps: int
-    """Updates of the weights."""
-    batch: int
-    """Rows of the global batch, whatever the accumulation."""
-    optimizer: OptimizerConfig
-    accumulation: int = 1
-    """Into how many parts a batch is cut to save memory; must divide ``batch``."""
-    precision: Precision = "float32"
-    """Of the forward pass; ``bfloat16`` falls back to ``float32`` where the hardware lacks it."""
-    compile: bool = False
-    """Compile the loss function (torch.compile): faster steps after a first one that takes half a minute, or a few
-    seconds when the same was compiled before. A decision, for its sums are rounded otherwise. Validation is not
-    compiled. Falls back to false, with a warning, on a machine without a C++ compiler."""
-    report_every: int = 10
-    """Steps between two reports of the training loss."""
-    valid_every: int = 100
-    """Steps between two validations; a multiple of ``report_every``. The last step is always validated."""
-    snapshot_every: int = 100
-    """Steps between two snapshots; a multiple of ``report_every``."""
-
-    @property
-    def order_seed(self) -> int:
-        """The seed of the order of the data: with a step, all that a batch depends on."""
-        return stream_seed(self.seed, "order")
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "accumulation", "report_every", "valid_every", "snapshot_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 1")
-        if self.batch % self.accumulation:
-            raise ValueError(f"accumulation: {self.accumulation} does not divide batch {self.batch}")
-        for name in ("valid_every", "snapshot_every"):
-            if getattr(self, name) % self.report_every:
-                raise ValueError(f"{name}: {getattr(self, name)} is not a multiple of report_every {self.report_every}")
-        if self.optimizer.warmup_steps >= self.steps:
-            raise ValueError(
-                f"optimizer.warmup_steps: {self.optimizer.warmup_steps}; expected fewer than the {self.steps} steps"
-            )
-
-
-@dataclass(frozen=True)
-class Report:
-    """What the loop says of the steps since the report before."""
-
-    step: int
-    """Steps done."""
-    predictions: int
-    """Predictions trained on in these steps (targets that are not ignored)."""
-    positions: int
-    """Positions read in these steps, each once: rows by their length, padding too."""
-    loss: float
-    """Their mean negative log-likelihood, in nats."""
-    gradient_norm: float
-    """The 2-norm of the last step's gradient, before clipping."""
-    learning_rate: float
-    """Of the last step."""
-    valid_loss: float | None = None
-    """Mean negative log-likelihood on validation data, in nats; None between validations."""
-    seconds: float = 0.0
-    """Wall clock of these steps, validation and snapshots left out; 0 for a report restored from a snapshot."""
-    first: bool = False
-    """Whether these were the first steps of a process, whose seconds hold compilation and other preparations."""
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Positions a second; None where that is not the speed of training: the first report and restored ones."""
-        return None if self.first or self.seconds == 0.0 else self.positions / self.seconds
+Evaluate = Callable[[Batch, Carry | None], Loss]
 
 
 class Diverged(BadInput):
-    """The loss or the gradient is not finite."""
+    """The loss or the gradient is not finite or far above those before, more often than is put up with."""
+
+    def __init__(self, message: str, batch: int) -> None:
+        super().__init__(message)
+        self.batch = batch
+        """The step (from 0) of ``batch_at`` whose batch it was."""
+
+
+class Stopped(Exception):
+    """The training was asked to end before its last step, and its state is saved."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"state saved at step {step}")
+        self.step = step
+        """Steps done."""
 
 
 def train(
     model: nn.Module,
     loss_of: LossOf,
     batch_at: Callable[[int], Batch],
-    validate: Callable[[nn.Module], float],
+    validate: Callable[[Evaluate], float],
     config: LoopConfig,
     device: Device,
     snapshots: Snapshots,
+    ranks: Ranks = ALONE,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Generator[Report, None, None]:
     """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
 
     ``batch_at(step)`` gives the global batch of a step (from 0), ``loss_of(model, rows, carry)`` its loss, where
-    ``carry`` is what the loss of the same rows left at the step before, ``validate(model)`` the mean nats on held-out
-    data. When the generator ends, the model holds the weights of the best validation. When it is closed at a report,
-    the state of that report is saved, so that the next call goes on from there.
+    ``carry`` is what the loss of the same rows left at the step before, ``validate(evaluate)`` the mean nats on
+    held-out data by ``evaluate(rows, carry)``. When the generator ends, the model holds the weights of the best
+    validation. A report of a step that was reported before tells of a rollback: those from it on are void.
 
     Raises:
-        Diverged: the loss or the gradient of a step is not finite; the message names the step.
+        Diverged: something is wrong with a loss, as ``config.anomalies`` says; the message names the step.
+        Unfit: a batch does not fit in memory row by row, or its rows cannot be shared by the processes.
+        Stopped: ``interrupted()`` was true after a step; the state of that step is saved.
+        NotSaved: it could not be.
     """
-    optimizer = make_optimizer(model, config.optimizer)
-    loss_of = compiled(loss_of, device.device) if config.compile else loss_of
-    reports: list[Report] = []
-    best, best_step = _weights(model), 0
-    carries: list[Carry | None] = [None] * config.accumulation
-    if (resumed := snapshots.load(model, optimizer, config.accumulation)) is not None:
-        progress, best, carries = resumed
-        reports = [Report(**report) for report in progress.reports]  # type: ignore[arg-type]
-        best_step = progress.best_step
-        yield from reports
-    begun = done = reports[-1].step if reports else 0
-    best_loss = min((r.valid_loss for r in reports if r.valid_loss is not None), default=float("inf"))
-    while done < config.steps:
-        upto = min(config.steps, done - done % config.report_every + config.report_every)
-        report = _steps(model, optimizer, loss_of, batch_at, carries, range(done, upto), config, device)
-        report = replace(report, first=done == begun)
-        done = report.step
-        if done % config.valid_every == 0 or done == config.steps:
-            model.eval()
-            valid_loss = validate(model)
-            if not math.isfinite(valid_loss):
-                raise _diverged(done, f"the validation loss is {valid_loss}", config)
-            report = replace(report, valid_loss=valid_loss)
-            if valid_loss < best_loss:
-                best, best_step, best_loss = _weights(model), done, valid_loss
-        reports.append(report)
-        progress = Progress(done, best_step, [asdict(replace(r, seconds=0.0, first=False)) for r in reports])
-        if done % config.snapshot_every == 0 and done < config.steps:
-            snapshots.save(model, optimizer, best, carries, progress)
-        try:
-            yield report
-        except GeneratorExit:
-            snapshots.save(model, optimizer, best, carries, progress)
-            raise
-    model.load_state_dict(best)
+    faster = compiled(loss_of, device.device) if config.compile else loss_of
+    shared = Shared(model, loss_of, faster, ranks)
+    state = State(model, config, ranks)
+    if (saved := snapshots.find()) is not None:
+        state.restore(saved)
+        yield from state.reports
+    run = _Run(state, shared, batch_at, validate, config, device, snapshots, ranks)
+    if saved is None and config.anomalies.policy == "rollback":
+        run.save()
+    try:
+        yield from run.reports(interrupted)
+    finally:
+        snapshots.settle()
+    model.load_state_dict(state.best)
 
 
 def best_report(reports: list[Report]) -> Report:
@@ -161,70 +90,197 @@ def best_report(reports: list[Report]) -> Report:
     return min((r for r in reports if r.valid_loss is not None), key=lambda r: (r.valid_loss, r.step))
 
 
-def _steps(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss_of: LossOf,
-    batch_at: Callable[[int], Batch],
-    carries: list[Carry | None],
-    steps: range,
-    config: LoopConfig,
-    device: Device,
-) -> Report:
-    """Do the updates of ``steps``, renewing ``carries``, and report; the device is waited for once, at the end."""
-    start = perf_counter()
-    losses: list[Tensor] = []
-    norms: list[Tensor] = []
-    counts: list[int] = []
-    positions = 0
-    model.train()
-    rate = 0.0
-    for step in steps:
-        batch = batch_at(step)
+@dataclass
+class _Run:
+    """One process's share of a training: what the functions below have in common."""
+
+    state: State
+    shared: Shared
+    batch_at: Callable[[int], Batch]
+    validate: Callable[[Evaluate], float]
+    config: LoopConfig
+    device: Device
+    snapshots: Snapshots
+    ranks: Ranks
+
+    def __post_init__(self) -> None:
+        self.first = True
+        """Whether no report was made by this process yet."""
+        self.rate = 0.0
+        self.spent = 0.0
+        """Seconds of the steps since the last report."""
+        self.start = perf_counter() - self.state.seconds
+
+    def elapsed(self) -> float:
+        """Seconds of the whole training, where there is a budget of them."""
+        return 0.0 if self.config.minutes is None else perf_counter() - self.start
+
+    def reports(self, interrupted: Callable[[], bool]) -> Generator[Report, None, None]:
+        """Step by step to the end."""
+        state = self.state
+        while not state.ended:
+            self.update()
+            stop, state.seconds = self.ranks.agree(interrupted(), self.elapsed())
+            if state.report_due and (report := self.report()) is not None:
+                if state.step % self.config.snapshot_every == 0 and not state.ended:
+                    self.save()
+                yield report
+            if stop and not state.ended:
+                self.save()
+                self.snapshots.wait()
+                raise Stopped(state.step)
+
+    def update(self) -> None:
+        """Do the next step, or leave it out, or go back, as its loss and the policy will have it."""
+        start, state, config, model = perf_counter(), self.state, self.config, self.shared.model
+        batch = self.batch_at(state.batch)
         count = int(batch.count)  # still on the CPU
-        total = torch.zeros((), device=device.device)
-        for part, rows in enumerate(batch.to(device.device).split(config.accumulation)):
-            torch.manual_seed(stream_seed(config.seed, "dropout", step, part))
-            with device.autocast(config.precision):
-                loss = loss_of(model, rows, carries[part])
-            (loss.nats / count).backward()
-            total, carries[part] = total + loss.nats.detach(), loss.carry
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip_norm))
-        rate = learning_rate_at(step, config.steps, config.optimizer)
-        set_learning_rate(optimizer, rate)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(total)
-        counts.append(count)
-        positions += batch.inputs.numel()
-    sums, lengths = torch.stack(losses).double().cpu(), torch.stack(norms).double().cpu()
-    _require_finite(steps, sums, lengths, config)
-    return Report(
-        step=steps.stop,
-        predictions=sum(counts),
-        positions=positions,
-        loss=float(sums.sum()) / sum(counts),
-        gradient_norm=float(lengths[-1]),
-        learning_rate=rate,
-        seconds=perf_counter() - start,
-    )
+        rows = self.ranks.rows(batch).to(self.device.device)
+        nats, carries = self._gradient(rows, count)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip_norm)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        wrong = None
+        if config.anomalies.policy != "stop":
+            loss = float(self.ranks.sum(nats.double().cpu())) / count
+            wrong = judged(loss, float(norm), state.recent, config.anomalies)
+        self.rate = learning_rate_at(state.step, config.steps, config.optimizer)
+        if wrong is None:
+            state.optimizer.step(self.rate)
+            state.carries = carries
+        else:
+            model.zero_grad(set_to_none=True)
+            self._tolerate(wrong, state.step, state.batch)
+            if config.anomalies.policy == "rollback":
+                self._go_back()
+                return
+        state.pending.append(Done(nats, norm, count, batch.inputs.numel(), wrong is not None))
+        state.step += 1
+        self.spent += perf_counter() - start
+
+    def report(self) -> Report | None:
+        """What there is to say of the steps since the last report; None when validation sent the training back."""
+        state, config, start = self.state, self.config, perf_counter()
+        state.settle()
+        if config.anomalies.policy == "stop":
+            for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
+                loss = float(done.nats) / done.predictions
+                if (wrong := judged(loss, float(done.norm), state.recent, config.anomalies)) is not None:
+                    self._tolerate(wrong, step, step)
+        seconds, valid_loss = self.spent + perf_counter() - start, None
+        if state.step % config.valid_every == 0 or state.ended:
+            self.shared.model.eval()
+            valid_loss = self.validate(self.shared.evaluate)
+            if not math.isfinite(valid_loss):
+                self._tolerate(f"the validation loss is {valid_loss}", state.step - 1, state.batch - 1, weights=True)
+                self._go_back()
+                return None
+            if valid_loss < min((r.valid_loss for r in state.reports if r.valid_loss is not None), default=math.inf):
+                state.keep_best()
+        trained = [done for done in state.pending if not done.skipped]
+        predictions = sum(done.predictions for done in trained)
+        report = Report(
+            step=state.step,
+            predictions=predictions,
+            positions=sum(done.positions for done in state.pending),
+            loss=math.fsum(float(done.nats) for done in trained) / predictions if trained else math.nan,
+            gradient_norm=float(state.pending[-1].norm),
+            learning_rate=self.rate,
+            skipped=len(state.pending) - len(trained),
+            valid_loss=valid_loss,
+            seconds=seconds,
+            first=self.first,
+        )
+        state.pending, self.spent, self.first = [], 0.0, False
+        state.reports.append(report)
+        return report
+
+    def save(self) -> None:
+        """Begin a snapshot of the state."""
+        state = self.state
+        self.snapshots.save(state.tensors(), state.fixed(), state.progress(), self.config.snapshot_every)
+
+    def _gradient(self, rows: Batch, count: int) -> tuple[Tensor, list[Carry | None]]:
+        """Leave the gradient of a step in the parameters; the summed nats and what the parts carry on."""
+        while True:
+            try:
+                return self._parts(rows, count)
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
+                self._smaller_parts(" ".join(str(error).split()))
+            self.shared.model.zero_grad(set_to_none=True)
+            if self.device.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _parts(self, rows: Batch, count: int) -> tuple[Tensor, list[Carry | None]]:
+        state, config = self.state, self.config
+        parts = len(state.carries)
+        nats = torch.zeros((), device=self.device.device)
+        carries: list[Carry | None] = []
+        self.shared.model.train()
+        for part, some in enumerate(rows.split(parts)):
+            torch.manual_seed(stream_seed(config.seed, "dropout", state.step, self.ranks.rank * parts + part))
+            with self.shared.part(last=part == parts - 1):
+                with self.device.autocast(config.precision):
+                    loss = self.shared.loss(some, state.carries[part])
+                self.shared.add_gradient(loss, count)
+            nats = nats + loss.nats.detach()
+            carries.append(loss.carry)
+        return nats, carries
+
+    def _smaller_parts(self, error: str) -> None:
+        """Cut the rows of this process into twice as many parts."""
+        parts, state = len(self.state.carries), self.state
+        if parts == state.rows or self.ranks.size > 1:
+            raise Unfit(
+                f"accumulation: out of memory at step {state.step + 1} with {state.rows // parts} rows at a time "
+                f"({error}); expected more parts, a smaller model.context, or a smaller model"
+            )
+        state.cut(2 * parts)
+        warnings.warn(
+            f"out of memory at step {state.step + 1}: from now on {state.rows // len(state.carries)} rows at a time, "
+            f"in {len(state.carries)} parts of the same batch ({error})",
+            stacklevel=2,
+        )
+
+    def _tolerate(self, wrong: str, step: int, batch: int, weights: bool = False) -> None:
+        """Take note of an anomaly at a step (from 0); ``weights`` when no skipped update mends it.
+
+        Raises:
+            Diverged: the policy puts up with none, or with no more.
+        """
+        state, config = self.state, self.config
+        policy, limit = config.anomalies.policy, config.anomalies.limit
+        state.anomalies.append(step + 1)
+        if policy == "stop" or len(state.anomalies) > limit or (weights and policy == "skip"):
+            rate, warmup = config.optimizer.learning_rate, config.optimizer.warmup_steps
+            good = self.snapshots.newest()
+            raise Diverged(
+                f"optimizer.learning_rate: at step {step + 1} {wrong}"
+                + (f", after {limit} anomalies that were put up with" if policy != "stop" and not weights else "")
+                + f"; expected finite numbers: lower the learning rate ({rate}) or lengthen the warm-up ({warmup} "
+                f"steps); {f'the last good snapshot is {good}' if good else 'there is no snapshot'}",
+                batch,
+            )
+        done = "its update is left out" if policy == "skip" else "back to the last periodic snapshot, past its batches"
+        warnings.warn(f"at step {step + 1} {wrong}: {done} ({len(state.anomalies)} of {limit})", stacklevel=2)
+
+    def _go_back(self) -> None:
+        """To the last periodic snapshot; the batches read since are passed over."""
+        state = self.state
+        anomalies, rollbacks, step = state.anomalies, state.rollbacks, state.anomalies[-1]
+        saved = self.snapshots.find(at_most=step - 1, every=self.config.snapshot_every)
+        if saved is None:
+            raise Unfit(
+                f"snapshot_every: no snapshot of a step up to {step - 1} in {self.snapshots.folder} to go back to"
+            )
+        state.restore(saved)
+        state.anomalies, state.rollbacks = anomalies, [*rollbacks, (state.step, step - state.step)]
+        # What a model with memory carries is of the text that is passed over.
+        state.carries = [None] * len(state.carries)
+        self.spent = 0.0
 
 
-def _require_finite(steps: range, losses: Tensor, norms: Tensor, config: LoopConfig) -> None:
-    bad = ~(torch.isfinite(losses) & torch.isfinite(norms))
-    if bad.any():
-        first = int(bad.nonzero()[0])
-        what = f"the loss is {float(losses[first])} and the gradient norm {float(norms[first])}"
-        raise _diverged(steps[first] + 1, what, config)
-
-
-def _diverged(step: int, what: str, config: LoopConfig) -> Diverged:
-    rate, warmup = config.optimizer.learning_rate, config.optimizer.warmup_steps
-    return Diverged(
-        f"optimizer.learning_rate: at step {step} {what}; expected finite numbers: lower the learning rate ({rate}) or "
-        f"lengthen the warm-up ({warmup} steps)"
-    )
-
-
-def _weights(model: nn.Module) -> dict[str, Any]:
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU or the CPU's allocator had no memory left."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

@@ -74,3 +74,28 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
     """Give every group this learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
+
+
+class Optimizer:
+    """Placeholder until merged."""
+
+    def __init__(self, model, config):
+        self._names = {p: n for n, p in model.named_parameters()}
+        self._opt = make_optimizer(model, config)
+
+    def step(self, rate):
+        set_learning_rate(self._opt, rate)
+        self._opt.step()
+        self._opt.zero_grad(set_to_none=True)
+
+    def tensors(self):
+        return {f"{self._names[p]}.{k}": t for p, s in self._opt.state.items() for k, t in s.items()}
+
+    def allocate(self):
+        for p in self._names:
+            if not self._opt.state[p]:
+                self._opt.state[p] = {
+                    "step": torch.zeros((), dtype=torch.float32),
+                    "exp_avg": torch.zeros_like(p),
+                    "exp_avg_sq": torch.zeros_like(p),
+                }

@@ -1,27 +1,28 @@
-"""Snapshots: the private state from which an interrupted run goes on, to the same last byte.
+"""Snapshots: the private state from which an interrupted run goes on, to the same last byte. Used by the loop.
 
 Kept outside the outputs of the stage (DVC deletes those before a run), in a folder named by the digest of all that
-the result depends on: a changed parameter, input or source file never resumes another run's state. Randomness is a
-function of (seed, step) and the order of the data too, so weights, optimizer moments, what a model with memory
-carries from batch to batch, and the reports so far are the whole state.
+the result depends on: a changed parameter, input or source file never resumes another run's state. A snapshot is a
+folder ``step-00000100``: the tensors as torch.distributed.checkpoint writes them (each process its shards, to be read
+by any number of processes), ``progress.json`` and ``SHA256SUMS``. It is written by a thread while the training goes on.
 """
 
+import contextlib
 import json
 import shutil
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor
 
 from plm_core.config import BadInput
 from plm_core.files import atomic_folder, verify_checksums
-from plm_core.objectives.loss import Carry
+from plm_core.training.ranks import ALONE, Ranks
 
-STATE_FILE = "state.safetensors"
-BEST_FILE = "best.safetensors"
 PROGRESS_FILE = "progress.json"
 
 
@@ -33,83 +34,178 @@ class Progress:
     """Steps done."""
     best_step: int
     """The step of the best validation so far; 0 for none yet."""
-    reports: list[dict[str, float | int | None]]
+    accumulation: int
+    """Into how many parts each process cuts its rows."""
+    seconds: float
+    """How long the training has taken; 0 unless it has a budget of time."""
+    reports: list[dict[str, Any]]
     """The reports so far."""
+    pending: list[tuple[float, float, int, int, bool]]
+    """The steps since the last report, as ``loop.Done``."""
+    recent: list[tuple[float, float]]
+    """Losses and gradient norms by which the next step is judged."""
+    anomalies: list[int] = field(default_factory=list)
+    """The steps (from 1) at which something was wrong."""
+    rollbacks: list[tuple[int, int]] = field(default_factory=list)
+    """From which step (from 0) on how many batches more are passed over."""
+
+
+class NotSaved(OSError):
+    """A snapshot could not be written."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A whole snapshot on the disk."""
+
+    folder: Path
+    progress: Progress
+    ranks: Ranks
+
+    def shapes(self, prefix: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """The tensors whose names begin with ``prefix``: global shapes and types."""
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+        found = FileSystemReader(self.folder).read_metadata().state_dict_metadata
+        chosen = {name: cast(TensorStorageMetadata, m) for name, m in found.items() if name.startswith(prefix)}
+        return {name: (m.size, m.properties.dtype) for name, m in chosen.items()}
+
+    def fill(self, tensors: dict[str, Tensor]) -> None:
+        """Copy the saved values into tensors of their names, sharded or not."""
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        load(tensors, checkpoint_id=self.folder, process_group=self.ranks.control)
 
 
 class Snapshots:
-    """The snapshot folder of one run."""
+    """The snapshots of one training."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keep: int = 2, ranks: Ranks = ALONE) -> None:
         self.folder = folder
+        self._keep, self._ranks = keep, ranks
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
+        self._writing: Future[None] | None = None
+        # torch says so whenever one process saves or loads.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
 
-    def save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        best: dict[str, torch.Tensor],
-        carries: list[Carry | None],
-        progress: Progress,
-    ) -> None:
-        """Replace the snapshot by this state; a crash in the middle leaves the one before or the new one, whole."""
-        with atomic_folder(self.folder / "last") as temporary:
-            save_file(_flatten(model, optimizer, carries), temporary / STATE_FILE)
-            save_file(best, temporary / BEST_FILE)
-            (temporary / PROGRESS_FILE).write_text(json.dumps(vars(progress)))
+    def save(self, tensors: Mapping[str, Tensor], fixed: Mapping[str, Tensor], progress: Progress, every: int) -> None:
+        """Begin to write a snapshot of ``tensors``, copied now, and ``fixed``, which nobody changes any more.
 
-    def load(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: int
-    ) -> tuple[Progress, dict[str, torch.Tensor], list[Carry | None]] | None:
-        """Put the saved state into the model and its optimizer; None when there is no snapshot that can be used.
-
-        Returns the progress, the best weights, and what each of ``parts`` parts of a batch carries on.
-
-        A damaged snapshot is removed with a warning, and the run goes on from the one before or begins anew.
+        Snapshots whose step is a multiple of ``every`` are the periodic ones, of which the newest is kept as well. One
+        that cannot be written is a warning, and the ones before it stay: call ``wait`` to know.
         """
-        for folder in (self.folder / "last", *sorted(self.folder.glob(".last.*.old"))):
-            if not folder.exists():
-                continue
-            try:
-                verify_checksums(folder)
-            except BadInput as error:
-                warnings.warn(f"snapshot not used: {error}", stacklevel=2)
-                shutil.rmtree(folder)
-                continue
-            carries = _unflatten(load_file(folder / STATE_FILE), model, optimizer, parts)
-            progress = Progress(**json.loads((folder / PROGRESS_FILE).read_text()))
-            return progress, load_file(folder / BEST_FILE), carries
-        return None
+        self.settle()
+        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        told = json.dumps(asdict(progress))
+        self._writing = self._thread.submit(self._write, {**copied, **fixed}, progress.step, told, every)
+
+    def wait(self) -> None:
+        """Until the snapshot is on the disk.
+
+        Raises:
+            NotSaved: it could not be written; the message names the folder, the reason and the last good snapshot.
+        """
+        if (problem := self._result()) is not None:
+            raise NotSaved(problem)
+
+    def find(self, at_most: int | None = None, every: int = 1) -> Saved | None:
+        """The newest whole snapshot (of a step of at most so many, and a multiple of ``every``); None when there is
+        none. A damaged one is removed with a warning, and the one before it is taken."""
+        self.settle()
+        chosen = -1
+        if self._ranks.first:
+            for leftover in self.folder.glob(".step-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            for folder in reversed(self._folders()):
+                step = _step(folder)
+                if (at_most is not None and step > at_most) or step % every:
+                    continue
+                try:
+                    verify_checksums(folder)
+                except BadInput as error:
+                    warnings.warn(f"snapshot not used: {error}", stacklevel=2)
+                    shutil.rmtree(folder)
+                    continue
+                chosen = step
+                break
+        chosen = self._ranks.tell(chosen)
+        if chosen < 0:
+            return None
+        folder = self.folder / _name(chosen)
+        return Saved(folder, Progress(**json.loads((folder / PROGRESS_FILE).read_text())), self._ranks)
+
+    def settle(self) -> None:
+        """Until nothing is being written any more; a snapshot that could not be is a warning."""
+        if (problem := self._result()) is not None:
+            warnings.warn(problem, stacklevel=3)
+
+    def newest(self) -> Path | None:
+        """The folder of the newest snapshot, whole or not; None when there is none."""
+        self.settle()
+        return next(reversed(self._folders()), None)
 
     def remove(self) -> None:
         """Delete the folder: the run is done."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.settle()
+        if self._ranks.first:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write(self, tensors: dict[str, Tensor], step: int, progress: str, every: int) -> None:
+        """In the thread: a crash in the middle leaves the snapshots before as they are."""
+        from torch.distributed import broadcast_object_list
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        with contextlib.ExitStack() as stack:
+            where: list[Path | None] = [None]
+            problem: OSError | None = None
+            if self._ranks.first:
+                try:
+                    where = [stack.enter_context(atomic_folder(self.folder / _name(step)))]
+                except OSError as error:
+                    problem = error
+            if self._ranks.size > 1:
+                broadcast_object_list(where, 0, group=self._ranks.background)
+            if where[0] is None:
+                raise problem or NotSaved("the first process has no folder for it")
+            save(tensors, checkpoint_id=where[0], process_group=self._ranks.background)
+            if self._ranks.first:
+                (where[0] / PROGRESS_FILE).write_text(progress)
+        if self._ranks.first:
+            self._prune(every)
+
+    def _result(self) -> str | None:
+        """Wait for the thread; what went wrong, or None."""
+        if self._writing is None:
+            return None
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        error, self._writing = self._writing.exception(), None
+        if error is None:
+            return None
+        if isinstance(error, CheckpointException):
+            error = next(iter(error.failures.values()))[0]
+        if not isinstance(error, (OSError, RuntimeError)):
+            raise error
+        good = next(reversed(self._folders()), None)
+        kept = f"the last good one is {good}" if good else "there is no other"
+        return f"{self.folder}: snapshot not written ({' '.join(str(error).split())}); {kept}"
+
+    def _prune(self, every: int) -> None:
+        """Delete all but the newest and the newest periodic one, to which a rollback goes."""
+        folders = self._folders()
+        periodic = [folder for folder in folders if _step(folder) % every == 0]
+        for folder in folders[: -self._keep]:
+            if folder not in periodic[-1:]:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*"))
 
 
-def _flatten(
-    model: nn.Module, optimizer: torch.optim.Optimizer, carries: list[Carry | None]
-) -> dict[str, torch.Tensor]:
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for index, values in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in values.items()}
-    for part, carry in enumerate(carries):
-        tensors |= {f"carry.{part}.{place}": tensor for place, tensor in enumerate(carry or ())}
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+def _name(step: int) -> str:
+    return f"step-{step:08}"
 
 
-def _unflatten(
-    tensors: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, parts: int
-) -> list[Carry | None]:
-    """Fill the model and its optimizer; returns what each of ``parts`` parts of a batch carries on."""
-    model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    device = next(model.parameters()).device
-    sizes = [sum(name.startswith(f"carry.{part}.") for name in tensors) for part in range(parts)]
-    return [
-        tuple(tensors[f"carry.{part}.{place}"].to(device) for place in range(size)) if size else None
-        for part, size in enumerate(sizes)
-    ]
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))

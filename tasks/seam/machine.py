@@ -16,3 +16,8 @@ def memory() -> str:
     if not re.fullmatch(r"[1-9][0-9]*(MB|GB)", value):
         raise BadInput(f"PLM_MEMORY: found {value!r}; expected a number and MB or GB, such as 500MB")
     return value
+
+
+def leads() -> bool:
+    """Whether this process writes and says what is written and said once: the first of those that train together."""
+    return os.environ.get("RANK", "0") == "0"

@@ -6,6 +6,8 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tasks.seam.machine import leads
+
 LINE_EVERY_S = 5.0
 """Seconds between two lines in a log."""
 
@@ -17,7 +19,7 @@ class Meter:
         self._what, self._total = what, total
         self._start = self._last = monotonic()
         self._bar: Progress | None = None
-        if sys.stdout.isatty():
+        if leads() and sys.stdout.isatty():
             columns = (
                 "{task.description}",
                 BarColumn(),
@@ -43,6 +45,8 @@ class Meter:
         now = monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=done, note=note)
+        elif not leads():
+            return
         elif done == self._total or now - self._last >= LINE_EVERY_S:
             self._last = now
             left = (now - self._start) * (self._total - done) / max(1, done)

@@ -13,6 +13,7 @@ from plm_core.config import BadInput, digest
 from plm_core.files import atomic_text, sha256_path
 from tasks.seam import params, paths
 from tasks.seam.guard import Guard
+from tasks.seam.machine import leads
 from tasks.seam.tracking import INTERRUPTED, Tracker, tracked
 
 BAD_INPUT = 2
@@ -68,7 +69,7 @@ def stage(
         tracker.summary(running.metrics)
         tracker.outputs({path.as_posix(): sha256_path(path) for path in running.outputs})
         guard.check()
-        if metrics_file is not None:
+        if metrics_file is not None and leads():
             write_metrics(metrics_file, running.metrics)
     guard.check()  # once more: the end of the MLflow run may have been waited for
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tasks.seam.journal import Journal, unfinished
+from tasks.seam.machine import leads
 
 PATIENCE_S = 60.0
 """How long an ending stage waits for its recorder, which makes tables in a new database or sends what has piled up.
@@ -147,7 +148,7 @@ def tracked(
     run. With ``PLM_TRACKING=off`` the tracker does nothing. A failure of MLflow is a warning on stderr.
     """
     tracker = Tracker(training)
-    if os.environ.get("PLM_TRACKING") != "off":
+    if os.environ.get("PLM_TRACKING") != "off" and leads():
         tracker.open(stage, params, inputs)
     try:
         yield tracker

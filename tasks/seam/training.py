@@ -1,42 +1,60 @@
 """Follows a training for a stage: reports to MLflow and the terminal, edits and signals noticed in time."""
 
-import contextlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from plm_core.files import atomic_text
-from plm_core.training.loop import Diverged, Report
+from plm_core.training.loop import Diverged, Stopped
+from plm_core.training.state import Report, Unfit
+from tasks.seam.guard import Edited
 from tasks.seam.progress import Meter
 from tasks.seam.stage import Interrupted, Stage, deferred_signals
 
 
-def follow(reports: Generator[Report, None, None], steps: int, stage: Stage, section: str) -> list[Report]:
-    """Consume the reports of ``train`` to the end and return them; ``section`` holds its parameters.
+def follow(
+    training: Callable[..., Generator[Report, None, None]],
+    steps: int,
+    stage: Stage,
+    section: str,
+    batch: Callable[[int], str],
+) -> list[Report]:
+    """Consume the reports of ``train`` to the end and return them.
+
+    ``training(interrupted=...)`` begins it, ``section`` holds its parameters, ``batch(step)`` names what a batch held.
 
     Raises:
-        Diverged: the loss is not finite; the message names the dotted parameter.
-        Interrupted: SIGTERM or SIGINT came; the state of the last report is saved.
+        Diverged: the loss is not finite; the message names the dotted parameter, the step and the batch.
+        Unfit: the batch does not fit the machine; the message names the dotted parameter.
+        Interrupted: SIGTERM or SIGINT came; the state of the last step is saved.
         Edited: something the result depends on has changed; the state is saved too.
     """
     seen: list[Report] = []
-    with contextlib.closing(reports), deferred_signals() as interrupted, Meter(stage.name, steps) as meter:
-        for report in _named(reports, f"{section}.training"):
-            seen.append(report)
-            stage.tracker.log(_points(report), report.step)
-            meter.update(report.step, _note(report, seen))
-            if report.seconds == 0.0:
-                continue  # restored from a snapshot
-            stage.guard.check()
-            if interrupted():
-                raise Interrupted(f"state saved at step {report.step} of {steps}; the next run goes on from there")
+    edited: list[Edited] = []
+    with deferred_signals() as interrupted, Meter(stage.name, steps) as meter:
+        try:
+            for report in training(interrupted=lambda: bool(edited) or interrupted()):
+                seen = [*(before for before in seen if before.step < report.step), report]
+                stage.tracker.log(_points(report), report.step)
+                meter.update(report.step, _note(report, seen))
+                if report.seconds:  # else restored from a snapshot
+                    try:
+                        stage.guard.check()
+                    except Edited as error:
+                        edited.append(error)
+        except Stopped as error:
+            if edited:
+                raise edited[0] from error
+            raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
+        except Diverged as error:
+            raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error
+        except Unfit as error:
+            raise Unfit(f"{section}.training.{error}") from error
     return seen
 
 
-def _named(reports: Iterable[Report], where: str) -> Iterator[Report]:
-    try:
-        yield from reports
-    except Diverged as error:
-        raise Diverged(f"{where}.{error}") from error
+def listed(names: list[str], most: int = 8) -> str:
+    """Names in one line, the first few of many."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def write_curve(path: Path, reports: list[Report]) -> None:

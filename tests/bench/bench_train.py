@@ -34,8 +34,9 @@ from plm_core.objectives.masked import Masked, MaskedBatch
 from plm_core.objectives.permutation import Permutation, PermutationBatch
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
+from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, prepare
-from plm_core.training.loop import LoopConfig, train
+from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig, learning_rate_at, make_optimizer, set_learning_rate
 from plm_core.training.snapshot import Snapshots
 

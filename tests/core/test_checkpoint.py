@@ -19,7 +19,9 @@ def saved(tmp_path, tokenizer, make_gpt):
     config = checkpoint.CheckpointConfig(
         checkpoint.FORMAT, "gpt", "causal", vars(model.config), tokenizer.sha256, step=99, valid_nats=5.25
     )
-    digest = checkpoint.save(tmp_path / "gpt", model, tokenizer, config, {"head.weight": torch.ones(3, 21)})
+    digest = checkpoint.save(
+        tmp_path / "gpt", model.state_dict(), tokenizer, config, {"head.weight": torch.ones(3, 21)}
+    )
     return tmp_path / "gpt", model, config, digest
 
 
@@ -40,7 +42,7 @@ def test_a_checkpoint_describes_itself_without_its_weights_and_older_ones_name_n
     folder, model, config, _ = saved
     assert checkpoint.describe(folder) == config
     described = replace(config, lineage=checkpoint.Lineage("0f", "f0"))
-    checkpoint.save(tmp_path / "new", model, tokenizer, described)
+    checkpoint.save(tmp_path / "new", model.state_dict(), tokenizer, described)
     assert checkpoint.describe(tmp_path / "new") == described == checkpoint.load(tmp_path / "new").config
     path = folder / checkpoint.CONFIG_FILE
     older = json.loads(path.read_text())
@@ -54,7 +56,7 @@ def test_a_checkpoint_describes_itself_without_its_weights_and_older_ones_name_n
 def test_a_checkpoint_holds_a_tokenizer_of_any_kind(tmp_path, tokenizers, make_gpt, kind):
     tokenizer, model = tokenizers[kind], make_gpt(dtype=torch.float32, vocab_size=307)
     config = checkpoint.CheckpointConfig(1, "gpt", "causal", vars(model.config), tokenizer.sha256, 99, 5.25)
-    checkpoint.save(tmp_path / "gpt", model, tokenizer, config)
+    checkpoint.save(tmp_path / "gpt", model.state_dict(), tokenizer, config)
     assert (tmp_path / "gpt" / tokenizer.file).read_bytes() == tokenizer.data
     assert {path.name for path in (tmp_path / "gpt").glob("tokenizer.*")} == {tokenizer.file}
     found = checkpoint.load(tmp_path / "gpt").tokenizer
@@ -64,7 +66,9 @@ def test_a_checkpoint_holds_a_tokenizer_of_any_kind(tmp_path, tokenizers, make_g
 
 def test_equal_models_give_equal_bytes(saved, tmp_path, tokenizer):
     folder, model, config, digest = saved
-    again = checkpoint.save(tmp_path / "again", model, tokenizer, config, {"head.weight": torch.ones(3, 21)})
+    again = checkpoint.save(
+        tmp_path / "again", model.state_dict(), tokenizer, config, {"head.weight": torch.ones(3, 21)}
+    )
     assert again == digest
     assert (tmp_path / "again" / CHECKSUMS).read_bytes() == (folder / CHECKSUMS).read_bytes()
 

@@ -121,7 +121,7 @@ def test_a_model_goes_out_to_transformers_and_comes_back(project, tmp_path, make
     config = checkpoint.CheckpointConfig(
         checkpoint.FORMAT, "gpt", "causal", vars(model.config), tokenizer.sha256, step=99, valid_nats=5.25
     )
-    digest = checkpoint.save(project / "artifacts/models/tiny", model, tokenizer, config)
+    digest = checkpoint.save(project / "artifacts/models/tiny", model.state_dict(), tokenizer, config)
     done = plm(project, "export", "--to", "hf", "out", "--model", "tiny")
     assert done.returncode == 0, done.stderr
     assert json.loads((project / "out/config.json").read_text())["model_type"] == "gpt2"
@@ -151,7 +151,7 @@ def trained(tmp_path, tokenizer, make_gpt):
     config = checkpoint.CheckpointConfig(
         checkpoint.FORMAT, "gpt", "causal", asdict(model.config), tokenizer.sha256, step=99, valid_nats=5.25
     )
-    checkpoint.save(tmp_path / "trained", model, tokenizer, config)
+    checkpoint.save(tmp_path / "trained", model.state_dict(), tokenizer, config)
     return tmp_path / "trained"
 
 

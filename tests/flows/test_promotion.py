@@ -65,7 +65,9 @@ def train(root, tokenizer, seed, nats, sha="a"):
     model = {"vocab_size": 320, "context": 32, "layers": 1, "heads": 2, "width": 16}
     torch.manual_seed(seed)
     config = checkpoint.CheckpointConfig(1, "gpt", "causal", model, tokenizer.sha256, 1, 5.0)
-    digest = checkpoint.save(root / "artifacts/models/gpt", checkpoint.build("gpt", model, ""), tokenizer, config)
+    digest = checkpoint.save(
+        root / "artifacts/models/gpt", checkpoint.build("gpt", model, "").state_dict(), tokenizer, config
+    )
     evidence, metrics = root / "artifacts/evidence/gpt", root / "artifacts/metrics"
     evidence.mkdir(parents=True, exist_ok=True)
     metrics.mkdir(exist_ok=True)

@@ -23,8 +23,9 @@ from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.text.special import EOS
+from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
-from plm_core.training.loop import LoopConfig, train
+from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
 
@@ -94,11 +95,10 @@ def curve(paper):
         objective.batches(Text.made(seed, documents), model.config, 8) for seed, documents in ((5, 37), (3, 13))
     )
 
-    @torch.no_grad()
-    def validate(candidate):
+    def validate(evaluate):
         loss, total, count = None, 0.0, 0
         for batch in held_out.held_out(16):
-            loss = objective.loss(candidate, batch, loss.carry if loss else None)
+            loss = evaluate(batch, loss.carry if loss else None)
             total, count = total + float(loss.nats), count + int(loss.count)
         return total / count
 

@@ -34,7 +34,7 @@ def measured(tmp_path_factory, documents, tokenizer):
         torch.manual_seed(13)
         model = checkpoint.build(architecture, SHAPE | sizes, name)
         config = checkpoint.CheckpointConfig(1, architecture, objective, SHAPE | sizes, tokenizer.sha256, 1, 5.0)
-        checkpoint.save(project.root / "artifacts/models" / name, model, tokenizer, config)
+        checkpoint.save(project.root / "artifacts/models" / name, model.state_dict(), tokenizer, config)
     running = [project.start("tasks.evaluate", name) for name in MODELS]
     for process in running:
         _, err = process.communicate(timeout=120)

@@ -13,7 +13,7 @@ from plm_core.objectives.masked import FOLLOWS
 from plm_core.text.special import EOS, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import open_tokenizer
-from plm_core.training.loop import LoopConfig
+from plm_core.training.config import LoopConfig
 from plm_core.training.optimizer import OptimizerConfig
 
 MODEL = {"context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}

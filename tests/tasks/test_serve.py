@@ -27,7 +27,7 @@ def served(request, tmp_path, tokenizers, device):
     torch.manual_seed(13)
     shape = SHAPE | ({"memory": 11} if architecture == "xlnet" else {})
     config = checkpoint.CheckpointConfig(1, architecture, objective, shape, tokenizer.sha256, 1, 5.0)
-    checkpoint.save(tmp_path / "model", checkpoint.build(architecture, shape, ""), tokenizer, config)
+    checkpoint.save(tmp_path / "model", checkpoint.build(architecture, shape, "").state_dict(), tokenizer, config)
     model = CheckpointModel()
     model.load_context(SimpleNamespace(artifacts={"checkpoint": str(tmp_path / "model")}))
     return model, objective, "lossy_" if kind == "wordpiece" else ""

@@ -14,7 +14,8 @@ from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.text.special import BOS, CLS, PAD, SEP
 from plm_core.text.views import items_at
-from plm_core.training.loop import LoopConfig, train
+from plm_core.training.config import LoopConfig
+from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
 
@@ -167,7 +168,7 @@ def test_a_separable_task_is_learned(make_classifier, device, tmp_path, paper):
         model,
         classification_loss,
         batch_at,
-        lambda m: predict(m, training, 32, device.device)[1],
+        lambda _: predict(model, training, 32, device.device)[1],
         config,
         device,
         Snapshots(tmp_path),

@@ -32,4 +32,4 @@ def save(folder, architecture, tokenizer, objective=None, head=None, **changes):
         head=head,
         lineage=checkpoint.Lineage("7" * 64, "9" * 64),
     )
-    return checkpoint.save(folder, model.eval(), tokenizer, config)
+    return checkpoint.save(folder, model.eval().state_dict(), tokenizer, config)

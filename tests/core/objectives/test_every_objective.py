@@ -11,7 +11,8 @@ from plm_core.config import BadInput
 from plm_core.models import MODELS
 from plm_core.objectives import OBJECTIVES, build_objective, objectives_of
 from plm_core.text.special import CLS, EOS, PAD, SEP
-from plm_core.training.loop import LoopConfig, train
+from plm_core.training.config import LoopConfig
+from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
 
@@ -132,24 +133,26 @@ def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store,
         snapshot_every=3,
     )  # fmt: skip
 
-    def start(folder, seed):
+    def start(folder, seed, stop=None):
         model, objective = make(name, seed, dropout=0.1)
         batches = objective.batches(store, model.config, 4)
         held_out = batches.held_out(8)
 
-        def validate(m):
-            return float(objective.loss(m, held_out[0]).nats.detach())
+        def validate(evaluate):
+            return float(evaluate(held_out[0], None).nats)
 
         snapshots = Snapshots(tmp_path / folder)
-        return model, train(model, objective.loss, lambda s: batches.at(7, s), validate, config, device, snapshots)
+        steps = iter(range(1, 99))
+        return model, train(
+            model, objective.loss, lambda s: batches.at(7, s), validate, config, device, snapshots,
+            interrupted=lambda: next(steps) == stop,
+        )  # fmt: skip
 
     finished, reports = start("whole", 0)
     losses = [(r.loss, r.valid_loss) for r in reports]
     for stop in (1, 5):
-        _, reports = start(f"{stop}", 0)
-        for _ in range(stop):
-            next(reports)
-        reports.close()
+        with pytest.raises(Stopped):
+            list(start(f"{stop}", 0, stop)[1])
         model, resumed = start(f"{stop}", 99)
         assert [(r.loss, r.valid_loss) for r in resumed] == losses
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), finished.parameters(), strict=True))

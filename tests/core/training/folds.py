@@ -7,7 +7,7 @@ import torch
 
 from plm_core.objectives.causal import Causal, causal_batch
 from plm_core.text.views import items_at
-from plm_core.training.loop import LoopConfig
+from plm_core.training.config import LoopConfig
 from plm_core.training.optimizer import OptimizerConfig
 
 CAUSAL = Causal()
@@ -20,9 +20,8 @@ def batch_at(step):
     return causal_batch(ROWS[items_at(13, step, 8, 90)])
 
 
-@torch.no_grad()
-def validate(model):
-    loss = CAUSAL.loss(model, causal_batch(ROWS[90:]))
+def validate(evaluate):
+    loss = evaluate(causal_batch(ROWS[90:]), None)
     return float(loss.nats / loss.count)
 
 
@@ -33,3 +32,14 @@ def plain(reports):
 
 def same(model, other):
     return all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+class Stops:
+    """Asks a training to end after so many steps of this process."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def __call__(self):
+        self.left -= 1
+        return self.left == 0

@@ -10,7 +10,8 @@ from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same
 
 from plm_core.config import BadInput, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
-from plm_core.training.loop import Diverged, LoopConfig, best_report
+from plm_core.training.config import LoopConfig
+from plm_core.training.loop import Diverged, Stopped, best_report
 from plm_core.training.optimizer import OptimizerConfig, learning_rate_at
 
 
@@ -91,12 +92,13 @@ def test_the_weights_of_the_best_validation_are_the_ones_that_stay(start):
     config = replace(CONFIG, steps=10, valid_every=2, snapshot_every=2)
     weights = {}
 
-    def recorded(model):
+    def recorded(_):
         weights[len(weights) * 2 + 2] = {n: t.clone() for n, t in model.state_dict().items()}
         return losses[len(weights) * 2]
 
     model, reports = start(config, validate=recorded)
     reports = list(reports)
+    assert len(weights) == 5
     assert [r.valid_loss for r in reports] == list(losses.values())
     assert best_report(reports).step == 4  # the first of equals
     assert all(torch.equal(tensor, weights[4][name]) for name, tensor in model.state_dict().items())
@@ -104,7 +106,7 @@ def test_the_weights_of_the_best_validation_are_the_ones_that_stay(start):
 
 def test_validation_sees_the_model_in_evaluation_mode_and_training_goes_on_in_training_mode(start):
     modes = []
-    _, reports = start(validate=lambda m: modes.append(m.training) or 1.0)
+    model, reports = start(validate=lambda _: modes.append(model.training) or 1.0)
     for _ in reports:
         pass
     assert modes == [False] * 5
@@ -139,10 +141,8 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
 
 
 def test_neither_a_restored_report_nor_the_first_after_it_has_a_speed(start):
-    _, reports = start()
-    for _ in range(3):
-        next(reports)
-    reports.close()
+    with pytest.raises(Stopped):
+        list(start(stop=6)[1])
     resumed = list(start()[1])
     assert [r.tokens_per_second is None for r in resumed] == [True] * 4 + [False] * 9
     assert [r.first for r in resumed] == [False] * 3 + [True] + [False] * 9

@@ -1,54 +1,65 @@
-"""A run that is closed, killed or damaged goes on or begins anew, and ends with the bits of an undisturbed one."""
+"""A run that is stopped, killed or damaged goes on or begins anew, and ends with the bits of an undisturbed one."""
 
 import random
+import resource
+import shutil
 
 import pytest
+import torch
 from folds import plain, same
 
-from plm_core.training.snapshot import Snapshots
+from plm_core.training.loop import Stopped
+from plm_core.training.snapshot import NotSaved, Snapshots
 
 
-def test_closing_at_any_report_and_starting_anew_gives_the_same_bits(start, undisturbed):
+def stopped(start, step, **how):
+    """A run that is asked to end, and does after ``step`` more steps."""
+    _, reports = start(stop=step, **how)
+    with pytest.raises(Stopped):
+        list(reports)
+
+
+def killed(start, reports_seen, **how):
+    """What SIGKILL leaves of a run: its periodic snapshots alone."""
+    _, reports = start(**how)
+    for _ in range(reports_seen):
+        next(reports)
+    reports.close()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 12, 25])
+def test_a_run_that_is_asked_to_end_after_any_step_goes_on_to_the_same_bits(start, undisturbed, step):
     finished, expected = undisturbed
-    for stop in (1, 2, 3, 7, 12, 13):
-        _, reports = start(folder=f"{stop}")
-        for _ in range(stop):
-            next(reports)
-        reports.close()
-        model, resumed = start(folder=f"{stop}", seed=99)
-        resumed = list(resumed)
-        assert plain(resumed) == expected
-        assert [r.seconds == 0.0 for r in resumed] == [i < stop for i in range(13)]
-        assert same(model, finished)
+    stopped(start, step)
+    model, resumed = start(seed=99)
+    resumed = list(resumed)
+    assert plain(resumed) == expected
+    assert [r.seconds == 0.0 for r in resumed] == [r["step"] <= step for r in expected]
+    assert same(model, finished)
 
 
 def test_many_interruptions_in_one_run_give_the_same_bits(start, undisturbed):
     finished, expected = undisturbed
     draw = random.Random(3)
-    seen = []
-    while len(seen) < 13:
-        model, reports = start()
-        seen = []
-        for report in reports:
-            seen.append(report)
-            if report.seconds and len(seen) < 13 and draw.random() < 0.5:
-                break
-        reports.close()
-    assert plain(seen) == expected
+    done = 0
+    while done < 24:
+        done += (more := draw.randint(1, 4))
+        if done < 26:
+            stopped(start, more)
+    model, reports = start()
+    assert plain(reports) == expected
     assert same(model, finished)
 
 
-def test_a_death_between_snapshots_goes_on_from_the_last_one(start, undisturbed, tmp_path):
-    """A generator that is neither finished nor closed is what SIGKILL leaves: the periodic snapshot alone."""
+def test_a_request_during_the_last_step_changes_nothing(start, undisturbed):
+    model, reports = start(stop=26)
+    assert plain(reports) == undisturbed[1]
+    assert same(model, undisturbed[0])
+
+
+def test_a_death_between_snapshots_goes_on_from_the_last_one(start, undisturbed):
     finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(5):
-        next(reports)  # step 10; the last snapshot is of step 8
-    left = Snapshots(tmp_path / "snapshots").folder / "last"
-    left.rename(tmp_path / "kept")
-    reports.close()
-    (tmp_path / "snapshots/last").rename(tmp_path / "closed")
-    (tmp_path / "kept").rename(left)
+    killed(start, 5)  # step 10; the last snapshot is of step 8
     model, resumed = start()
     resumed = list(resumed)
     assert [r.step for r in resumed if r.seconds == 0.0] == [2, 4, 6, 8]
@@ -56,57 +67,117 @@ def test_a_death_between_snapshots_goes_on_from_the_last_one(start, undisturbed,
     assert same(model, finished)
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "best.safetensors", "progress.json", "SHA256SUMS"])
-def test_a_damaged_snapshot_is_put_aside_with_a_warning_and_the_run_begins_anew(start, undisturbed, tmp_path, name):
+def test_the_newest_snapshots_are_kept_and_the_newest_periodic_one(start, tmp_path):
+    def kept():
+        return [int(folder.name[5:]) for folder in sorted((tmp_path / "snapshots").iterdir())]
+
+    killed(start, 10)  # step 20, of which a snapshot is due
+    assert kept() == [16, 20]
+    stopped(start, 1)
+    assert kept() == [20, 21]
+    for _ in range(2):
+        stopped(start, 1)
+    assert kept() == [20, 22, 23], "a rollback goes to a periodic one, whatever interrupted since"
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "progress.json", "SHA256SUMS"])
+def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(start, undisturbed, tmp_path, name):
     finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(5):
-        next(reports)
-    reports.close()
-    path = tmp_path / "snapshots/last" / name
+    killed(start, 8)
+    path = tmp_path / "snapshots/step-00000016" / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x10
     path.write_bytes(data)
     model, again = start()
-    with pytest.warns(UserWarning, match="snapshot not used: .*"):
+    with pytest.warns(UserWarning, match=r"snapshot not used: .*step-00000016"):
         again = list(again)
+    assert [r.step for r in again if r.seconds == 0.0] == [2, 4, 6, 8, 10, 12]
+    assert plain(again) == expected
+    assert same(model, finished)
+
+
+def test_a_run_whose_snapshots_are_all_damaged_begins_anew(start, undisturbed, tmp_path):
+    killed(start, 8)
+    for folder in (tmp_path / "snapshots").iterdir():
+        (folder / "progress.json").write_text("{}")
+    model, again = start()
+    with pytest.warns(UserWarning, match="snapshot not used") as told:
+        again = list(again)
+    assert sum("snapshot not used" in str(warning.message) for warning in told) == 2
     assert all(report.seconds > 0 for report in again)
-    assert plain(again) == expected
-    assert same(model, finished)
+    assert plain(again) == undisturbed[1]
+    assert same(model, undisturbed[0])
 
 
-def test_a_snapshot_that_a_crash_left_under_its_old_name_is_used(start, undisturbed, tmp_path):
-    finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(5):
-        next(reports)
-    reports.close()
-    (tmp_path / "snapshots/last").rename(tmp_path / "snapshots/.last.13.old")
+def test_what_a_crash_left_in_the_middle_of_a_snapshot_is_cleared_away(start, undisturbed, tmp_path):
+    killed(start, 5)
+    half = tmp_path / "snapshots/.step-00000012.13.tmp"
+    shutil.copytree(tmp_path / "snapshots/step-00000008", half)
     model, resumed = start()
-    resumed = list(resumed)
-    assert [r.step for r in resumed if r.seconds == 0.0] == [2, 4, 6, 8, 10]
-    assert plain(resumed) == expected
-    assert same(model, finished)
+    assert plain(resumed) == undisturbed[1]
+    assert same(model, undisturbed[0])
+    assert not half.exists()
 
 
-def test_a_finished_run_that_is_started_again_does_no_step(start, undisturbed):
+def test_a_snapshot_that_cannot_be_written_is_told_and_the_one_before_stays(start, undisturbed, tmp_path):
+    """The kernel refuses files of more than a kilobyte, as a full disk refuses all; then there is room again."""
     finished, expected = undisturbed
-    _, reports = start()
-    for _ in range(13):
-        next(reports)
-    reports.close()
+    model, reports = start()
+    seen = [next(reports) for _ in range(5)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        with pytest.warns(UserWarning, match=r"snapshot not written .*; the last good one is .*step-00000008"):
+            seen += [next(reports) for _ in range(5)]
+        assert [folder.name for folder in (tmp_path / "snapshots").iterdir()] == ["step-00000004", "step-00000008"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert plain([*seen, *reports]) == expected
+    assert same(model, finished)
+    assert (tmp_path / "snapshots/step-00000024").exists()
 
-    def no_batch(step):
-        raise AssertionError("a step was done")
 
-    model, again = start(batch_at=no_batch)
+def test_a_state_that_cannot_be_saved_at_the_end_is_an_error_and_not_a_claim(start, tmp_path):
+    (tmp_path / "snapshots").write_text("no folder")
+    _, reports = start(stop=3)
+    with pytest.raises(NotSaved, match=r"snapshot not written .*; there is no other"):
+        list(reports)
+
+
+def test_a_finished_run_that_is_started_again_after_its_last_snapshot_repeats_the_end(start, undisturbed):
+    finished, expected = undisturbed
+    assert plain(start()[1]) == expected
+    model, again = start()
+    again = list(again)
+    assert [r.step for r in again if r.seconds > 0.0] == [26]
     assert plain(again) == expected
     assert same(model, finished)
+
+
+def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_gone(start, tmp_path):
+    """It is written by a thread while the next steps change the weights in place."""
+    _, reports = start()
+    for _ in range(4):
+        next(reports)
+    reports.close()
+    _, again = start(folder="other", stop=8)
+    with pytest.raises(Stopped):
+        list(again)
+    one, other = (Snapshots(tmp_path / name).find() for name in ("snapshots", "other"))
+    assert one.progress.step == other.progress.step == 8
+    shapes = one.shapes("")
+    found = []
+    for saved in (one, other):
+        tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in shapes.items()}
+        saved.fill(tensors)
+        found.append(tensors)
+    assert len(shapes) > 50
+    assert all(torch.equal(found[0][name], found[1][name]) for name in shapes)
 
 
 def test_removed_snapshots_are_gone_and_missing_ones_are_no_error(tmp_path):
     snapshots = Snapshots(tmp_path / "x")
     snapshots.remove()
-    (tmp_path / "x/last").mkdir(parents=True)
+    (tmp_path / "x/step-00000001").mkdir(parents=True)
     snapshots.remove()
     assert not (tmp_path / "x").exists()

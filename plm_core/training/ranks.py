@@ -1,0 +1,183 @@
+"""The processes that train one model together, as torchrun started them: DDP and FSDP2. Used by the loop.
+
+How many there are is a fact of the machine and never a parameter: all read the same global batch, each computes the
+loss of its rows, and the gradient is that of the whole batch.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from plm_core.config import BadInput
+from plm_core.objectives.loss import Batch, Carry, Loss
+
+Mode = Literal["ddp", "fsdp"]
+LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among ``size`` that train together."""
+
+    rank: int = 0
+    """From 0; the first one writes files and speaks."""
+    size: int = 1
+    mode: Mode = "ddp"
+    """``ddp``: each holds the whole model (Li et al. 2020). ``fsdp``: weights, gradients and optimizer state are
+    sharded (Zhao et al. 2023; torch's ``fully_shard``)."""
+    mesh: Any = None
+    """The processes as a DeviceMesh of one dimension."""
+    control: Any = None
+    """A gloo process group for numbers of the host: nobody waits for a GPU to agree on them."""
+    background: Any = None
+    """A gloo process group for the thread that writes snapshots."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.rank == 0
+
+    def rows(self, batch: Batch) -> Batch:
+        """The rows of this process, of a global batch."""
+        return list(batch.split(self.size))[self.rank]
+
+    def sharded(self, rows: Tensor) -> Tensor:
+        """Rows of this process as its part of the rows of all."""
+        if self.size == 1:
+            return rows
+        from torch.distributed.tensor import DTensor, Shard
+
+        return DTensor.from_local(rows, self.mesh, [Shard(0)], run_check=False)
+
+    def agree(self, stop: bool, seconds: float) -> tuple[bool, float]:
+        """Whether any process wants to stop, and the longest time of all: the same answer for everyone."""
+        if self.size == 1:
+            return stop, seconds
+        told = torch.tensor([float(stop), seconds], dtype=torch.float64)
+        dist.all_reduce(told, dist.ReduceOp.MAX, group=self.control)
+        return bool(told[0]), float(told[1])
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of float64 values on the CPU over all processes."""
+        if self.size > 1:
+            dist.all_reduce(values, group=self.control)
+        return values
+
+    def tell(self, value: int) -> int:
+        """What the first process says."""
+        told = torch.tensor([value])
+        if self.size > 1:
+            dist.broadcast(told, 0, group=self.control)
+        return int(told)
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            dist.barrier(group=self.control)
+
+
+ALONE = Ranks()
+"""A process that trains by itself."""
+
+
+class Shared:
+    """The loss of a model, alone or shared with other processes."""
+
+    def __init__(self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks) -> None:
+        """``compiled`` is what a step runs, ``loss_of`` the same as it was written.
+
+        With FSDP the parameters of the model become sharded ones (``DTensor``), in place.
+        """
+        self.model, self._loss_of, self._compiled, self._ranks = model, loss_of, compiled, ranks
+        self._wrapped: Any = None
+        if ranks.size > 1:
+            self._wrapped = _ddp(model, compiled) if ranks.mode == "ddp" else _fsdp(model, loss_of, ranks.mesh)
+
+    def loss(self, rows: Batch, carry: Carry | None) -> Loss:
+        """The loss on rows of this process; its gradients become those of all rows."""
+        return self._compiled(self.model, rows, carry) if self._wrapped is None else self._wrapped(rows, carry)
+
+    @torch.no_grad()
+    def evaluate(self, rows: Batch, carry: Carry | None) -> Loss:
+        """The loss on rows that every process reads."""
+        if self._wrapped is not None and self._ranks.mode == "fsdp":
+            return self._wrapped(rows, carry)
+        return self._loss_of(self.model, rows, carry)
+
+    def add_gradient(self, loss: Loss, count: int) -> None:
+        """Add the gradient of the loss divided by ``count``, the predictions of the global batch."""
+        # DDP and FSDP take the mean over the processes.
+        (loss.nats * (self._ranks.size / count) if self._ranks.size > 1 else loss.nats / count).backward()
+
+    def part(self, last: bool) -> AbstractContextManager[object]:
+        """Around a part of the rows: only the last one's gradient is exchanged, and with it those before."""
+        return nullcontext() if last or self._wrapped is None or self._ranks.mode == "fsdp" else self._wrapped.no_sync()
+
+
+def _ddp(model: nn.Module, loss_of: LossOf) -> Any:
+    from torch.nn.parallel import DistributedDataParallel
+
+    # An objective may leave weights of a model without a gradient, such as those of segments.
+    return DistributedDataParallel(_LossModule(model, loss_of), find_unused_parameters=True)
+
+
+def _fsdp(model: Any, loss_of: LossOf, mesh: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+        if hasattr(block, "keys"):  # XLNet calls it besides forward
+            register_fsdp_forward_method(block, "keys")
+    return fully_shard(_LossModule(model, loss_of), mesh=mesh)
+
+
+class _LossModule(nn.Module):
+    """What DDP and FSDP wrap: their hooks are those of ``forward``, and a loss calls other methods of a model too."""
+
+    def __init__(self, model: nn.Module, loss_of: LossOf) -> None:
+        super().__init__()
+        self.model = model
+        self._loss_of = loss_of
+
+    def forward(self, batch: Batch, carry: Carry | None) -> Loss:
+        return self._loss_of(self.model, batch, carry)
+
+
+def join() -> Ranks:
+    """This process's place among those that torchrun started; ``ALONE`` where it did not.
+
+    ``PLM_PARALLEL`` chooses between ``ddp`` (the default) and ``fsdp``.
+
+    Raises:
+        BadInput: ``PLM_PARALLEL`` is neither.
+    """
+    mode = os.environ.get("PLM_PARALLEL", "ddp")
+    if mode not in ("ddp", "fsdp"):
+        raise BadInput(f"PLM_PARALLEL: found {mode!r}; expected ddp or fsdp")
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return ALONE
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (size,))
+    control, background = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
+    return Ranks(dist.get_rank(), size, cast(Mode, mode), mesh, control, background)
+
+
+def leave() -> None:
+    """End what ``join`` began."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def whole(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights with sharded ones put together; every process must ask."""
+    return {name: w.full_tensor() if hasattr(w, "full_tensor") else w for name, w in weights.items()}

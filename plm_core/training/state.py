@@ -1,0 +1,205 @@
+"""The state of a training between two steps: all that a snapshot keeps, and what the loop says of it. Used by the loop.
+
+Randomness is a function of (seed, step) and the order of the data too, so weights, optimizer moments, what a model with
+memory carries from batch to batch, and a few numbers are the whole state.
+"""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from plm_core.config import BadInput
+from plm_core.objectives.loss import Carry
+from plm_core.training.config import LoopConfig
+from plm_core.training.optimizer import Optimizer
+from plm_core.training.ranks import Ranks
+from plm_core.training.snapshot import Progress, Saved
+
+
+class Unfit(BadInput):
+    """The batch does not fit the machine: its memory, or the number of its processes."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the loop says of the steps since the report before."""
+
+    step: int
+    """Steps done."""
+    predictions: int
+    """Predictions trained on in these steps (targets that are not ignored)."""
+    positions: int
+    """Positions read in these steps, each once: rows by their length, padding too."""
+    loss: float
+    """Their mean negative log-likelihood, in nats; NaN when all updates were left out."""
+    gradient_norm: float
+    """The 2-norm of the last step's gradient, before clipping."""
+    learning_rate: float
+    """Of the last step."""
+    skipped: int = 0
+    """Of these steps, those whose update was left out."""
+    valid_loss: float | None = None
+    """Mean negative log-likelihood on validation data, in nats; None between validations."""
+    seconds: float = 0.0
+    """Wall clock of these steps, validation and snapshots left out; 0 for a report restored from a snapshot."""
+    first: bool = False
+    """Whether these were the first steps of a process, whose seconds hold compilation and other preparations."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Positions a second; None where that is not the speed of training: the first report and restored ones."""
+        return None if self.first or self.seconds == 0.0 else self.positions / self.seconds
+
+
+class Done(NamedTuple):
+    """A step that no report has told of yet."""
+
+    nats: Tensor | float
+    """The summed negative log-likelihood: of this process's rows while a tensor, of the global batch as a number."""
+    norm: Tensor | float
+    """The 2-norm of the gradient, before clipping."""
+    predictions: int
+    positions: int
+    skipped: bool
+
+
+@dataclass
+class State:
+    """What a step begins with and leaves behind."""
+
+    model: nn.Module
+    config: LoopConfig
+    ranks: Ranks
+    step: int = 0
+    """Steps done."""
+    seconds: float = 0.0
+    """How long the training has taken; 0 unless it has a budget of time."""
+    best_step: int = 0
+    """The step of the best validation; 0 for none yet."""
+    reports: list[Report] = field(default_factory=list)
+    pending: list[Done] = field(default_factory=list)
+    recent: list[tuple[float, float]] = field(default_factory=list)
+    """Losses and gradient norms by which the next step is judged."""
+    anomalies: list[int] = field(default_factory=list)
+    """The steps (from 1) at which something was wrong."""
+    rollbacks: list[tuple[int, int]] = field(default_factory=list)
+    """From which step (from 0) on how many batches more are passed over."""
+    best: dict[str, Tensor] = field(init=False)
+    """The weights of the best validation, of the beginning before the first one. Never changed, only replaced."""
+    carries: list[Carry | None] = field(init=False)
+    """What the next step's loss goes on from, for each part of this process's rows."""
+
+    def __post_init__(self) -> None:
+        """Raises Unfit when the rows of a batch cannot be shared evenly."""
+        parts = max(1, -(-self.config.accumulation // self.ranks.size))
+        if self.config.batch % (parts * self.ranks.size):
+            raise Unfit(
+                f"batch: {self.config.batch} rows for {self.ranks.size} processes, each in {parts} parts; expected a "
+                f"multiple of {parts * self.ranks.size}"
+            )
+        self.optimizer = Optimizer(self.model, self.config.optimizer)
+        self.best = self._weights()
+        self.carries = [None] * parts
+
+    @property
+    def rows(self) -> int:
+        """The rows of this process."""
+        return self.config.batch // self.ranks.size
+
+    @property
+    def batch(self) -> int:
+        """The step (from 0) of the data that the next step reads."""
+        return self.step + sum(passed for begin, passed in self.rollbacks if self.step >= begin)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step is left, or no time."""
+        budget = self.config.minutes
+        return self.step == self.config.steps or (budget is not None and self.seconds >= 60 * budget)
+
+    @property
+    def report_due(self) -> bool:
+        """Whether the steps since the last report are to be reported."""
+        return self.step % self.config.report_every == 0 or self.ended
+
+    def cut(self, least: int) -> None:
+        """Cut this process's rows into so many parts from now on, or a few more where they must be even."""
+        parts = next(parts for parts in range(max(1, least), self.rows + 1) if self.rows % parts == 0)
+        whole = _joined(self.carries)
+        self.carries = [None] * parts if whole is None else list(zip(*(c.chunk(parts) for c in whole), strict=True))
+
+    def settle(self) -> None:
+        """Make numbers of the tensors of the pending steps; the device is waited for once."""
+        waiting = [done for done in self.pending if isinstance(done.nats, Tensor)]
+        if not waiting:
+            return
+        nats, norms = (
+            torch.stack([getattr(done, name) for done in waiting]).double().cpu() for name in ("nats", "norm")
+        )
+        numbers = zip(waiting, self.ranks.sum(nats).tolist(), norms.tolist(), strict=True)
+        settled = [done._replace(nats=one, norm=norm) for done, one, norm in numbers]
+        self.pending[len(self.pending) - len(waiting) :] = settled
+
+    def keep_best(self) -> None:
+        """The weights are the best so far."""
+        self.best, self.best_step = self._weights(), self.step
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What changes from step to step, by names that tell no number of processes."""
+        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        found |= {f"optimizer.{name}": tensor for name, tensor in self.optimizer.tensors().items()}
+        carry = enumerate(_joined(self.carries) or ())
+        return found | {f"carry.{i}": self.ranks.sharded(tensor) for i, tensor in carry}
+
+    def fixed(self) -> dict[str, Tensor]:
+        """What does not."""
+        return {f"best.{name}": tensor for name, tensor in self.best.items()}
+
+    def progress(self) -> Progress:
+        """The rest of a snapshot."""
+        self.settle()
+        told = {f.name: getattr(self, f.name) for f in fields(Progress) if f.name not in ("reports", "accumulation")}
+        return Progress(
+            **told | {"pending": [tuple(done) for done in self.pending]},
+            reports=[asdict(replace(report, seconds=0.0, first=False)) for report in self.reports],
+            accumulation=len(self.carries) * self.ranks.size,
+        )
+
+    def restore(self, saved: Saved) -> None:
+        """Become the state of a snapshot, which any number of processes may have written."""
+        for name, value in vars(saved.progress).items():
+            if name not in ("reports", "accumulation", "pending"):
+                setattr(self, name, value)
+        self.reports = [Report(**report) for report in saved.progress.reports]
+        self.pending = [Done(*done) for done in saved.progress.pending]
+        self.best = self._weights()
+        self.optimizer.allocate()
+        device = next(self.model.parameters()).device
+        carry = {
+            name: torch.empty((size[0] // self.ranks.size, *size[1:]), dtype=dtype, device=device)
+            for name, (size, dtype) in sorted(saved.shapes("carry.").items())
+        }
+        self.carries = [None]
+        sharded = {name: self.ranks.sharded(tensor) for name, tensor in carry.items()}
+        # What never had a gradient has no moments either.
+        known = saved.shapes("")
+        found = {name: tensor for name, tensor in self.tensors().items() if name in known}
+        saved.fill(found | self.fixed() | sharded)
+        self.carries = [tuple(carry.values()) or None]
+        self.cut(saved.progress.accumulation // self.ranks.size)
+
+    def _weights(self) -> dict[str, Tensor]:
+        sharded = self.ranks.size > 1 and self.ranks.mode == "fsdp"
+        return {
+            name: tensor.detach().clone() if sharded else tensor.detach().to("cpu", copy=True)
+            for name, tensor in self.model.state_dict().items()
+        }
+
+
+def _joined(carries: list[Carry | None]) -> Carry | None:
+    """What all parts carry on, as one."""
+    if carries[0] is None:
+        return None
+    return tuple(torch.cat(parts) for parts in zip(*(carry or () for carry in carries), strict=True))
