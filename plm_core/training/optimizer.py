@@ -93,8 +93,7 @@ class Optimizer:
 
     def allocate(self):
         for p in self._names:
-            if not self._opt.state[p]:
-                self._opt.state[p] = {
+            self._opt.state[p] = {
                     "step": torch.zeros((), dtype=torch.float32),
                     "exp_avg": torch.zeros_like(p),
                     "exp_avg_sq": torch.zeros_like(p),

@@ -122,7 +122,7 @@ class State:
     @property
     def report_due(self) -> bool:
         """Whether the steps since the last report are to be reported."""
-        return self.step % self.config.report_every == 0 or self.ended
+        return bool(self.pending) and (self.step % self.config.report_every == 0 or self.ended)
 
     def cut(self, least: int) -> None:
         """Cut this process's rows into so many parts from now on, or a few more where they must be even."""

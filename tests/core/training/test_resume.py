@@ -3,6 +3,7 @@
 import random
 import resource
 import shutil
+import time
 
 import pytest
 import torch
@@ -124,12 +125,14 @@ def test_a_snapshot_that_cannot_be_written_is_told_and_the_one_before_stays(star
     finished, expected = undisturbed
     model, reports = start()
     seen = [next(reports) for _ in range(5)]
+    while not (tmp_path / "snapshots/step-00000008").exists():
+        time.sleep(0.01)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
     try:
         with pytest.warns(UserWarning, match=r"snapshot not written .*; the last good one is .*step-00000008"):
             seen += [next(reports) for _ in range(5)]
-        assert [folder.name for folder in (tmp_path / "snapshots").iterdir()] == ["step-00000004", "step-00000008"]
+        assert [int(folder.name[5:]) for folder in sorted((tmp_path / "snapshots").glob("step-*"))] == [4, 8]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert plain([*seen, *reports]) == expected

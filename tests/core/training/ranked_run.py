@@ -1,0 +1,52 @@
+"""A small training as one of several processes: `torchrun ... ranked_run.py PAPER FOLDER OUT [STOP]`.
+
+Ends after STOP steps with its state saved, or goes to the end; the first process writes the reports and the whole
+weights to OUT. Dropout draws by the part of a batch, so that it is the same for as many parts.
+"""
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from folds import CONFIG, Stops
+from test_curves import Text, initial_model
+
+from plm_core.training.device import prepare
+from plm_core.training.loop import Stopped, train
+from plm_core.training.ranks import join, leave, whole
+from plm_core.training.snapshot import Snapshots
+
+
+def main(paper, folder, out, stop=None):
+    device, ranks = prepare(threads=1), join()
+    config = replace(CONFIG, steps=14)
+    model, objective = initial_model(paper)
+    batches, held_out = (objective.batches(Text.made(seed, 29), model.config, config.batch) for seed in (5, 3))
+
+    def validate(evaluate):
+        loss = evaluate(held_out.held_out(8)[0], None)
+        return float(loss.nats / loss.count)
+
+    interrupted = Stops(int(stop)) if stop and ranks.rank == ranks.size - 1 else lambda: False
+    snapshots = Snapshots(Path(folder), ranks=ranks)
+
+    def batch_at(step):
+        return batches.at(13, step)
+
+    reports = train(model, objective.loss, batch_at, validate, config, device, snapshots, ranks, interrupted)
+    try:
+        told = [asdict(report) for report in reports]
+    except Stopped:
+        return
+    weights = whole(model.state_dict())
+    assert ranks.size == 1 or ranks.mode == "ddp" or type(model.tokens.weight.data).__name__ == "DTensor"
+    if ranks.first:
+        Path(out).write_text(json.dumps(told))
+        torch.save(weights, f"{out}.pt")
+    leave()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

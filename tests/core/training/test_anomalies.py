@@ -1,0 +1,224 @@
+"""Losses that are not finite or far above those before: stopped at, skipped or gone back from, as the policy says."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from folds import CAUSAL, CONFIG, batch_at, plain, same
+
+from plm_core.config import BadInput, from_dict
+from plm_core.objectives.loss import Loss
+from plm_core.training.anomalies import AnomalyConfig, judged
+from plm_core.training.loop import Diverged, Stopped
+
+
+def policy(name, **more):
+    return replace(CONFIG, anomalies=AnomalyConfig(name, **more))
+
+
+def poisoned(*steps, by=math.nan):
+    """Batches of ``batch_at``, and a loss that is ``by`` times too large on those of some steps."""
+    rows = {step: batch_at(step).inputs for step in steps}
+
+    def loss(model, batch, carry):
+        found = CAUSAL.loss(model, batch, carry)
+        bad = any(torch.equal(batch.inputs, some) for some in rows.values())
+        return Loss(found.nats * by, found.count) if bad else found
+
+    return loss
+
+
+def test_a_skipped_step_leaves_everything_but_the_schedule_as_it_was(start):
+    weights = []
+
+    def watched(step):
+        weights.append([p.detach().clone() for p in model.parameters()])
+        return batch_at(step)
+
+    model, reports = start(policy("skip"), batch_at=watched, loss=poisoned(7))
+    with pytest.warns(UserWarning, match=r"^at step 8 the loss is nan .*its update is left out \(1 of 10\)"):
+        reports = list(reports)
+    assert all(torch.equal(a, b) for a, b in zip(weights[7], weights[8], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(weights[8], weights[9], strict=True))
+    assert [r.skipped for r in reports] == [0, 0, 0, 1] + [0] * 9
+    assert [r.predictions for r in reports] == [176] * 3 + [88] + [176] * 9
+    assert all(math.isfinite(r.loss) for r in reports)
+
+
+def test_a_report_of_skipped_steps_alone_has_no_loss_and_is_resumed(start):
+    with warnings.catch_warnings(record=True):
+        expected = plain(start(policy("skip"), folder="a", loss=poisoned(4, 5))[1])
+        with pytest.raises(Stopped):
+            list(start(policy("skip"), loss=poisoned(4, 5), stop=9)[1])
+        resumed = plain(start(policy("skip"), loss=poisoned(4, 5))[1])
+    assert [math.isnan(r["loss"]) for r in resumed] == [False, False, True] + [False] * 10
+    assert str(resumed) == str(expected)
+
+
+def test_a_run_with_no_anomaly_is_the_same_under_every_policy(start, undisturbed):
+    for name in ("skip", "rollback"):
+        model, reports = start(policy(name, sigmas=99.0), folder=name)
+        assert plain(reports) == undisturbed[1]
+        assert same(model, undisturbed[0])
+
+
+def test_a_rollback_goes_on_from_the_last_periodic_snapshot_with_the_batches_behind_the_bad_one(start):
+    """As a run that reads 0 ... 7 and then 11, 12, ...: the batches from the snapshot on are passed over."""
+    _, reports = start(policy("rollback"), loss=poisoned(10))
+    with pytest.warns(UserWarning, match=r"^at step 11 the loss is nan .*: back to the last periodic snapshot"):
+        reports = list(reports)
+    _, expected = start(folder="other", batch_at=lambda step: batch_at(step if step < 8 else step + 3))
+    assert [r.step for r in reports] == [2, 4, 6, 8, 10, *range(10, 27, 2)]
+    assert plain(reports[:4] + reports[5:]) == plain(expected)
+
+
+def test_a_rollback_before_the_first_snapshot_begins_anew_behind_the_bad_batch(start):
+    _, reports = start(policy("rollback"), loss=poisoned(1))
+    with pytest.warns(UserWarning, match=r"at step 2 "):
+        reports = list(reports)
+    _, expected = start(folder="other", batch_at=lambda step: batch_at(step + 2))
+    assert plain(reports) == plain(expected)
+
+
+@pytest.mark.parametrize("stop", [9, 10, 12, 15])
+def test_a_rollback_is_the_same_whatever_interrupts_the_run(start, stop):
+    """Also by a state that was saved behind the snapshot that is gone back to, and by one of the time after."""
+    bad = poisoned(10, 20)
+    with warnings.catch_warnings(record=True):
+        finished, expected = start(policy("rollback"), folder="whole", loss=bad)
+        expected = list(expected)
+        with pytest.raises(Stopped):
+            list(start(policy("rollback"), loss=bad, stop=stop)[1])
+        model, resumed = start(policy("rollback"), loss=bad)
+        resumed = list(resumed)
+    last = {r.step: r for r in expected}
+    assert plain(r for r in {r.step: r for r in resumed}.values()) == plain(last[s] for s in sorted(last))
+    assert same(model, finished)
+
+
+def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(start):
+    config = policy("skip", sigmas=30.0, window=16)
+    _, reports = start(config, loss=poisoned(12, by=500.0))
+    with pytest.warns(UserWarning, match=r"^at step 13 the loss is .*, more than 30 deviations .* of the 12 steps"):
+        reports = list(reports)
+    assert sum(r.skipped for r in reports) == 1
+
+
+def test_no_step_is_judged_by_too_few():
+    config, recent = AnomalyConfig("skip", sigmas=1.0, window=8), []
+    for _ in range(4):
+        assert judged(99.0 + len(recent) * 1e6, 1.0, recent, config) is None
+    assert "deviations" in judged(1e9, 1.0, recent, config)
+    assert "the gradient norm is" in judged(1.0, 7.0, recent, config)
+    assert judged(1.0, 1.0, recent, config) is None
+    assert len(recent) == 5
+    for _ in range(9):
+        judged(1.0, 1.0, recent, config)
+    assert len(recent) == 8
+
+
+@pytest.mark.parametrize("name", ["skip", "rollback"])
+def test_more_anomalies_than_the_limit_end_the_run_and_name_step_batch_and_snapshot(start, name):
+    config = policy(name, limit=2)
+    _, reports = start(config, loss=poisoned(9, 13, 17))
+    with (
+        pytest.warns(UserWarning, match="put|back|left"),
+        pytest.raises(
+            Diverged, match=r"after 2 anomalies that were put up with; .*last good snapshot is .*step-000000"
+        ) as e,
+    ):
+        list(reports)
+    assert e.value.batch == 17
+
+
+def test_weights_that_validate_to_nothing_end_a_run_that_only_skips(start):
+    _, reports = start(policy("skip"), validate=lambda _: math.nan)
+    with pytest.raises(
+        Diverged, match=r"at step 6 the validation loss is nan; .*last good snapshot is .*step-00000004"
+    ):
+        list(reports)
+
+
+def test_a_validation_that_is_not_finite_is_gone_back_from(start):
+    values = iter([3.0, math.nan, 3.0, 2.0, 1.0, 1.0])
+    _, reports = start(policy("rollback"), validate=lambda _: next(values))
+    with pytest.warns(UserWarning, match="at step 12 the validation loss is nan: back"):
+        reports = list(reports)
+    assert [r.step for r in reports if r.valid_loss is not None] == [6, 12, 18, 24, 26]
+
+
+def test_out_of_memory_halves_the_rows_at_a_time_and_goes_on_with_the_same_batch(start, tmp_path):
+    """The loss refuses more than two rows as an allocator would; dropout 0, so that only sums are rounded otherwise."""
+
+    def hungry(model, batch, carry):
+        if len(batch.inputs) > 2 and torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("no room")
+        return CAUSAL.loss(model, batch, carry)
+
+    whole, expected = start(folder="whole", dropout=0.0)
+    expected = list(expected)
+    model, reports = start(loss=hungry, dropout=0.0)
+    with pytest.warns(UserWarning, match=r"out of memory at step 1: from now on \d rows at a time") as told:
+        reports = list(reports)
+    said = [str(warning.message) for warning in told if "out of memory" in str(warning.message)]
+    assert [line.split("from now on ")[1][:6] for line in said] == ["4 rows", "2 rows"]
+    for one, other in zip(reports, expected, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-12)
+    for one, other in zip(model.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_a_run_that_was_cut_smaller_goes_on_with_parts_of_that_size(start):
+    """Dropout is drawn by part, so that other parts would be another run."""
+
+    def hungry(model, batch, carry):
+        if len(batch.inputs) > 4 and torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("no room")
+        return CAUSAL.loss(model, batch, carry)
+
+    with warnings.catch_warnings(record=True):
+        finished, expected = start(loss=hungry, folder="whole")
+        expected = plain(expected)
+        with pytest.raises(Stopped):
+            list(start(loss=hungry, stop=5)[1])
+    model, resumed = start()  # there is room now
+    assert plain(resumed) == expected
+    assert same(model, finished)
+
+
+def test_not_even_room_for_one_row_is_an_error_that_says_what_to_do(start):
+    def hungry(model, batch, carry):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB")
+
+    _, reports = start(loss=hungry)
+    with (
+        pytest.warns(UserWarning, match="out of memory"),
+        pytest.raises(
+            BadInput, match=r"^accumulation: out of memory at step 1 with 1 rows at a time \(CUDA .*smaller model"
+        ),
+    ):
+        list(reports)
+
+
+def test_another_error_of_torch_is_not_taken_for_a_lack_of_memory(start):
+    def broken(model, batch, carry):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):
+        list(start(loss=broken)[1])
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"policy": "ignore"}, r"^t\.policy: .* one of stop, skip, rollback"),
+        ({"sigmas": 0.0}, r"^t\.sigmas: 0.0; expected above 0"),
+        ({"window": 3}, r"^t\.window: 3; expected at least 4"),
+        ({"limit": -1}, r"^t\.limit: -1; expected at least 0"),
+    ],
+)
+def test_an_impossible_section_is_refused_by_name(section, message):
+    with pytest.raises(BadInput, match=message):
+        from_dict(AnomalyConfig, section, "t")

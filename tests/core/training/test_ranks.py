@@ -1,0 +1,65 @@
+"""Processes that train together, as torchrun starts them, on gloo: batches, losses and weights are those of one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+TOLERANCE = 1e-9
+"""Of losses and weights in float64, relative: sums are taken in another order."""
+
+
+def trained(paper, folder, ranks=1, mode="ddp", stop=None):
+    """A run of ``ranked_run.py``; its reports and weights, or None when it stopped."""
+    out = folder.parent / f"{folder.name}.{ranks}.{mode}"
+    python = [sys.executable] if ranks == 1 else [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "localhost:0",
+    ]  # fmt: skip
+    path = os.pathsep.join([str(HERE), str(HERE.parents[1] / "golden")])
+    environment = os.environ | {"PYTHONPATH": path, "PLM_PARALLEL": mode, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*python, str(HERE / "ranked_run.py"), paper, str(folder), str(out), *([str(stop)] if stop else [])],
+        env=environment, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return None if stop else (json.loads(out.read_text()), torch.load(f"{out}.pt", weights_only=True))
+
+
+def require_equal(one, other, reports=True):
+    for ours, theirs in zip(one[0], other[0], strict=True) if reports else ():
+        for name in ("loss", "gradient_norm", "valid_loss", "predictions", "positions", "learning_rate"):
+            expected = theirs[name] if theirs[name] is None else pytest.approx(theirs[name], rel=TOLERANCE)
+            assert ours[name] == expected, f"{name} of step {theirs['step']}"
+    assert one[1].keys() == other[1].keys()
+    for name, weight in one[1].items():
+        torch.testing.assert_close(weight, other[1][name], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet"])
+def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, paper):
+    alone = trained(paper, tmp_path / "alone")
+    require_equal(trained(paper, tmp_path / "ddp", ranks=2), alone)
+    trained(paper, tmp_path / "stopped", ranks=2, stop=5)
+    require_equal(trained(paper, tmp_path / "stopped"), alone)
+
+
+@pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet"])
+def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(tmp_path, paper):
+    alone = trained(paper, tmp_path / "alone")
+    require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
+    trained(paper, tmp_path / "stopped", ranks=2, mode="fsdp", stop=5)
+    assert len(list((tmp_path / "stopped/step-00000005").glob("*.distcp"))) == 2
+    require_equal(trained(paper, tmp_path / "stopped"), alone)
+
+
+def test_four_processes_and_a_run_that_one_began_and_two_end(tmp_path):
+    alone = trained("transformer_xl", tmp_path / "alone")
+    require_equal(trained("transformer_xl", tmp_path / "ddp", ranks=4), alone)
+    trained("transformer_xl", tmp_path / "stopped", stop=5)
+    require_equal(trained("transformer_xl", tmp_path / "stopped", ranks=2), alone)
