@@ -112,7 +112,7 @@ class Project:
 
     def snapshot(self, process):
         """Wait until a running training has saved its state; fails when it ends without."""
-        while not any((self.root / "artifacts/snapshots").glob("*/last/SHA256SUMS")):
+        while not any((self.root / "artifacts/snapshots").glob("*/step-*/SHA256SUMS")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
 
