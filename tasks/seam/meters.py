@@ -23,8 +23,10 @@ from tasks.seam.page import page, table
 
 LAPS = ("data", "forward", "backward", "optimizer", "other")
 GIB = 1 << 30
+UNKNOWN = "–"
 
 LEGEND = """\
+- **data** to **other**: what a step's time went into.
 - **Steps** and **tokens** are those measured: without what a killed process did; what was done twice counts twice.
   Speed, MFU and split leave out validations, snapshots and the first report of each process, which compiles and warms
   up.
@@ -33,7 +35,7 @@ LEGEND = """\
   device, with its threads and in the training's precision, or that the GPU's datasheet gives for bfloat16.
 - **Peak memory**: of tensors on a GPU, of the process on a CPU. **Energy**: of the whole board or all CPU packages,
   whoever used them (NVML, RAPL). **Cost**: wall clock, validations and snapshots included, times `PLM_PRICE_PER_HOUR`.
-- –: not known on that machine."""
+- –: not known, or not on that machine."""
 
 
 @dataclass
@@ -172,42 +174,39 @@ def write(taken: Taken) -> None:
     with (paths.METERS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         atomic_text(paths.METERS / f"{taken.stage}.json", json.dumps(asdict(taken), indent=2) + "\n")
-        rows = [_row(found) for file in sorted(paths.METERS.glob("*.json")) if (found := _read(file)) is not None]
-        heads = [
-            "training",
-            "steps",
-            "tokens",
-            "tokens/s",
-            "MFU of measured / datasheet, %",
-            f"{' / '.join(LAPS)}, %",
-            "peak memory, GiB",
-            "energy, kJ",
-            "cost",
-            "device, threads",
-        ]
-        text = f"# Trainings: speed and cost\n\n{table(heads, rows)}\n\n{LEGEND}\n"
+        found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := _read(file)) is not None]
+        text = "\n\n".join(["# Trainings: speed and cost", _speed(found), _cost(found), LEGEND]) + "\n"
         atomic_text(paths.METERS / "index.html", page("Trainings: speed and cost", text))
 
 
-def _row(taken: Taken) -> list[str]:
-    timed = taken.timed_seconds
-    shares = [f"{taken.split.get(name, 0.0) / timed:.0%}".rstrip("%") for name in LAPS] if timed else ["–"]
-    mfu = [
-        f"{100 * sums / timed:.1f}" if timed and sums is not None else "–"
-        for sums in (taken.mfu_measured, taken.mfu_datasheet)
+def _speed(trainings: list[Taken]) -> str:
+    heads = ["training", "tokens/s", "MFU of measured", "MFU of datasheet", *LAPS]
+    rows = []
+    for each in trainings:
+        timed = each.timed_seconds
+        shares = [each.mfu_measured, each.mfu_datasheet, *(each.split.get(name, 0.0) for name in LAPS)]
+        cells = [f"{share / timed:.1%}" if timed and share is not None else UNKNOWN for share in shares]
+        rows.append([each.stage, f"{each.timed_positions / timed:,.0f}" if timed else UNKNOWN, *cells])
+    return table(heads, rows)
+
+
+def _cost(trainings: list[Taken]) -> str:
+    heads = ["training", "steps", "tokens", "minutes", "peak memory, GiB", "energy, kJ", "cost", "device", "threads"]
+    rows = [
+        [
+            each.stage + ("" if each.finished else " (not finished)"),
+            f"{each.steps:,}",
+            f"{each.positions:,}",
+            f"{each.seconds / 60:,.1f}",
+            f"{each.peak_memory / GIB:.2f}",
+            UNKNOWN if each.joules is None else f"{each.joules / 1000:,.1f}",
+            UNKNOWN if each.cost is None else f"{each.cost:,.4f}",
+            each.device,
+            f"{each.threads}",
+        ]
+        for each in trainings
     ]
-    return [
-        taken.stage + ("" if taken.finished else " (not finished)"),
-        f"{taken.steps:,}",
-        f"{taken.positions:,}",
-        f"{taken.timed_positions / timed:,.0f}" if timed else "–",
-        " / ".join(mfu),
-        " / ".join(shares),
-        f"{taken.peak_memory / GIB:.2f}",
-        "–" if taken.joules is None else f"{taken.joules / 1000:,.1f}",
-        "–" if taken.cost is None else f"{taken.cost:,.4f}",
-        f"{taken.device}, {taken.threads}",
-    ]
+    return table(heads, rows)
 
 
 def _read(file: Path) -> Taken | None:
