@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 STYLE = """\
 body { font: 16px/1.55 system-ui, sans-serif; color: #1c2530; max-width: 60rem; margin: 2rem auto; padding: 0 1.25rem }
 h1, h2, h3 { line-height: 1.25 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #d8dee6; padding-bottom: .25rem }
-table { border-collapse: collapse; margin: 1rem 0; font-size: .94em } th, td { padding: .35rem .5rem; border-bottom: 1px solid #e3e8ee }
+table { border-collapse: collapse; margin: 1rem 0; font-size: .94em }
+th, td { padding: .35rem .5rem; border-bottom: 1px solid #e3e8ee }
 th { background: #f3f6f9; text-align: left } td { font-variant-numeric: tabular-nums }
 td:first-child { white-space: nowrap }
 pre { background: #f6f8fa; padding: .8rem 1rem; white-space: pre-wrap; border-radius: 6px } svg { max-width: 100%;
