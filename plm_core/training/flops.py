@@ -55,7 +55,8 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | N
     definition, so that the count is the same on every machine. ``loss_of`` is the one that is not compiled.
 
     Raises:
-        RuntimeError: the function cannot run without numbers: it looks at one, or calls a kernel of its own.
+        RuntimeError, ValueError: the function cannot run without numbers: it looks at one, or calls a kernel that the
+            meta device does not have (FlexAttention is one).
     """
     there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:

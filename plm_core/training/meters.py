@@ -113,7 +113,7 @@ def _known(what: str, find: Callable[[], T]) -> T | None:
     """What is found; None, with a warning, when it cannot be: a meter never ends a training."""
     try:
         return find()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         warnings.warn(f"meters: no MFU, for {what} cannot be told: {reason}", stacklevel=3)
         return None

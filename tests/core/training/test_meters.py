@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 from plm_core.models.bert import BERTConfig
 from plm_core.models.gpt import GPTConfig
@@ -95,14 +96,24 @@ def test_the_precision_that_counts_is_the_one_that_runs(monkeypatch, causal):
     assert asked == ["float32", "bfloat16", "float32"]
 
 
-def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal):
+def looks_at_a_number(nats):
+    return nats * float(nats.detach())
+
+
+def calls_a_kernel(nats):
+    q = torch.zeros(2, 3, 128, 16, device=nats.device)
+    return nats + flex_attention(q, q, q).sum()
+
+
+@pytest.mark.parametrize("last", [looks_at_a_number, calls_a_kernel])
+def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
     model, loss_of, batch = causal
 
-    def looks(model, batch, carry):
+    def uncountable(model, batch, carry):
         loss = loss_of(model, batch, carry)
-        return replace(loss, nats=loss.nats * float(loss.count))
+        return replace(loss, nats=last(loss.nats))
 
-    made = instruments(model, looks)
+    made = instruments(model, uncountable)
     with pytest.warns(UserWarning, match=r"^meters: no MFU, for the operations of a step cannot be told: .*meta"):
         made.calibrate(batch)
     assert made.read(100).mfu_measured is None
