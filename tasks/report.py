@@ -13,6 +13,7 @@ from typing import Any
 from plm_core.files import atomic_folder
 from plm_core.finetuning.table import task_of
 from tasks.seam import params, paths
+from tasks.seam.page import page, table
 from tasks.seam.stage import main, stage
 
 SCORES = ("accuracy", "majority_accuracy", "macro_f1", "matthews")
@@ -37,14 +38,18 @@ READING = """\
   (with wordpiece, `##` begins a piece that goes on with a word).
 - **Bold** is the best of several models. Likelihoods, accuracies and samples are of the test split, which no training
   has seen and no checkpoint was chosen by; the curves' dots are of the validation split."""
+METERS_NOTE = f"""\
+## Speed and cost
 
-STYLE = """\
-body { font: 16px/1.55 system-ui, sans-serif; color: #1c2530; max-width: 60rem; margin: 2rem auto; padding: 0 1.25rem }
-h1, h2, h3 { line-height: 1.25 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #d8dee6; padding-bottom: .25rem }
-table { border-collapse: collapse; margin: 1rem 0 } th, td { padding: .35rem .8rem; border-bottom: 1px solid #e3e8ee }
-th { background: #f3f6f9; text-align: left } td { font-variant-numeric: tabular-nums }
-pre { background: #f6f8fa; padding: .8rem 1rem; white-space: pre-wrap; border-radius: 6px } svg { max-width: 100%;
-height: auto }"""
+How fast each training ran, and what it took, differs from machine to machine, so it is none of these results. It stands
+in [{paths.METERS}](../{paths.METERS.name}/index.html), on the machine that trained."""
+
+METERS = f"""\
+<object data="../{paths.METERS.name}/index.html" type="text/html" title="Speed and cost">
+<p>No training has left its meters on this machine.</p>
+</object>
+"""
+"""The page of the meters inside this one, where it lies beside it."""
 
 
 def report() -> None:
@@ -64,12 +69,14 @@ def report() -> None:
             _samples(models),
             _corpus(),
             _reading(),
+            METERS_NOTE,
         ]
         text = "\n\n".join(["# Language models: results", *sections]) + "\n"
         for name, figure in figures.items():
             (folder / name).write_text(figure, encoding="utf-8")
         (folder / "report.md").write_text(text, encoding="utf-8")
-        (folder / "report.html").write_text(_html(text, figures), encoding="utf-8")
+        html = page("Language models: results", text, figures, METERS)
+        (folder / "report.html").write_text(html, encoding="utf-8")
         print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
         run.outputs.append(paths.REPORT)
 
@@ -89,7 +96,7 @@ def _models(models: Sequence[str]) -> str:
         section, trained = params.read(f"pretrain.{model}"), _metrics(f"pretrain-{model}")
         counts = [f"{trained[name]:,}" for name in ("parameters", "positions", "predictions", "best_step")]
         rows.append([model, section["architecture"], _objective(section["objective"]), *counts])
-    return f"## Models\n\n{_table(heads, rows)}"
+    return f"## Models\n\n{table(heads, rows)}"
 
 
 def _objective(section: dict[str, Any]) -> str:
@@ -119,7 +126,7 @@ def _likelihoods(models: Sequence[str]) -> str:
             "within a column, never across.** What models of different papers have in common is the fine-tuning below."
         )
     rows = [[model, *cells] for model, *cells in zip(models, *columns.values(), strict=True)]
-    return "\n\n".join(["## Held-out likelihood", " ".join(notes), _table(["model", *columns], rows)])
+    return "\n\n".join(["## Held-out likelihood", " ".join(notes), table(["model", *columns], rows)])
 
 
 def _finetuned(models: Sequence[str], tasks: Sequence[str]) -> str:
@@ -130,14 +137,14 @@ def _finetuned(models: Sequence[str], tasks: Sequence[str]) -> str:
     means = [sum(values) / len(values) for values in zip(*accuracies, strict=True)]
     columns = [_best([f"{value:.3f}" for value in values], max) for values in [*accuracies, means]]
     summary = [[model, *cells] for model, *cells in zip(models, *columns, strict=True)]
-    parts = ["## Fine-tuning", "Accuracy, by task and on average:", _table(["model", *tasks, "mean"], summary)]
+    parts = ["## Fine-tuning", "Accuracy, by task and on average:", table(["model", *tasks, "mean"], summary)]
     heads = ["model", "accuracy", "majority class", "macro-F1", "Matthews", "test examples", "training examples"]
     for task, rows in found.items():
         scores = {name: [f"{row[name]:.3f}" for row in rows] for name in SCORES}
         shown = [cells if name == "majority_accuracy" else _best(cells, max) for name, cells in scores.items()]
         counts = [[f"{row[name]:,}" for row in rows] for name in ("examples", "train_examples")]
         lines = [list(line) for line in zip(models, *shown, *counts, strict=True)]
-        parts += [f"**{task}**: {task_of(task).question}", _table(heads, lines)]
+        parts += [f"**{task}**: {task_of(task).question}", table(heads, lines)]
     return "\n\n".join(parts)
 
 
@@ -185,7 +192,7 @@ def _corpus() -> str:
         f"told by `{paths.CARD / 'README.md'}`. Tokenizer: {_metrics('tokenizer')['vocab_size']:,} pieces, "
         f"{_metrics('tokenizer')['bytes_per_token']:.2f} bytes a token on validation text."
     )
-    return f"## Corpus\n\n{note}\n\n{_table(['split', 'documents', 'bytes', 'tokens'], rows)}"
+    return f"## Corpus\n\n{note}\n\n{table(['split', 'documents', 'bytes', 'tokens'], rows)}"
 
 
 def _reading() -> str:
@@ -198,11 +205,6 @@ def _metrics(name: str) -> dict[str, Any]:
 
 def _count(metrics: dict[str, Any], name: str) -> str:
     return f"{metrics[name]:,}" if name in metrics else "read as text"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _best(cells: Sequence[str], best: Callable[[Iterable[float]], float]) -> list[str]:
@@ -240,19 +242,6 @@ def _figure(names: Sequence[str]) -> str:
     figure.savefig(text, format="svg", metadata={"Date": None})
     pyplot.close(figure)
     return text.getvalue()
-
-
-def _html(text: str, figures: dict[str, str]) -> str:
-    """The Markdown as one HTML file, its figures inside."""
-    from markdown_it import MarkdownIt
-
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    for name, figure in figures.items():
-        before, image, after = body.partition(f'<img src="{name}"')
-        if image:
-            body = before + figure[figure.index("<svg") :] + after.partition(">")[2]
-    head = f'<meta charset="utf-8"><title>Language models: results</title><style>{STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}</body></html>\n'
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from plm_core.training.anomalies import judged
 from plm_core.training.compiling import LossOf, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
+from plm_core.training.meters import Instruments
 from plm_core.training.optimizer import learning_rate_at
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.snapshot import Snapshots
@@ -70,12 +71,14 @@ def train(
         NotSaved: it could not be.
     """
     faster = compiled(loss_of, device.device) if config.compile else loss_of
+    instruments = Instruments(model, loss_of, device, config.precision, ranks.size)
+    instruments.calibrate(next(batch_at(0).split(config.accumulation)))  # before the weights may be sharded
     shared = Shared(model, loss_of, faster, ranks)
     state = State(model, config, ranks)
     if (saved := snapshots.find()) is not None:
         state.restore(saved)
         yield from state.reports
-    run = _Run(state, shared, batch_at, validate, config, device, snapshots, ranks)
+    run = _Run(state, shared, batch_at, validate, config, device, snapshots, ranks, instruments)
     if saved is None and config.anomalies.policy == "rollback":
         run.save()
     try:
@@ -102,13 +105,12 @@ class _Run:
     device: Device
     snapshots: Snapshots
     ranks: Ranks
+    instruments: Instruments
 
     def __post_init__(self) -> None:
         self.first = True
         """Whether no report was made by this process yet."""
         self.rate = 0.0
-        self.spent = 0.0
-        """Seconds of the steps since the last report."""
         self.start = perf_counter() - self.state.seconds
 
     def elapsed(self) -> float:
@@ -132,10 +134,13 @@ class _Run:
 
     def update(self) -> None:
         """Do the next step, or leave it out, or go back, as its loss and the policy will have it."""
-        start, state, config, model = perf_counter(), self.state, self.config, self.shared.model
+        state, config, model = self.state, self.config, self.shared.model
+        if not state.pending:
+            self.instruments.start()
         batch = self.batch_at(state.batch)
         count = int(batch.count)  # still on the CPU
         rows = self.ranks.rows(batch).to(self.device.device)
+        self.instruments.lap("data")
         nats, carries = self._gradient(rows, count)
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
@@ -155,18 +160,20 @@ class _Run:
                 return
         state.pending.append(Done(nats, norm, count, batch.inputs.numel(), wrong is not None))
         state.step += 1
-        self.spent += perf_counter() - start
+        self.instruments.lap("optimizer")
 
     def report(self) -> Report | None:
         """What there is to say of the steps since the last report; None when validation sent the training back."""
-        state, config, start = self.state, self.config, perf_counter()
+        state, config = self.state, self.config
         state.settle()
+        positions = sum(done.positions for done in state.pending)
+        meters = self.instruments.read(positions)
         if config.anomalies.policy == "stop":
             for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
                 loss = float(done.nats) / done.predictions
                 if (wrong := judged(loss, float(done.norm), state.recent, config.anomalies)) is not None:
                     self._tolerate(wrong, step, step)
-        seconds, valid_loss = self.spent + perf_counter() - start, None
+        valid_loss = None
         if state.step % config.valid_every == 0 or state.ended:
             self.shared.model.eval()
             valid_loss = self.validate(self.shared.evaluate)
@@ -181,16 +188,16 @@ class _Run:
         report = Report(
             step=state.step,
             predictions=predictions,
-            positions=sum(done.positions for done in state.pending),
+            positions=positions,
             loss=math.fsum(float(done.nats) for done in trained) / predictions if trained else math.nan,
             gradient_norm=float(state.pending[-1].norm),
             learning_rate=self.rate,
             skipped=len(state.pending) - len(trained),
             valid_loss=valid_loss,
-            seconds=seconds,
+            meters=meters,
             first=self.first,
         )
-        state.pending, self.spent, self.first = [], 0.0, False
+        state.pending, self.first = [], False
         state.reports.append(report)
         return report
 
@@ -223,7 +230,9 @@ class _Run:
             with self.shared.part(last=part == parts - 1):
                 with self.device.autocast(config.precision):
                     loss = self.shared.loss(some, state.carries[part])
+                self.instruments.lap("forward")
                 self.shared.add_gradient(loss, count)
+                self.instruments.lap("backward")
             nats = nats + loss.nats.detach()
             carries.append(loss.carry)
         return nats, carries
@@ -278,7 +287,6 @@ class _Run:
         state.anomalies, state.rollbacks = anomalies, [*rollbacks, (state.step, step - state.step)]
         # What a model with memory carries is of the text that is passed over.
         state.carries = [None] * len(state.carries)
-        self.spent = 0.0
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

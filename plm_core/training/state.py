@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from plm_core.config import BadInput
 from plm_core.objectives.loss import Carry
 from plm_core.training.config import LoopConfig
+from plm_core.training.meters import Meters
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.ranks import Ranks
 from plm_core.training.snapshot import Progress, Saved
@@ -42,15 +43,10 @@ class Report:
     """Of these steps, those whose update was left out."""
     valid_loss: float | None = None
     """Mean negative log-likelihood on validation data, in nats; None between validations."""
-    seconds: float = 0.0
-    """Wall clock of these steps, validation and snapshots left out; 0 for a report restored from a snapshot."""
+    meters: Meters | None = None
+    """What these steps took; None for a report restored from a snapshot."""
     first: bool = False
     """Whether these were the first steps of a process, whose seconds hold compilation and other preparations."""
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Positions a second; None where that is not the speed of training: the first report and restored ones."""
-        return None if self.first or self.seconds == 0.0 else self.positions / self.seconds
 
 
 class Done(NamedTuple):
@@ -163,7 +159,7 @@ class State:
         told = {f.name: getattr(self, f.name) for f in fields(Progress) if f.name not in ("reports", "accumulation")}
         return Progress(
             **told | {"pending": [tuple(done) for done in self.pending]},
-            reports=[asdict(replace(report, seconds=0.0, first=False)) for report in self.reports],
+            reports=[asdict(replace(report, meters=None, first=False)) for report in self.reports],
             accumulation=len(self.carries) * self.ranks.size,
         )
 

@@ -1,5 +1,6 @@
 """What the machine may be used for, from the environment: facts of the machine are no parameters. Read by tasks."""
 
+import math
 import os
 import re
 
@@ -21,3 +22,21 @@ def memory() -> str:
 def leads() -> bool:
     """Whether this process writes and says what is written and said once: the first of those that train together."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def price() -> float | None:
+    """What an hour of this machine costs, in whatever currency: ``PLM_PRICE_PER_HOUR``; None when it is not said.
+
+    Raises:
+        BadInput: it is not a number from 0 upwards.
+    """
+    value = os.environ.get("PLM_PRICE_PER_HOUR")
+    if value is None:
+        return None
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise BadInput(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards, such as 2.49")
+    return found

@@ -1,9 +1,12 @@
 """The report compares models of several papers: one column a quantity, the best in bold, blanks where there is none."""
 
 import json
+import re
 
 import pytest
 from projects import Project, source
+
+from tasks.seam import paths
 
 MODELS = {
     "gpt": ({"bits_per_byte": 1.5, "perplexity": 99.0}, 0.713, 0.513),
@@ -115,6 +118,18 @@ def test_samples_are_texts_or_filled_blanks(results, page):
     html = (results.root / "artifacts/report/report.html").read_text()
     assert "Peace ___ &lt;all&gt;." in html
     assert html.count("<svg") == 4
+
+
+def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, page):
+    html = (results.root / "artifacts/report/report.html").read_text()
+    (shown,) = re.findall('<object data="([^"]+)" type="text/html"', html)
+    assert (results.root / "artifacts/report" / shown).resolve() == results.root / paths.METERS / "index.html"
+    assert f"]({shown})" in page
+    before = results.files("artifacts/report")
+    (results.root / paths.METERS).mkdir()
+    (results.root / paths.METERS / "index.html").write_text("<p>fast</p>")
+    results.run("tasks.report")
+    assert results.files("artifacts/report") == before
 
 
 def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_path):

@@ -1,0 +1,98 @@
+"""Floating-point operations: what a training needs, what a device can do. Their ratio is MFU. Used by the instruments.
+
+MFU, model FLOPs utilisation: the operations that the model's definition needs in a second over those that the device
+can do (Chowdhery et al. 2022, "PaLM", appendix B). What is computed twice to save memory counts once, and attention
+counts whole, whatever a causal kernel leaves out, as there.
+"""
+
+import copy
+import re
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from plm_core.objectives.loss import Batch, Carry
+from plm_core.training.clock import Clock
+from plm_core.training.compiling import LossOf
+from plm_core.training.device import Precision
+
+META = torch.device("meta")
+SIZES = {"cpu": 1024, "cuda": 8192}
+"""The side of the matrices by which a device is measured."""
+MEASURE_S = 0.1
+"""About how long a device is measured."""
+
+DATASHEETS: tuple[tuple[str, float], ...] = (
+    # bfloat16 with float32 sums, dense; where a datasheet gives the rate with sparsity only, half of it.
+    (
+        r"NVIDIA A100(-SXM4-\d+GB|-PCIE-\d+GB| 80GB PCIe)",
+        312e12,
+    ),  # NVIDIA A100 Tensor Core GPU Datasheet (2021), SXM and PCIe alike
+    (r"NVIDIA H100 NVL", 835.5e12),  # NVIDIA H100 Tensor Core GPU Datasheet (2024), H100 NVL: 1,671 with sparsity
+    (r"NVIDIA H100 PCIe", 756.5e12),  # NVIDIA H100 Tensor Core GPU Datasheet (2023), H100 PCIe: 1,513 with sparsity
+    (
+        r"NVIDIA H100 \d+GB HBM3",
+        989.5e12,
+    ),  # NVIDIA H100 Tensor Core GPU Datasheet (2024), H100 SXM: 1,979 with sparsity
+    (r"NVIDIA H200 NVL", 835.5e12),  # NVIDIA H200 Tensor Core GPU Datasheet (2024), H200 NVL: 1,671 with sparsity
+    (r"NVIDIA H200", 989.5e12),  # NVIDIA H200 Tensor Core GPU Datasheet (2024), H200 SXM: 1,979 with sparsity
+    (r"NVIDIA B200", 2250e12),  # NVIDIA DGX B200 Datasheet (2024): 8 GPUs, 36 PFLOPS with sparsity
+    (r"NVIDIA L40S", 362.05e12),  # NVIDIA L40S Datasheet (2023): 362.05, 733 with sparsity
+    (r"NVIDIA L4", 121e12),  # NVIDIA L4 Tensor Core GPU Datasheet (2023): 242 with sparsity
+    (r"NVIDIA A10", 125e12),  # NVIDIA A10 Tensor Core GPU Datasheet (2021): 125, 250 with sparsity
+    (r"NVIDIA GeForce RTX 4090", 165.2e12),  # NVIDIA Ada GPU Architecture whitepaper (2022), appendix A
+)
+"""What torch calls a GPU (a pattern of the whole name), and the FLOP/s of its datasheet."""
+
+
+def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | None = None) -> int:
+    """The floating-point operations of ``loss_of(model, batch, carry)`` and its backward pass.
+
+    A product of [m, k] and [k, n] is 2mkn; what is no product of matrices counts nothing, as in the formulas of the
+    literature (6N + 12LHQT a token, PaLM, appendix B). The function runs on torch's meta device, where tensors have
+    shapes and no numbers: nothing is computed, the model is left as it is, and attention is always the products of its
+    definition, so that the count is the same on every machine. ``loss_of`` is the one that is not compiled.
+
+    Raises:
+        RuntimeError, ValueError: the function cannot run without numbers: it looks at one, or calls a kernel that the
+            meta device does not have (FlexAttention is one).
+    """
+    there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        loss_of(_on_meta(model), batch.to(META), there).nats.backward()
+    return counter.get_total_flops()
+
+
+@torch.no_grad()
+def measured_flops(device: torch.device, precision: Precision) -> float:
+    """FLOP/s of this device in dense matrix products of that precision: the best of several, in about 0.1 s.
+
+    On a CPU, of torch's threads in this process. Random numbers, for a GPU multiplies zeros with less power and so
+    faster; no generator of the training draws them.
+    """
+    size, dtype = SIZES[device.type], getattr(torch, precision)
+    draw = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, generator=draw, device=device).to(dtype) for _ in range(2))
+    product = a @ b  # the first one is slower: a GPU loads its kernel
+    clock, times = Clock(device), list[float]()
+    while len(times) < 3 or (sum(times) < MEASURE_S and len(times) < 100):
+        torch.mm(a, b, out=product)
+        clock.lap("product")
+        times.append(clock.split()["product"])
+    return 2 * size**3 / min(times)
+
+
+def datasheet_flops(name: str) -> float | None:
+    """The dense bfloat16 FLOP/s of the GPU that torch calls ``name``; None for others, CPUs and parts of a GPU."""
+    return next((flops for pattern, flops in DATASHEETS if re.fullmatch(pattern, name)), None)
+
+
+def _on_meta(model: nn.Module) -> nn.Module:
+    """A copy of the model on the meta device; its weights are never copied."""
+    memo: dict[int, Tensor] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device=META), parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device=META)
+    return copy.deepcopy(model, memo)

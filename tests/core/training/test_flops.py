@@ -1,0 +1,186 @@
+"""The operations of a step are those that one counts by hand, product by product, and those of the literature."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from plm_core.finetuning.classifier import Classifier, Row, classification_loss, collate
+from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.gpt import GPT, PRESETS, GPTConfig
+from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives.causal import Causal, CausalBatch
+from plm_core.objectives.loss import Loss
+from plm_core.objectives.masked import Masked
+from plm_core.objectives.permutation import Permutation
+from plm_core.training.flops import datasheet_flops, measured_flops, step_flops
+
+V, T, L, H, D, B = 307, 29, 2, 3, 24, 5
+SIZES = {"vocab_size": V, "context": T, "layers": L, "heads": H, "width": D}
+PAPERS = {
+    "gpt": (GPT, GPTConfig(**SIZES), Causal()),
+    "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
+    "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
+}
+
+
+def case(paper, store):
+    """A model, its objective and a batch."""
+    model, config, objective = PAPERS[paper]
+    torch.manual_seed(3)
+    return model(config), objective, objective.batches(store, config, B).at(7, 0)
+
+
+def product(m, k, n, times=3):
+    """[m, k] x [k, n]: forwards, and backwards once for each of the two; fewer ``times`` where one has no gradient."""
+    return times * 2 * m * k * n
+
+
+def attention(rows, queries, keys):
+    """Queries by keys, then weights by values, over all heads together."""
+    return rows * (product(queries, D, keys) + product(queries, keys, D))
+
+
+def test_gpt_needs_what_its_products_need(store):
+    model, objective, batch = case("gpt", store)
+    block = product(B * T, D, 3 * D) + product(B * T, D, D) + 2 * product(B * T, D, 4 * D) + attention(B, T, T)
+    assert step_flops(model, objective.loss, batch) == L * block + product(B * T, D, V)
+
+
+def test_gpt2_needs_what_palm_and_nanogpt_say():
+    """6N + 12LHQT a token (Chowdhery et al. 2022, appendix B); nanoGPT leaves the positions' embedding out of N."""
+    config = GPTConfig(**PRESETS["small"])
+    with torch.device("meta"):
+        model = GPT(config)
+        ids = torch.zeros(2, 1024, dtype=torch.long)
+        batch = CausalBatch(ids, ids, torch.ones(2, dtype=torch.bool))
+    N = sum(p.numel() for p in model.parameters()) - model.positions.weight.numel()
+    said = 6 * N + 12 * config.layers * config.heads * (config.width // config.heads) * 1024
+    assert step_flops(model, Causal().loss, batch) / (2 * 1024) == pytest.approx(said, rel=0.002)
+
+
+def test_bert_needs_its_output_layer_at_masked_positions_only(store):
+    model, objective, batch = case("bert", store)
+    N = batch.targets.shape[1]
+    assert 0 < N < T
+    block = product(B * T, D, 3 * D) + product(B * T, D, D) + 2 * product(B * T, D, 4 * D) + attention(B, T, T)
+    heads = product(B * N, D, D) + product(B * N, D, V) + product(B, D, D) + product(B, D, 2)
+    assert step_flops(model, objective.loss, batch) == L * block + heads
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_xlnet_needs_two_streams_over_memory_and_text(store, carried):
+    model, objective, batch = case("xlnet", store)
+    K, N = T + model.config.memory, batch.queries.shape[1]
+    assert 0 < N < T
+
+    def stream(Q, times):
+        own = product(B * Q, D, D, times) * 2 + product(B * Q, D, 4 * D, times) * 2
+        distances = B * product(Q, D, K + T, times) + product(K + T, D, D, min(times, 2))  # of encodings, no weights
+        return own + distances + product(B * Q, D, 2, times) + attention(B, Q, K) * times // 3
+
+    keys = 2 * product(B * K, D, D)
+    # The content stream's last states predict nothing, so that nothing comes back from them.
+    expected = L * (keys + stream(N, 3)) + (L - 1) * stream(T, 3) + stream(T, 1) + product(B * N, D, V)
+    carry = objective.loss(model, batch).carry if carried else None
+    assert step_flops(model, objective.loss, batch, carry) == expected
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_what_is_counted_is_what_a_cpu_computes(paper, store, device):
+    model, objective, batch = case(paper, store)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        objective.loss(model, batch).nats.backward()
+    assert step_flops(model, objective.loss, batch) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_counting_leaves_the_training_as_it_was(paper, store, device):
+    model, objective, batch = case(paper, store)
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    with torch.no_grad():
+        step_flops(model.train(), objective.loss, batch)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(p.grad is None and p.device.type == "cpu" for p in model.parameters())
+    assert model.training
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_fine_tuning_can_be_counted_too(paper, store, device):
+    model, *_ = case(paper, store)
+    name = {"gpt": "causal", "bert": "masked", "xlnet": "permutation"}[paper]
+    classifier = Classifier(model, LAYOUTS[name], 3, 0.1)
+    rows = [Row(list(range(7, 7 + n)), [0] * n, n % 3) for n in (13, 5)]
+    blocks = L * 12 * D * D * 6  # a position: what all papers have in common
+    assert step_flops(classifier, classification_loss, collate(rows)) > 2 * 13 * blocks
+
+
+def test_a_function_that_looks_at_numbers_cannot_be_counted(make_gpt):
+    def looks(model, batch, carry):
+        logits = model.logits(model(batch.inputs))
+        return Loss(logits.sum() * float(logits.detach().max()), batch.count)
+
+    ids = torch.zeros(2, 5, dtype=torch.long)
+    with pytest.raises(RuntimeError, match="meta"):
+        step_flops(make_gpt(), looks, CausalBatch(ids, ids, torch.ones(2, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_device_is_measured_by_its_best_product(monkeypatch, precision):
+    times = iter([0.0, 0.05, 0.05 + 0.02, 0.07 + 0.04, 99.0])
+    monkeypatch.setattr("plm_core.training.clock.perf_counter", lambda: next(times))
+    state = torch.get_rng_state()
+    assert measured_flops(torch.device("cpu"), precision) == pytest.approx(2 * 1024**3 / 0.02)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_real_measurement_is_a_rate():
+    assert math.isfinite(rate := measured_flops(torch.device("cpu"), "float32"))
+    assert rate > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A100-PCIE-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA H100 NVL", 835.5),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H200 NVL", 835.5),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362.05),
+        ("NVIDIA A10", 125),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+    ],
+)
+def test_a_gpu_with_a_datasheet_is_known_by_its_name(name, teraflops):
+    assert datasheet_flops(name) == teraflops * 1e12
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A100-40C",
+        "NVIDIA A10G",
+        "NVIDIA GH200 480GB",
+        "NVIDIA H20",
+        "NVIDIA L40",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "AMD A10-7850K Radeon R7",
+        "AMD EPYC 9B14",
+        "",
+    ],
+)
+def test_no_other_name_is_taken_for_one(name):
+    assert datasheet_flops(name) is None

@@ -1,0 +1,166 @@
+"""The meters say what steps took: each position once, and their operations over what the device was measured to do."""
+
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from plm_core.models.bert import BERTConfig
+from plm_core.models.gpt import GPTConfig
+from plm_core.models.xlnet import XLNetConfig
+from plm_core.objectives.causal import Causal
+from plm_core.objectives.masked import Masked
+from plm_core.objectives.permutation import Permutation
+from plm_core.training.device import Device
+from plm_core.training.flops import step_flops
+from plm_core.training.meters import Instruments, bytes_per_position, peak_memory
+
+CPU = torch.device("cpu")
+SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24}
+OBJECTIVES = {
+    "stream": (GPTConfig(**SIZES), Causal(), 29),
+    "memory": (XLNetConfig(**SIZES, memory=7), Causal(streams=True), 29),
+    "sentences": (BERTConfig(**SIZES), Masked(next_sentence=True), 26),
+    "full": (BERTConfig(**SIZES), Masked(), 27),
+    "permutation": (XLNetConfig(**SIZES), Permutation(), 26),
+}
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A time that moves by a quarter of a second each time somebody looks, and when it is told to."""
+    moment = [0.0]
+
+    def look():
+        moment[0] += 0.25
+        return moment[0]
+
+    monkeypatch.setattr("plm_core.training.clock.perf_counter", look)
+    return moment
+
+
+@pytest.fixture
+def causal(make_gpt, store):
+    """A small GPT, its loss, and a batch of 5 rows of 13."""
+    model = make_gpt(vocab_size=307, dtype=torch.float32)
+    return model, Causal().loss, Causal().batches(store, model.config, 5).at(3, 0)
+
+
+def instruments(model, loss_of, precision="float32", bfloat16=False, **options):
+    return Instruments(model, loss_of, Device(CPU, 1, bfloat16), precision, **options)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_meters_of_some_steps(now, causal, ranks):
+    made = instruments(*causal[:2], ranks=ranks)
+    made.calibrate(causal[2])
+    now[0] += 70.0  # a validation
+    made.start()
+    for name, seconds in [("data", 1.0), ("forward", 2.0), ("backward", 3.0), ("optimizer", 0.5), ("data", 1.0)]:
+        now[0] += seconds
+        made.lap(name)
+    meters = made.read(positions=1000)
+    assert meters.split == {"data": 2.5, "forward": 2.25, "backward": 3.25, "optimizer": 0.75, "other": 0.25}
+    assert meters.seconds == sum(meters.split.values()) == 9.0
+    assert (meters.positions, meters.tokens_per_second) == (1000, 1000 / 9.0)
+    a_position = step_flops(*causal) / (5 * 13)
+    assert meters.mfu_measured == pytest.approx(a_position * 1000 / 9.0 / ranks / (2 * 1024**3 / 0.25))
+    assert meters.mfu_datasheet is None
+
+
+def test_what_is_not_calibrated_has_no_mfu(now, causal):
+    made = instruments(*causal[:2])
+    made.start()
+    meters = made.read(100)
+    assert (meters.mfu_measured, meters.tokens_per_second) == (None, 400.0)
+
+
+def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
+    found = []
+    for rows in (causal[2], next(causal[2].split(5))):
+        made = instruments(*causal[:2])
+        made.calibrate(rows)
+        found.append(made.read(100).mfu_measured)
+    assert found[0] == found[1] > 0
+
+
+def test_the_precision_that_counts_is_the_one_that_runs(monkeypatch, causal):
+    asked = []
+    monkeypatch.setattr("plm_core.training.meters.measured_flops", lambda device, precision: asked.append(precision))
+    for precision, able in [("float32", True), ("bfloat16", True), ("bfloat16", False)]:
+        instruments(*causal[:2], precision, able).calibrate(causal[2])
+    assert asked == ["float32", "bfloat16", "float32"]
+
+
+def looks_at_a_number(nats):
+    return nats * float(nats.detach())
+
+
+def calls_a_kernel(nats):
+    q = torch.zeros(2, 3, 128, 16, device=nats.device)
+    return nats + flex_attention(q, q, q).sum()
+
+
+@pytest.mark.parametrize("last", [looks_at_a_number, calls_a_kernel])
+def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
+    model, loss_of, batch = causal
+
+    def uncountable(model, batch, carry):
+        loss = loss_of(model, batch, carry)
+        return replace(loss, nats=last(loss.nats))
+
+    made = instruments(model, uncountable)
+    with pytest.warns(UserWarning, match=r"^meters: no MFU, for the operations of a step cannot be told: .*meta"):
+        made.calibrate(batch)
+    assert made.read(100).mfu_measured is None
+
+
+def test_an_ordinary_model_is_counted_without_a_warning(causal):
+    made = instruments(*causal[:2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.calibrate(causal[2])
+    assert made.read(100).mfu_measured > 0
+
+
+def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started_it():
+    """The kernel begins a child's ru_maxrss with its parent's: a small stage of a large flow would look as large."""
+    big = 512 << 20
+    child = (
+        "import torch; from plm_core.training.meters import peak_memory\n"
+        "cpu = torch.device('cpu'); before = peak_memory(cpu)\n"
+        "block = torch.ones(64 << 20, dtype=torch.uint8); after = peak_memory(cpu)\n"
+        "del block; print(before, after, peak_memory(cpu))"
+    )
+    parent = (
+        f"import subprocess, sys; block = bytearray(b'x') * {big}\n"
+        f"print(subprocess.run([sys.executable, '-c', {child!r}], capture_output=True, text=True, check=True).stdout)"
+    )
+    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True)
+    before, after, later = map(int, done.stdout.split())
+    assert before < big
+    assert before + (32 << 20) < min(after, later) < big
+
+
+def test_memory_is_measured_in_bytes():
+    assert peak_memory(CPU) > 10 << 20
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_text_of_a_position_is_a_tokens_bytes_where_a_position_is_a_token(name, store):
+    config, objective, tokens = OBJECTIVES[name]
+    batches = objective.batches(store, config, 5)
+    bytes_a_token = store.bytes.sum() / len(store)
+    assert bytes_per_position(batches, store, seed=3) == pytest.approx(bytes_a_token * tokens / 29)
+
+
+def test_padding_of_packed_documents_is_no_text(store):
+    batches = Causal(packing="documents").batches(store, GPTConfig(**SIZES), 64)
+    share = batches.metrics()["packing_utilisation"]
+    assert share < 1
+    expected = share * store.bytes.sum() / len(store)
+    assert bytes_per_position(batches, store, seed=3) == pytest.approx(expected, rel=0.1)

@@ -1,0 +1,235 @@
+"""What a training took is kept from process to process, shown to people, and never invented."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from plm_core.config import BadInput
+from plm_core.training.device import Device
+from plm_core.training.meters import Meters
+from tasks.seam import paths
+from tasks.seam.meters import Ledger
+
+DEVICE = Device(torch.device("cpu"), 3, False)
+METERS = Meters(
+    seconds=8.0,
+    positions=4000,
+    split={"data": 1.0, "forward": 2.0, "backward": 4.0, "optimizer": 0.5, "other": 0.5},
+    tokens_per_second=500.0,
+    mfu_measured=0.25,
+    mfu_datasheet=None,
+    peak_memory=3 << 29,
+    joules=60.0,
+)
+FIRST = replace(METERS, seconds=99.0, positions=1000, tokens_per_second=10.1, mfu_measured=0.01, joules=700.0)
+
+
+@pytest.fixture
+def now(monkeypatch, tmp_path):
+    """An empty project, no price, and a time that moves only when it is told to."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
+    moment = [1000.0]
+    monkeypatch.setattr("tasks.seam.meters.monotonic", lambda: moment[0])
+    return moment
+
+
+def kept(stage="pretrain-gpt"):
+    return json.loads((paths.METERS / f"{stage}.json").read_text())
+
+
+class Cells(HTMLParser):
+    """The cells of a page's tables, row by row."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.inside = [], False
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        self.inside = tag in ("th", "td")
+        if self.inside:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.rows[-1][-1] += data
+
+
+def rows():
+    """The rows of the page's two tables by the training, each a dict by the heads of both."""
+    cells, found = Cells(), {}
+    cells.feed((paths.METERS / "index.html").read_text())
+    for row in cells.rows:
+        if row[0] == "training":
+            heads = row
+        else:
+            found.setdefault(row[0].partition(" ")[0], {}).update(zip(heads, row, strict=True))
+    return found
+
+
+def interrupted(now):
+    """A training that is interrupted after its first ten steps and 100 seconds."""
+    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
+        ledger.add(10, 1000, FIRST, first=True)
+        now[0] += 100.0
+        raise KeyboardInterrupt
+
+
+def test_the_first_report_has_memory_and_money_and_no_speed(now, monkeypatch):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
+    with Ledger("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as ledger:
+        now[0] += 110.0
+        ledger.add(10, 1000, FIRST, first=True)
+        assert ledger.points() == {
+            "peak_memory_gib": 1.5,
+            "joules": 700.0,
+            "cost": pytest.approx(1.1),
+            "bytes_seen": 2500.0,
+        }
+        assert ledger.note() == "1.5 GiB"
+
+
+def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, monkeypatch):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
+    with Ledger("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as ledger:
+        now[0] += 110.0
+        ledger.add(10, 1000, FIRST, first=True)
+        now[0] += 90.0  # with a validation
+        ledger.add(14, 4000, METERS, first=False)
+        assert ledger.points() == {
+            "peak_memory_gib": 1.5,
+            "joules": 760.0,
+            "cost": pytest.approx(2.0),
+            "bytes_seen": 12500.0,
+            "tokens_per_second": 500.0,
+            "mfu_measured": 0.25,
+            "seconds_data": 0.25,
+            "seconds_forward": 0.5,
+            "seconds_backward": 1.0,
+            "seconds_optimizer": 0.125,
+            "seconds_other": 0.125,
+        }
+        assert ledger.note() == "500 tokens/s, 25 % MFU, 1.5 GiB"
+
+
+def test_what_is_not_known_is_absent(now):
+    bare = replace(METERS, mfu_measured=None, joules=None, tokens_per_second=5421.3)
+    with Ledger("finetune-gpt-sotu-era", "abc", DEVICE) as ledger:
+        ledger.add(4, 4000, bare, first=False)
+        assert not {"joules", "cost", "bytes_seen", "mfu_measured", "mfu_datasheet"} & ledger.points().keys()
+        assert ledger.note() == "5,421 tokens/s, 1.5 GiB"
+    found = kept("finetune-gpt-sotu-era")
+    assert (found["joules"], found["cost"], found["mfu_measured"]) == (None, None, None)
+    row = rows()["finetune-gpt-sotu-era"]
+    assert [row[head] for head in ("energy, kJ", "cost", "MFU of measured", "MFU of datasheet")] == ["–"] * 4
+
+
+def test_a_row_tells_what_a_training_took(now, monkeypatch):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
+    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
+        ledger.add(10, 1000, FIRST, first=True)
+        ledger.add(14, 4000, METERS, first=False)
+        ledger.add(18, 4000, replace(METERS, seconds=24.0, mfu_measured=0.05, mfu_datasheet=None), first=False)
+        now[0] += 200.0
+    row = rows()["pretrain-gpt"]
+    assert row.pop("device")
+    assert row == {
+        "training": "pretrain-gpt",
+        "tokens/s": "250",  # 8,000 in 32 s
+        "MFU of measured": "10.0%",  # by the time: (8 x 0.25 + 24 x 0.05) / 32
+        "MFU of datasheet": "–",
+        "data": "6.2%",
+        "forward": "12.5%",
+        "backward": "25.0%",
+        "optimizer": "3.1%",
+        "other": "3.1%",
+        "steps": "18",
+        "tokens": "9,000",
+        "minutes": "3.3",
+        "peak memory, GiB": "1.50",
+        "energy, kJ": "0.8",
+        "cost": "2.0000",
+        "threads": "3",
+    }
+
+
+def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(now)
+    assert rows()["pretrain-gpt"]["training"] == "pretrain-gpt (not finished)"
+    with Ledger("pretrain-gpt", "abc", DEVICE, bytes_per_position=1.0) as ledger:
+        ledger.add(10, 1000, None, first=False)  # restored from a snapshot
+        assert (ledger.points(), ledger.note()) == ({}, "")
+        ledger.add(14, 4000, METERS, first=True)
+        assert ledger.points()["joules"] == 760.0
+        assert ledger.points()["bytes_seen"] == 5000.0
+        now[0] += 11.0
+    found = kept()
+    assert (found["steps"], found["positions"], found["seconds"], found["finished"]) == (14, 5000, 111.0, True)
+    assert rows()["pretrain-gpt"]["training"] == "pretrain-gpt"
+    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
+        ledger.add(4, 4000, METERS, first=False)
+    assert kept()["steps"] == 4
+
+
+def test_another_training_of_the_same_stage_begins_anew(now):
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(now)
+    with Ledger("pretrain-gpt", "other", DEVICE) as ledger:
+        ledger.add(4, 4000, METERS, first=False)
+    assert kept()["steps"] == 4
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"stage": "pretrain-gpt"}'])
+def test_a_file_that_cannot_be_read_is_none(now, content):
+    paths.METERS.mkdir(parents=True)
+    for stage in ("pretrain-gpt", "pretrain-bert"):
+        (paths.METERS / f"{stage}.json").write_text(content)
+    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
+        ledger.add(4, 4000, METERS, first=False)
+    assert list(rows()) == ["pretrain-gpt"]
+
+
+def test_a_disk_that_takes_nothing_is_a_warning(now, capsys):
+    paths.METERS.parent.mkdir()
+    paths.METERS.write_text("a file where the folder would be")
+    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
+        ledger.add(4, 4000, METERS, first=False)
+    assert capsys.readouterr().err.startswith("warning: artifacts/meters: ")
+
+
+def test_a_price_that_is_none_is_refused_before_the_training(now, monkeypatch):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "cheap")
+    with pytest.raises(BadInput, match=r"^PLM_PRICE_PER_HOUR"):
+        Ledger("pretrain-gpt", "abc", DEVICE)
+
+
+def test_trainings_that_end_at_the_same_time_are_all_on_the_page(now, tmp_path):
+    """Real processes that write again and again: the last page has every row, and none failed."""
+    program = (
+        "import sys; from tasks.seam.meters import Taken, write\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "for _ in range(30): write(Taken(sys.argv[1], 'abc', 'a device', 1))"
+    )
+    stages = [f"finetune-gpt-{i}" for i in range(3)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, name], cwd=tmp_path, text=True, **pipes) for name in stages
+    ]
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=120)[1] for process in running] == [""] * 3
+    assert list(rows()) == stages

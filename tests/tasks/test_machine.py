@@ -1,0 +1,25 @@
+"""Facts of the machine come from its environment, and one that is none is refused by name."""
+
+import pytest
+
+from plm_core.config import BadInput
+from tasks.seam.machine import price
+
+
+@pytest.mark.parametrize(("value", "expected"), [("0", 0.0), ("2.49", 2.49), ("1e-3", 0.001)])
+def test_the_price_of_an_hour(monkeypatch, value, expected):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", value)
+    assert price() == expected
+
+
+def test_nobody_has_to_say_a_price(monkeypatch):
+    monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
+    assert price() is None
+
+
+@pytest.mark.parametrize("value", ["", "cheap", "-1", "nan", "inf", "2,49", "$2"])
+def test_a_price_that_is_none_is_refused(monkeypatch, value):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", value)
+    with pytest.raises(BadInput) as caught:
+        price()
+    assert str(caught.value).startswith(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards")
