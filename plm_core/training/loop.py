@@ -17,7 +17,8 @@ from plm_core.objectives.loss import Batch, Carry
 from plm_core.text.views import stream_seed
 from plm_core.training.compiling import LossOf, compiled
 from plm_core.training.device import Device, Precision
-from plm_core.training.optimizer import OptimizerConfig, learning_rate_at, make_optimizer, set_learning_rate
+from plm_core.training.optimizer import Optimizer, OptimizerConfig
+from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Progress, Snapshots
 
 
@@ -119,7 +120,7 @@ def train(
     Raises:
         Diverged: the loss or the gradient of a step is not finite; the message names the step.
     """
-    optimizer = make_optimizer(model, config.optimizer)
+    optimizer = Optimizer(model, config.optimizer)
     loss_of = compiled(loss_of, device.device) if config.compile else loss_of
     reports: list[Report] = []
     best, best_step = _weights(model), 0
@@ -163,7 +164,7 @@ def best_report(reports: list[Report]) -> Report:
 
 def _steps(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     loss_of: LossOf,
     batch_at: Callable[[int], Batch],
     carries: list[Carry | None],
@@ -190,10 +191,8 @@ def _steps(
             (loss.nats / count).backward()
             total, carries[part] = total + loss.nats.detach(), loss.carry
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip_norm))
-        rate = learning_rate_at(step, config.steps, config.optimizer)
-        set_learning_rate(optimizer, rate)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        rate = learning_rate_at(step, progress_at(step, config.steps, config.optimizer), config.optimizer)
+        optimizer.step(rate)
         losses.append(total)
         counts.append(count)
         positions += batch.inputs.numel()

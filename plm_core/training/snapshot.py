@@ -19,6 +19,7 @@ from torch import nn
 from plm_core.config import BadInput
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.objectives.loss import Carry
+from plm_core.training.optimizer import Optimizer
 
 STATE_FILE = "state.safetensors"
 BEST_FILE = "best.safetensors"
@@ -46,7 +47,7 @@ class Snapshots:
     def save(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         best: dict[str, torch.Tensor],
         carries: list[Carry | None],
         progress: Progress,
@@ -58,7 +59,7 @@ class Snapshots:
             (temporary / PROGRESS_FILE).write_text(json.dumps(vars(progress)))
 
     def load(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: int
+        self, model: nn.Module, optimizer: Optimizer, parts: int
     ) -> tuple[Progress, dict[str, torch.Tensor], list[Carry | None]] | None:
         """Put the saved state into the model and its optimizer; None when there is no snapshot that can be used.
 
@@ -85,28 +86,20 @@ class Snapshots:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _flatten(
-    model: nn.Module, optimizer: torch.optim.Optimizer, carries: list[Carry | None]
-) -> dict[str, torch.Tensor]:
+def _flatten(model: nn.Module, optimizer: Optimizer, carries: list[Carry | None]) -> dict[str, torch.Tensor]:
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for index, values in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in values.items()}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.tensors().items()}
     for part, carry in enumerate(carries):
         tensors |= {f"carry.{part}.{place}": tensor for place, tensor in enumerate(carry or ())}
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def _unflatten(
-    tensors: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, parts: int
+    tensors: dict[str, torch.Tensor], model: nn.Module, optimizer: Optimizer, parts: int
 ) -> list[Carry | None]:
     """Fill the model and its optimizer; returns what each of ``parts`` parts of a batch carries on."""
     model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.restore({n.removeprefix("optimizer."): t for n, t in tensors.items() if n.startswith("optimizer.")})
     device = next(model.parameters()).device
     sizes = [sum(name.startswith(f"carry.{part}.") for name in tensors) for part in range(parts)]
     return [

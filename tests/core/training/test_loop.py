@@ -11,14 +11,17 @@ from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same
 from plm_core.config import BadInput, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.training.loop import Diverged, LoopConfig, best_report
-from plm_core.training.optimizer import OptimizerConfig, learning_rate_at
+from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.schedule import learning_rate_at, progress_at
 
 
 def test_reports_come_at_their_steps(undisturbed):
     _, reports = undisturbed
     assert [r["step"] for r in reports] == list(range(2, 27, 2))
     assert [r["step"] for r in reports if r["valid_loss"] is not None] == [6, 12, 18, 24, 26]
-    assert [r["learning_rate"] for r in reports] == [learning_rate_at(r["step"] - 1, 26, OPTIMIZER) for r in reports]
+    steps = [r["step"] - 1 for r in reports]
+    rates = [learning_rate_at(step, progress_at(step, 26, OPTIMIZER), OPTIMIZER) for step in steps]
+    assert [r["learning_rate"] for r in reports] == rates
 
 
 def test_a_last_interval_that_is_shorter_is_reported_too(start):
