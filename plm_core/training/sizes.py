@@ -7,8 +7,8 @@ filled in follows from the shape that results:
   name is a preset of the architecture;
 - learning rate: 6e-4 at a width of 768, in inverse proportion to the width, as Adam wants it (Yang et al. 2022,
   "Tensor Programs V", table 3). The rates of Brown et al. 2020, table 2.1, are 33 % lower at a width of 1024, within
-  17 % from 1536 to 5140, and 60 % higher at 12288; those of RoBERTa (Liu et al. 2019) and XLNet (Yang et al. 2019)
-  are the same 6e-4 at 768, and 4e-4, 11 % lower, at 1024;
+  17 % from 1536 to 5140, and 60 % higher at 12288. RoBERTa (Liu et al. 2019) has the same 6e-4 at 768; at 1024 it and
+  XLNet (Yang et al. 2019) have 4e-4, 11 % lower;
 - batch: 2^19 tokens for 124 million weights in the blocks, growing with the third root of their number, in a power of
   two of rows, and at least 8. Of the eight batches of Brown et al. 2020, table 2.1, that gives six, twice the one of
   760M and 1.3 times the one of 175B. BERT was trained with a quarter of it, RoBERTa and XLNet with eight times as much.
@@ -74,7 +74,7 @@ def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> d
     if type(size) is int and size >= 1:
         width = _whole({"width": HEAD * size} | model, "width", where)
         return {"layers": size, "heads": max(1, width // HEAD), "width": width}
-    if architecture not in MODELS:
+    if not isinstance(architecture, str) or architecture not in MODELS:
         raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
     presets = MODELS[architecture].presets
     if not isinstance(size, str) or size not in presets:
