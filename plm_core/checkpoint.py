@@ -8,7 +8,7 @@ A folder with ``model.safetensors``, ``config.json``, the tokenizer's file and `
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ class Lineage:
     """The identity of the training split's token store (``TokenStore.digest``)."""
     parameters_sha256: str
     """``plm_core.config.digest`` of the section of ``params.yaml``."""
+    passed: list[list[int]] = field(default_factory=list)
+    """From which step (from 0) on how many batches a rollback had passed over, in all."""
+
+    def batch(self, step: int) -> int:
+        """The step (from 0) of the data that a step (from 0) read."""
+        return step + max((more for begin, more in self.passed if step >= begin), default=0)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
 from tasks.seam import params, paths
 from tasks.seam.evidence import write_rows
+from tasks.seam.meters import Ledger
 from tasks.seam.stage import Stage, main, stage
 from tasks.seam.training import follow, listed, write_curve
 
@@ -155,7 +156,11 @@ def fit(
         return f"the examples {listed([train_set.examples[i].id for i in chosen])}"
 
     training = partial(train, classifier, classification_loss, batch_at, validate, loop, device, snapshots)
-    seen = list(training()) if run is None else follow(training, loop.steps, run, "finetune", examples)
+    if run is None:
+        seen = list(training())
+    else:
+        ledger = Ledger(run.name, snapshots.folder.name, device)
+        seen = follow(training, loop.steps, run, "finetune", examples, ledger)
     predictions, _ = predict(classifier, test_set.encoded, loop.batch, device.device)
     return Outcome(classifier, seen, train_set, test_set, predictions)
 

@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest
+from plm_core.config import BadInput, digest, from_dict
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective, objectives_of
 from plm_core.objectives.loss import Batch, Batches, Loss, Objective
@@ -20,10 +21,14 @@ from plm_core.text.views import stream_seed
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import Evaluate, best_report, train
+from plm_core.training.meters import bytes_per_position
 from plm_core.training.ranks import join, leave, whole
+from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Report
 from tasks.seam import params, paths
 from tasks.seam.launch import launch, ranks_wanted
+from tasks.seam.meters import Ledger
 from tasks.seam.stage import main, stage
 from tasks.seam.training import follow, listed, write_curve
 
@@ -67,7 +72,7 @@ class PretrainConfig:
 def pretrain(name: str) -> None:
     """Train the model of section ``pretrain.<name>`` and write its checkpoint and loss curve."""
     section = f"pretrain.{name}"
-    config = params.section(section, PretrainConfig)
+    config = read_section(name)
     objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
     metrics_file = paths.METRICS / f"pretrain-{name}.json"
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
@@ -101,7 +106,8 @@ def pretrain(name: str) -> None:
         folder = paths.SNAPSHOTS / digest(config, run.inputs, run.guard.code)[:16]
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
         training = partial(train, model, objective.loss, batch_at, validate, loop, device, snapshots, ranks)
-        reports = follow(training, loop.steps, run, section, documents)
+        ledger = Ledger(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
+        reports = follow(training, loop.steps, run, section, documents, ledger)
         weights = whole(model.state_dict())
         if not ranks.first:
             return
@@ -114,7 +120,7 @@ def pretrain(name: str) -> None:
             tokenizer_sha256=tokenizer.sha256,
             step=best.step,
             valid_nats=float(best.valid_loss or 0.0),
-            lineage=checkpoint.Lineage(stores[0].digest, digest(params.read(section))),
+            lineage=checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports)),
         )
         folder = paths.MODELS / name
         identity = checkpoint.save(folder, weights, tokenizer, described)
@@ -134,13 +140,25 @@ def pretrain(name: str) -> None:
 
 def run(name: str) -> None:
     """``pretrain`` by this process, or by one for each visible GPU."""
-    rows = params.section(f"pretrain.{name}", PretrainConfig).training.batch
-    ranks = ranks_wanted(rows)
+    ranks = ranks_wanted(read_section(name).training.batch)
     if ranks > 1:
         launch("tasks.pretrain", [name], ranks)
     else:
         pretrain(name)
         leave()
+
+
+def read_section(name: str) -> PretrainConfig:
+    """Section ``pretrain.<name>``, with what its ``size`` fills in."""
+    section = f"pretrain.{name}"
+    return from_dict(PretrainConfig, sized(params.read(section), section), section)
+
+
+def passed_over(reports: list[Report]) -> list[list[int]]:
+    """What rollbacks passed over, as ``checkpoint.Lineage.passed``: they go back to steps that were reported."""
+    return [[one.step, other.passed] for one, other in pairwise(reports) if one.passed != other.passed] + (
+        [[0, reports[0].passed]] if reports[0].passed else []
+    )
 
 
 def new_model(config: PretrainConfig, tokenizer: Tokenizer, section: str) -> Any:

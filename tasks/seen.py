@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest
+from plm_core.config import BadInput, digest, from_dict
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.loss import IGNORED, Batch
@@ -23,6 +23,7 @@ from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import Span
 from plm_core.training.config import LoopConfig
+from plm_core.training.sizes import sized
 from tasks.seam import params, paths
 from tasks.seam.stage import main
 
@@ -63,7 +64,8 @@ def seen(name: str, step: int, rows: int, as_json: bool) -> None:
     described = training.described
     shape = checkpoint.shape(described.architecture, described.model, f"pretrain.{name}")
     batches = objective.batches(training.store, shape, loop.batch)
-    batch, spans = batches.at(loop.order_seed, step - 1), batches.spans(loop.order_seed, step - 1)
+    number = training.described.lineage.batch(step - 1) if training.described.lineage else step - 1
+    batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
     found = [row_of(training, batch, row, spans[row]) for row in range(min(rows, loop.batch))]
     about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
     about["positions"] = batch.inputs.shape[1]
@@ -76,7 +78,10 @@ def seen(name: str, step: int, rows: int, as_json: bool) -> None:
 def opened(name: str) -> Training:
     """The training of a section, when nothing that it was made from has changed since."""
     section, folder = f"pretrain.{name}", paths.MODELS / name
-    values, loop = params.read(section), params.section(f"{section}.training", LoopConfig)
+    values, loop = (
+        params.read(section),
+        from_dict(LoopConfig, sized(params.read(section), section)["training"], f"{section}.training"),
+    )
     described, remedy = checkpoint.describe(folder), f"`dvc repro pretrain@{name}` trains on what lies there now"
     if described.lineage is None:
         raise BadInput(f"{folder}: does not say what it was trained on; {remedy}")

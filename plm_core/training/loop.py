@@ -6,7 +6,7 @@ Used by pretraining and fine-tuning. Shapes: see the objectives.
 import math
 import warnings
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -20,7 +20,6 @@ from plm_core.training.compiling import LossOf, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.meters import Instruments
-from plm_core.training.optimizer import learning_rate_at
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Done, Report, State, Unfit
@@ -123,6 +122,8 @@ class _Run:
         while not state.ended:
             self.update()
             stop, state.seconds = self.ranks.agree(interrupted(), self.elapsed())
+            if state.step <= self.config.optimizer.warmup_steps:
+                state.warm = state.seconds
             if state.report_due and (report := self.report()) is not None:
                 if state.step % self.config.snapshot_every == 0 and not state.ended:
                     self.save()
@@ -148,7 +149,7 @@ class _Run:
         if config.anomalies.policy != "stop":
             loss = float(self.ranks.sum(nats.double().cpu())) / count
             wrong = judged(loss, float(norm), state.recent, config.anomalies)
-        self.rate = learning_rate_at(state.step, config.steps, config.optimizer)
+        self.rate = state.rate
         if wrong is None:
             state.optimizer.step(self.rate)
             state.carries = carries
@@ -168,6 +169,8 @@ class _Run:
         state.settle()
         positions = sum(done.positions for done in state.pending)
         meters = self.instruments.read(positions)
+        if meters.joules is not None:
+            meters = replace(meters, joules=float(self.ranks.sum(torch.tensor(meters.joules, dtype=torch.float64))))
         if config.anomalies.policy == "stop":
             for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
                 loss = float(done.nats) / done.predictions
@@ -193,6 +196,7 @@ class _Run:
             gradient_norm=float(state.pending[-1].norm),
             learning_rate=self.rate,
             skipped=len(state.pending) - len(trained),
+            passed=state.batch - state.step,
             valid_loss=valid_loss,
             meters=meters,
             first=self.first,

@@ -1,13 +1,19 @@
-"""AdamW with weight-decay groups, and the learning rate as a function of the step.
+"""The optimizer: AdamW, or Muon for the matrices inside the blocks with AdamW for all else. Used by the loop.
 
-Sources: Kingma and Ba 2015 (Adam), Loshchilov and Hutter 2019 (AdamW) and 2017 (cosine), Goyal et al. 2017 (warm-up).
+Sources: Kingma and Ba 2015 (Adam), Loshchilov and Hutter 2019 (AdamW), Jordan et al. 2024, "Muon: An optimizer for
+hidden layers in neural networks", and Liu et al. 2025, "Muon is Scalable for LLM Training".
 """
 
-import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, distributed, nn
+
+MOMENTUM = 0.95
+"""Muon's, of gradients, as Nesterov's (Jordan et al. 2024; Liu et al. 2025, section 2.1)."""
+DECAY_FRACTION = 0.2
+"""Beyond it a longer decay gains little (Hägele et al. 2024, section 3)."""
 
 
 @dataclass(frozen=True)
@@ -15,9 +21,15 @@ class OptimizerConfig:
     """Section ``optimizer`` of a training."""
 
     learning_rate: float
-    """The peak learning rate."""
+    """The peak learning rate, for Muon's updates too: they are scaled to the size of AdamW's."""
     warmup_steps: int
     """Steps of linear growth from 0 to the peak."""
+    name: Literal["adamw", "muon"] = "adamw"
+    """``muon``: Muon for the matrices of the blocks (``hidden_matrices``), AdamW for the rest."""
+    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
+    """How the learning rate falls after the warm-up (``schedule.learning_rate_at``)."""
+    decay_fraction: float = DECAY_FRACTION
+    """The last share of what follows the warm-up, in which the rate of ``wsd`` falls; only ``wsd`` has one."""
     final_fraction: float = 0.1
     """The learning rate of the last step, as a fraction of the peak."""
     weight_decay: float = 0.1
@@ -40,61 +52,116 @@ class OptimizerConfig:
                 raise ValueError(f"{name}: {getattr(self, name)}; expected at least 0 and below 1")
         if not 0 <= self.final_fraction <= 1:
             raise ValueError(f"final_fraction: {self.final_fraction}; expected between 0 and 1")
-        if self.warmup_steps < 0 or self.weight_decay < 0:
+        if not 0 < self.decay_fraction <= 1:
+            raise ValueError(f"decay_fraction: {self.decay_fraction}; expected above 0 and at most 1")
+        if self.schedule != "wsd" and self.decay_fraction != DECAY_FRACTION:
+            raise ValueError(f"decay_fraction: schedule {self.schedule} has none; expected schedule: wsd")
+        if not (self.warmup_steps >= 0 and self.weight_decay >= 0):
             raise ValueError(
                 f"warmup_steps: {self.warmup_steps}, weight_decay: {self.weight_decay}; expected at least 0"
             )
 
 
-def learning_rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
-    """The learning rate of ``step`` (from 0) in a run of ``steps``: linear warm-up, then half a cosine."""
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(1, steps - 1 - config.warmup_steps)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * cosine)
+class Optimizer:
+    """What updates a model's parameters, and its state by name.
+
+    For parameters sharded by ``fully_shard`` it is made after the sharding, on every rank.
+    """
+
+    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
+        """Raises ValueError for Muon over sharded parameters.
+
+        torch's Muon computes on them what it should, but by a collective for each of fifteen products a matrix, and
+        sums that are rounded to bfloat16 before they are added over ranks: updates up to 3 % away from one rank's.
+        """
+        self._parameters = dict(model.named_parameters())
+        hidden = hidden_matrices(model) if config.name == "muon" else set()
+        if hidden and any(_sharded(parameter) for parameter in self._parameters.values()):
+            raise ValueError("optimizer.name: muon with sharded parameters; expected adamw")
+        rest = {name: parameter for name, parameter in self._parameters.items() if name not in hidden}
+        self._parts: list[torch.optim.Optimizer] = [_adamw(rest, config)]
+        if hidden:
+            matrices = {name: parameter for name, parameter in self._parameters.items() if name in hidden}
+            self._parts.append(_muon(matrices, config))
+        self._hidden, self._states = hidden, {name: self._parts[name in hidden].state for name in self._parameters}
+
+    def step(self, rate: float) -> None:
+        """Update every parameter that has a gradient at the learning rate ``rate``, and drop the gradients."""
+        for part in self._parts:
+            for group in part.param_groups:
+                group["lr"] = rate
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+    def _allocate(self) -> None:
+        """Make the state that the first steps would make: zeros, of no step; what is there already stays."""
+        for name, parameter in self._parameters.items():
+            state = self._states[name][parameter]
+            if state:
+                continue
+            if name in self._hidden:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            else:
+                # One number on the parameter's device, not sharded: what the fused kernel reads.
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live state, of every parameter, by ``<parameter>.<state>``: writing into a tensor changes the state.
+
+        AdamW's states are ``step`` (of no dimension), ``exp_avg`` and ``exp_avg_sq``, Muon's ``momentum_buffer``, of
+        the parameter's shape and, where it is sharded, its sharding.
+        """
+        self._allocate()
+        return {
+            f"{name}.{key}": tensor
+            for name, parameter in self._parameters.items()
+            for key, tensor in self._states[name][parameter].items()
+        }
 
 
-def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
+def hidden_matrices(model: nn.Module) -> set[str]:
+    """The names of the matrices inside the blocks: what Muon is for.
+
+    Not the embeddings, the output layers or the heads, which learn better with AdamW (Jordan et al. 2024), nor what is
+    no matrix. Queries, keys and values that are one projection are one matrix here.
+    """
+    return {name for name, p in model.named_parameters() if p.ndim == 2 and ".blocks." in f".{name}"}
+
+
+def _adamw(parameters: dict[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW over two groups: matrices and embeddings decay; biases and normalisation gains do not.
 
     A bias is known by its name, for those of XLNet's attention are of one vector a head.
     """
-    plain = {name for name, p in model.named_parameters() if name.endswith("bias") or "norm" in name}
+    plain = {name for name in parameters if name.endswith("bias") or "norm" in name}
     groups = [
-        {"params": [p for n, p in model.named_parameters() if n not in plain], "weight_decay": config.weight_decay},
-        {"params": [p for n, p in model.named_parameters() if n in plain], "weight_decay": 0.0},
+        {"params": [p for n, p in parameters.items() if n not in plain], "weight_decay": config.weight_decay},
+        {"params": [p for n, p in parameters.items() if n in plain], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         groups, lr=config.learning_rate, betas=(config.beta_1, config.beta_2), eps=config.epsilon, fused=True
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Give every group this learning rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.Muon:
+    """Muon, its updates 0.2 * sqrt(max(rows, columns)) times as long: AdamW's size (Liu et al. 2025, section 2.2)."""
+    return torch.optim.Muon(
+        matrices.values(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        momentum=MOMENTUM,
+        nesterov=True,
+        adjust_lr_fn="match_rms_adamw",
+    )
 
 
-class Optimizer:
-    """Placeholder until merged."""
+def _sharded(tensor: Tensor) -> bool:
+    """Whether this is a part of a tensor that lies on several ranks."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return False
+    # A second of import, which a process of one rank is spared.
+    from torch.distributed.tensor import DTensor
 
-    def __init__(self, model, config):
-        self._names = {p: n for n, p in model.named_parameters()}
-        self._opt = make_optimizer(model, config)
-
-    def step(self, rate):
-        set_learning_rate(self._opt, rate)
-        self._opt.step()
-        self._opt.zero_grad(set_to_none=True)
-
-    def tensors(self):
-        return {f"{self._names[p]}.{k}": t for p, s in self._opt.state.items() for k, t in s.items()}
-
-    def allocate(self):
-        for p in self._names:
-            self._opt.state[p] = {
-                    "step": torch.zeros((), dtype=torch.float32),
-                    "exp_avg": torch.zeros_like(p),
-                    "exp_avg_sq": torch.zeros_like(p),
-                }
+    return isinstance(tensor, DTensor)

@@ -38,6 +38,8 @@ class Progress:
     """Into how many parts each process cuts its rows."""
     seconds: float
     """How long the training has taken; 0 unless it has a budget of time."""
+    warm: float
+    """How long its warm-up took, of these seconds."""
     reports: list[dict[str, Any]]
     """The reports so far."""
     pending: list[tuple[float, float, int, int, bool]]

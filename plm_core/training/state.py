@@ -16,6 +16,7 @@ from plm_core.training.config import LoopConfig
 from plm_core.training.meters import Meters
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.ranks import Ranks
+from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Progress, Saved
 
 
@@ -41,6 +42,8 @@ class Report:
     """Of the last step."""
     skipped: int = 0
     """Of these steps, those whose update was left out."""
+    passed: int = 0
+    """Batches that rollbacks have passed over so far."""
     valid_loss: float | None = None
     """Mean negative log-likelihood on validation data, in nats; None between validations."""
     meters: Meters | None = None
@@ -72,6 +75,8 @@ class State:
     """Steps done."""
     seconds: float = 0.0
     """How long the training has taken; 0 unless it has a budget of time."""
+    warm: float = 0.0
+    """How long its warm-up took, of these seconds."""
     best_step: int = 0
     """The step of the best validation; 0 for none yet."""
     reports: list[Report] = field(default_factory=list)
@@ -88,14 +93,17 @@ class State:
     """What the next step's loss goes on from, for each part of this process's rows."""
 
     def __post_init__(self) -> None:
-        """Raises Unfit when the rows of a batch cannot be shared evenly."""
+        """Raises Unfit when the rows of a batch cannot be shared evenly, or the optimizer takes no sharded weights."""
         parts = max(1, -(-self.config.accumulation // self.ranks.size))
         if self.config.batch % (parts * self.ranks.size):
             raise Unfit(
                 f"batch: {self.config.batch} rows for {self.ranks.size} processes, each in {parts} parts; expected a "
                 f"multiple of {parts * self.ranks.size}"
             )
-        self.optimizer = Optimizer(self.model, self.config.optimizer)
+        try:
+            self.optimizer = Optimizer(self.model, self.config.optimizer)
+        except ValueError as error:
+            raise Unfit(str(error)) from error
         self.best = self._weights()
         self.carries = [None] * parts
 
@@ -114,6 +122,14 @@ class State:
         """Whether no step is left, or no time."""
         budget = self.config.minutes
         return self.step == self.config.steps or (budget is not None and self.seconds >= 60 * budget)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        config, progress = self.config, progress_at(self.step, self.config.steps, self.config.optimizer)
+        if config.minutes is not None:
+            progress = max(progress, (self.seconds - self.warm) / max(1e-9, 60 * config.minutes - self.warm))
+        return learning_rate_at(self.step, progress, config.optimizer)
 
     @property
     def report_due(self) -> bool:
@@ -171,7 +187,6 @@ class State:
         self.reports = [Report(**report) for report in saved.progress.reports]
         self.pending = [Done(*done) for done in saved.progress.pending]
         self.best = self._weights()
-        self.optimizer.allocate()
         device = next(self.model.parameters()).device
         carry = {
             name: torch.empty((size[0] // self.ranks.size, *size[1:]), dtype=dtype, device=device)
@@ -179,10 +194,7 @@ class State:
         }
         self.carries = [None]
         sharded = {name: self.ranks.sharded(tensor) for name, tensor in carry.items()}
-        # What never had a gradient has no moments either.
-        known = saved.shapes("")
-        found = {name: tensor for name, tensor in self.tensors().items() if name in known}
-        saved.fill(found | self.fixed() | sharded)
+        saved.fill(self.tensors() | self.fixed() | sharded)
         self.carries = [tuple(carry.values()) or None]
         self.cut(saved.progress.accumulation // self.ranks.size)
 

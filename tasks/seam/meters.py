@@ -18,7 +18,7 @@ from plm_core.files import atomic_text
 from plm_core.training.device import Device
 from plm_core.training.meters import Meters, device_name
 from tasks.seam import paths
-from tasks.seam.machine import price
+from tasks.seam.machine import leads, price
 from tasks.seam.page import page, table
 
 LAPS = ("data", "forward", "backward", "optimizer", "other")
@@ -109,6 +109,8 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not leads():
+            return
         self._pay()
         self.taken.finished = kind is None
         try:

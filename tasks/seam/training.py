@@ -7,6 +7,7 @@ from plm_core.files import atomic_text
 from plm_core.training.loop import Diverged, Stopped
 from plm_core.training.state import Report, Unfit
 from tasks.seam.guard import Edited
+from tasks.seam.meters import Ledger
 from tasks.seam.progress import Meter
 from tasks.seam.stage import Interrupted, Stage, deferred_signals
 
@@ -17,10 +18,12 @@ def follow(
     stage: Stage,
     section: str,
     batch: Callable[[int], str],
+    ledger: Ledger,
 ) -> list[Report]:
     """Consume the reports of ``train`` to the end and return them.
 
-    ``training(interrupted=...)`` begins it, ``section`` holds its parameters, ``batch(step)`` names what a batch held.
+    ``training(interrupted=...)`` begins it, ``section`` holds its parameters, ``batch(step)`` names what a batch held,
+    ``ledger`` is told what the training takes.
 
     Raises:
         Diverged: the loss is not finite; the message names the dotted parameter, the step and the batch.
@@ -30,13 +33,14 @@ def follow(
     """
     seen: list[Report] = []
     edited: list[Edited] = []
-    with deferred_signals() as interrupted, Meter(stage.name, steps) as meter:
+    with deferred_signals() as interrupted, Meter(stage.name, steps) as meter, ledger:
         try:
             for report in training(interrupted=lambda: bool(edited) or interrupted()):
                 seen = [*(before for before in seen if before.step < report.step), report]
-                stage.tracker.log(_points(report), report.step)
-                meter.update(report.step, _note(report, seen))
-                if report.seconds:  # else restored from a snapshot
+                ledger.add(report.step, report.positions, report.meters, report.first)
+                stage.tracker.log(_points(report) | ledger.points(), report.step)
+                meter.update(report.step, ", ".join(filter(None, (_note(report, seen), ledger.note()))))
+                if report.meters is not None:  # else restored from a snapshot
                     try:
                         stage.guard.check()
                     except Edited as error:
@@ -71,14 +75,12 @@ def _points(report: Report) -> dict[str, float]:
     }
     if report.valid_loss is not None:
         points["valid_loss"] = report.valid_loss
-    if report.tokens_per_second is not None:
-        points["tokens_per_second"] = report.tokens_per_second
+    if report.skipped:
+        points["skipped"] = report.skipped
     return points
 
 
 def _note(report: Report, seen: list[Report]) -> str:
     best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
     note = f"loss {report.loss:.3f}" + ("" if best is None else f", best valid {best:.3f}")
-    if report.seconds == 0.0:
-        return f"{note}, resumed"
-    return note if report.tokens_per_second is None else f"{note}, {report.tokens_per_second:,.0f} tokens/s"
+    return f"{note}, resumed" if report.meters is None else note

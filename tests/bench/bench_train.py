@@ -37,7 +37,8 @@ from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_token
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import train
-from plm_core.training.optimizer import OptimizerConfig, learning_rate_at, make_optimizer, set_learning_rate
+from plm_core.training.optimizer import Optimizer, OptimizerConfig
+from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Snapshots
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
@@ -121,7 +122,7 @@ def ours(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, device: De
 def peer(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, bfloat16: bool) -> Iterator[float]:
     """The peer's turns, of ``report_every`` steps each: their mean losses."""
     arguments = PEERS[paper][2]
-    optimizer = make_optimizer(model, loop.optimizer)
+    optimizer = Optimizer(model, loop.optimizer)
     model.train()
     for begin in range(0, loop.steps, loop.report_every):
         losses = []
@@ -131,9 +132,8 @@ def peer(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, bfloat16: 
                 loss = model(**arguments(batch)).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), loop.optimizer.clip_norm)
-            set_learning_rate(optimizer, learning_rate_at(step, loop.steps, loop.optimizer))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            progress = progress_at(step, loop.steps, loop.optimizer)
+            optimizer.step(learning_rate_at(step, progress, loop.optimizer))
             losses.append(loss.detach())
         yield float(torch.stack(losses).mean())
 

@@ -26,8 +26,8 @@ def validate(evaluate):
 
 
 def plain(reports):
-    """Reports without what belongs to a process: the wall clock, and which steps were its first."""
-    return [asdict(replace(report, seconds=0.0, first=False)) for report in reports]
+    """Reports without what belongs to a process: its meters, and which steps were its first."""
+    return [asdict(replace(report, meters=None, first=False)) for report in reports]
 
 
 def same(model, other):

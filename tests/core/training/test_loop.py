@@ -12,14 +12,17 @@ from plm_core.config import BadInput, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import Diverged, Stopped, best_report
-from plm_core.training.optimizer import OptimizerConfig, learning_rate_at
+from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.schedule import learning_rate_at, progress_at
 
 
 def test_reports_come_at_their_steps(undisturbed):
     _, reports = undisturbed
     assert [r["step"] for r in reports] == list(range(2, 27, 2))
     assert [r["step"] for r in reports if r["valid_loss"] is not None] == [6, 12, 18, 24, 26]
-    assert [r["learning_rate"] for r in reports] == [learning_rate_at(r["step"] - 1, 26, OPTIMIZER) for r in reports]
+    steps = [r["step"] - 1 for r in reports]
+    rates = [learning_rate_at(step, progress_at(step, 26, OPTIMIZER), OPTIMIZER) for step in steps]
+    assert [r["learning_rate"] for r in reports] == rates
 
 
 def test_a_last_interval_that_is_shorter_is_reported_too(start):
@@ -117,7 +120,8 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
 ):
     """On a clock that batches, validation and snapshots move forward, and nothing else."""
     now = [0.0]
-    monkeypatch.setattr("plm_core.training.loop.perf_counter", lambda: now[0])
+    monkeypatch.setattr("plm_core.training.clock.perf_counter", lambda: now[0])
+    monkeypatch.setattr("plm_core.training.meters.measured_flops", lambda *_: 1e9)
 
     def slow(step):
         now[0] += 1000.0 if step == 0 else 0.25  # the first step compiles
@@ -135,16 +139,17 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
     _, reports = start(config, batch_at=slow, validate=validate)
     reports = list(reports)
     assert [r.positions for r in reports] == [2 * 8 * 11] * 3 + [8 * 11]
-    assert [r.seconds for r in reports] == [1000.25, 0.5, 0.5, 0.25]
+    assert [r.meters.seconds for r in reports] == [1000.25, 0.5, 0.5, 0.25]
     assert [r.first for r in reports] == [True, False, False, False]
-    assert [r.tokens_per_second for r in reports] == [None, *[8 * 11 / 0.25] * 3]
+    assert [r.meters.tokens_per_second for r in reports[1:]] == [8 * 11 / 0.25] * 3
+    assert all(r.meters.split["data"] == r.meters.seconds for r in reports)
 
 
-def test_neither_a_restored_report_nor_the_first_after_it_has_a_speed(start):
+def test_a_restored_report_has_no_meters_and_the_one_after_it_is_marked_as_the_first(start):
     with pytest.raises(Stopped):
         list(start(stop=6)[1])
     resumed = list(start()[1])
-    assert [r.tokens_per_second is None for r in resumed] == [True] * 4 + [False] * 9
+    assert [r.meters is None for r in resumed] == [True] * 3 + [False] * 10
     assert [r.first for r in resumed] == [False] * 3 + [True] + [False] * 9
 
 

@@ -1,0 +1,98 @@
+"""The size dial: a depth or a published name fills in a model's shape, its batch and its learning rate.
+
+Used on a section of the parameters before it is read. What the section writes itself always stands, and what is
+filled in follows from the shape that results:
+
+- shape: a depth of d layers has d heads of 64 and so a width of 64 d (nanochat's dial has the same proportions); a
+  name is a preset of the architecture;
+- learning rate: 6e-4 at a width of 768, in inverse proportion to the width, as Adam wants it (Yang et al. 2022,
+  "Tensor Programs V", table 3). The rates of Brown et al. 2020, table 2.1, are 33 % lower at a width of 1024, within
+  17 % from 1536 to 5140, and 60 % higher at 12288. RoBERTa (Liu et al. 2019) has the same 6e-4 at 768; at 1024 it and
+  XLNet (Yang et al. 2019) have 4e-4, 11 % lower;
+- batch: 2^19 tokens for 124 million weights in the blocks, growing with the third root of their number, in a power of
+  two of rows, and at least 8. Of the eight batches of Brown et al. 2020, table 2.1, that gives six, twice the one of
+  760M and 1.3 times the one of 175B. BERT was trained with a quarter of it, RoBERTa and XLNet with eight times as much.
+  It is a batch for a large corpus and a GPU: write a smaller one for others.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from plm_core.config import BadInput
+from plm_core.models import MODELS
+
+HEAD = 64
+"""The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to GPT-2's largest)."""
+RATE, RATE_WIDTH = 6e-4, 768
+"""The learning rate of the smallest model of Brown et al. 2020, table 2.1, and its width."""
+TOKENS, TOKENS_WEIGHTS = 2**19, 124e6
+"""The tokens of its batch, and a number of weights for which they fit the table's other rows best."""
+LEAST_ROWS = 8
+
+
+def sized(section: Any, where: str) -> Any:
+    """The section ``pretrain.<name>`` as it would be written without ``size``; one that has none as it is.
+
+    ``size`` is a depth in layers or the name of a preset. It fills in ``model.layers``, ``model.heads`` and
+    ``model.width`` (or ``model.preset``), ``training.batch`` in rows, and ``training.optimizer.learning_rate``, each
+    where it is not written. The section is not changed. ``where`` is its dotted name.
+
+    Raises:
+        BadInput: an unknown size, or one beside ``model.preset``; or what the rule reads is missing or of a wrong type.
+    """
+    if not isinstance(section, Mapping) or "size" not in section:
+        return section
+    size, rest = section["size"], {name: value for name, value in section.items() if name != "size"}
+    if size is None:
+        return rest
+    model, training = _part(rest, "model", where), _part(rest, "training", where)
+    optimizer = _part(training, "optimizer", f"{where}.training")
+    if model.get("preset") is not None:
+        raise BadInput(f"{where}.size: stands beside model.preset; expected one of them")
+    model = _shape(size, rest.get("architecture"), model, where) | model
+    published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}
+    layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
+    training = {"batch": rows(layers, width, context)} | training
+    training["optimizer"] = {"learning_rate": learning_rate(width)} | optimizer
+    return rest | {"model": model, "training": training}
+
+
+def learning_rate(width: int) -> float:
+    """The peak learning rate of a model of this width."""
+    return RATE * RATE_WIDTH / width
+
+
+def rows(layers: int, width: int, context: int) -> int:
+    """The rows of a batch, of ``context`` positions each: a power of two."""
+    weights = 12 * layers * width**2  # Kaplan et al. 2020, section 2.1
+    return max(LEAST_ROWS, 2 ** round(math.log2(TOKENS * (weights / TOKENS_WEIGHTS) ** (1 / 3) / context)))
+
+
+def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> dict[str, Any]:
+    """What a size says of the model; a depth's heads follow a width that the section writes."""
+    if type(size) is int and size >= 1:
+        width = _whole({"width": HEAD * size} | model, "width", where)
+        return {"layers": size, "heads": max(1, width // HEAD), "width": width}
+    if not isinstance(architecture, str) or architecture not in MODELS:
+        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
+    presets = MODELS[architecture].presets
+    if not isinstance(size, str) or size not in presets:
+        raise BadInput(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {', '.join(presets)}")
+    return {"preset": size}
+
+
+def _part(section: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """A section of the section; an empty one where it is not written, which may still lack what is not filled in."""
+    found = section.get(name, {})
+    if not isinstance(found, Mapping):
+        raise BadInput(f"{where}.{name}: found {found!r}; expected a section")
+    return dict(found)
+
+
+def _whole(model: Mapping[str, Any], name: str, where: str) -> int:
+    value = model.get(name)
+    if type(value) is not int or value < 1:
+        found = "missing" if name not in model else f"found {value!r}"
+        raise BadInput(f"{where}.model.{name}: {found}; expected a whole number of at least 1, which size reads")
+    return value

@@ -1,0 +1,46 @@
+"""A padded vocabulary changes the product, and neither logits nor gradients."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from plm_core.models.output import tied_logits
+
+
+def made(vocabulary):
+    draw = torch.Generator().manual_seed(3)
+    shapes = ((5, 7, 13), (vocabulary, 13), (vocabulary,))
+    return [torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(("vocabulary", "product"), [(99, 128), (128, 128), (129, 192), (1, 64)])
+def test_padded_logits_and_gradients_are_those_of_the_plain_product(vocabulary, product, with_bias):
+    inputs = made(vocabulary)[: 2 + with_bias]
+    with FlopCounterMode(display=False) as counter:
+        logits = tied_logits(*inputs, multiple=64)
+    assert counter.get_total_flops() == 2 * 35 * 13 * product
+    expected = F.linear(*inputs)
+    assert logits.shape == expected.shape == (5, 7, vocabulary)
+    torch.testing.assert_close(logits, expected, rtol=1e-13, atol=1e-13)
+    found = torch.autograd.grad(logits.logsumexp(-1).sum(), inputs)
+    for one, other in zip(found, torch.autograd.grad(expected.logsumexp(-1).sum(), inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_on_a_cpu_the_product_is_the_plain_one_to_the_bit():
+    hidden, weight, bias = made(99)
+    with FlopCounterMode(display=False) as counter:
+        logits = tied_logits(hidden, weight, bias)
+    assert counter.get_total_flops() == 2 * 35 * 13 * 99
+    assert torch.equal(logits, F.linear(hidden, weight, bias))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_cuda_device_the_vocabulary_is_padded_by_itself():
+    hidden, weight, bias = (tensor.detach().cuda() for tensor in made(99))
+    with FlopCounterMode(display=False) as counter:
+        logits = tied_logits(hidden, weight, bias)
+    assert counter.get_total_flops() == 2 * 35 * 13 * 128
+    torch.testing.assert_close(logits, F.linear(hidden, weight, bias), rtol=1e-12, atol=1e-12)

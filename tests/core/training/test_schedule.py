@@ -1,0 +1,93 @@
+"""The learning rate at its corners, and what holds of every schedule."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.schedule import learning_rate_at, progress_at
+
+PEAK = 0.5
+SCHEDULES = ("cosine", "linear", "wsd")
+
+
+def rate_of(step, steps, config):
+    return learning_rate_at(step, progress_at(step, steps, config), config)
+
+
+@st.composite
+def configs(draw):
+    schedule = draw(st.sampled_from(SCHEDULES))
+    decay = {"decay_fraction": draw(st.floats(0.001, 1))} if schedule == "wsd" else {}
+    fraction = draw(st.floats(0, 1))
+    return OptimizerConfig(PEAK, draw(st.integers(0, 49)), schedule=schedule, final_fraction=fraction, **decay)
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "rate"),
+    [
+        (0, 99, 0.5 / 7),
+        (3, 99, 0.5 * 4 / 7),
+        (6, 99, 0.5),
+        (7, 99, 0.5),
+        (7 + 46, 100, 0.5 * (0.1 + 0.9 * 0.5)),  # half way down: half the cosine
+        (98, 99, 0.05),
+        (99, 99, 0.05),
+        (500, 99, 0.05),
+    ],
+)
+def test_the_cosine_warms_up_to_its_peak_and_ends_at_its_fraction(step, steps, rate):
+    config = OptimizerConfig(PEAK, 7, final_fraction=0.1)
+    assert rate_of(step, steps, config) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "progress", "height"),
+    [
+        ("cosine", 0.25, (1 + math.sqrt(0.5)) / 2),
+        ("linear", 0.25, 0.75),
+        ("linear", 0.5, 0.5),
+        ("wsd", 0.6, 1.0),
+        ("wsd", 0.6 + 0.4 / 4, 0.5),  # a quarter of the decay: 1 - sqrt(1/4)
+        ("wsd", 0.6 + 0.4 * 0.81, 0.1),
+    ],
+)
+def test_a_schedule_has_the_form_of_its_paper(schedule, progress, height):
+    decay = {"decay_fraction": 0.4} if schedule == "wsd" else {}
+    config = OptimizerConfig(PEAK, 7, schedule=schedule, final_fraction=0.2, **decay)
+    assert learning_rate_at(7, progress, config) == pytest.approx(PEAK * (0.2 + 0.8 * height), rel=1e-12)
+
+
+@given(configs(), st.integers(1, 60))
+def test_over_steps_the_rate_grows_then_falls_and_never_leaves_its_bounds(config, after):
+    warmup, steps = config.warmup_steps, config.warmup_steps + after
+    rates = [rate_of(step, steps, config) for step in range(steps)]
+    assert rates[:warmup] == sorted(rates[:warmup])
+    assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+    assert all(0 <= rate <= PEAK * (1 + 1e-12) for rate in rates)
+    assert rates[warmup] == pytest.approx(PEAK)
+    if after > 1:
+        assert rates[-1] == pytest.approx(PEAK * config.final_fraction, abs=1e-12)
+
+
+@given(configs(), st.lists(st.floats(-1, 3), min_size=2), st.integers(0, 1000))
+def test_whatever_gives_the_progress_the_rate_falls_with_it_from_the_peak_to_its_fraction(config, progress, steps):
+    """As with a budget of time, whose progress has no relation to the steps."""
+    step = config.warmup_steps + steps
+    rates = [learning_rate_at(step, p, config) for p in sorted(progress)]
+    assert rates == sorted(rates, reverse=True)
+    assert all(0 <= rate <= PEAK * (1 + 1e-12) for rate in rates)
+    assert learning_rate_at(step, 0.0, config) == pytest.approx(PEAK)
+    assert learning_rate_at(step, 1.0, config) == pytest.approx(PEAK * config.final_fraction, abs=1e-12)
+    if config.warmup_steps:
+        assert learning_rate_at(config.warmup_steps - 1, progress[0], config) == PEAK, "no jump after the warm-up"
+
+
+@given(st.floats(0.01, 1), st.floats(0, 1))
+def test_wsd_is_constant_until_its_decay_begins(fraction, share):
+    config = OptimizerConfig(PEAK, 3, schedule="wsd", decay_fraction=fraction)
+    begin = 1 - fraction
+    assert learning_rate_at(3, share * begin, config) == PEAK * (0.1 + (1 - 0.1))
+    assert learning_rate_at(3, begin + 0.01 * fraction, config) < 0.92 * PEAK

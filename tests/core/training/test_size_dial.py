@@ -1,0 +1,120 @@
+"""The size dial beside the published table, and what a section may override."""
+
+import copy
+
+import pytest
+
+from plm_core import checkpoint
+from plm_core.config import BadInput
+from plm_core.training.sizes import learning_rate, rows, sized
+
+# Brown et al. 2020, table 2.1: layers, width, batch in 2^20 tokens, learning rate.
+TABLE = {
+    "125M": (12, 768, 0.5, 6.0e-4),
+    "350M": (24, 1024, 0.5, 3.0e-4),
+    "760M": (24, 1536, 0.5, 2.5e-4),
+    "1.3B": (24, 2048, 1, 2.0e-4),
+    "2.7B": (32, 2560, 1, 1.6e-4),
+    "6.7B": (32, 4096, 2, 1.2e-4),
+    "13B": (40, 5140, 2, 1.0e-4),
+    "175B": (96, 12288, 3.2, 0.6e-4),
+}
+OPTIMIZER = {"warmup_steps": 5}
+SECTION = {
+    "architecture": "gpt",
+    "objective": {"name": "causal"},
+    "model": {"context": 256, "dropout": 0.0},
+    "training": {"seed": 1, "steps": 7, "optimizer": OPTIMIZER},
+}
+
+
+def test_the_rule_beside_the_published_table():
+    batches = {name: rows(layers, width, 2048) / 2**9 / tokens for name, (layers, width, tokens, _) in TABLE.items()}
+    assert batches == dict.fromkeys(TABLE, 1.0) | {"760M": 2.0, "175B": 1.25}
+    lower = {name: round(rate / learning_rate(width) - 1, 2) for name, (_, width, _, rate) in TABLE.items()}
+    assert list(lower.values()) == [0.0, -0.33, -0.17, -0.11, -0.11, 0.07, 0.12, 0.60]
+
+
+@pytest.mark.parametrize(
+    ("size", "layers", "heads", "width", "batch", "rate"),
+    [(1, 1, 1, 64, 128, 7.2e-3), (4, 4, 4, 256, 512, 1.8e-3), (12, 12, 12, 768, 2048, 6e-4)],
+)
+def test_a_depth_fills_in_shape_batch_and_learning_rate(size, layers, heads, width, batch, rate):
+    section = SECTION | {"size": size}
+    before = copy.deepcopy(section)
+    found = sized(section, "pretrain.gpt")
+    assert section == before
+    assert found == {
+        "architecture": "gpt",
+        "objective": {"name": "causal"},
+        "model": {"context": 256, "dropout": 0.0, "layers": layers, "heads": heads, "width": width},
+        "training": {
+            "seed": 1,
+            "steps": 7,
+            "batch": batch,
+            "optimizer": {"warmup_steps": 5, "learning_rate": pytest.approx(rate)},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size", "rate", "batch", "memory"),
+    [("gpt", "small", 6e-4, 512, None), ("bert", "large", 4.5e-4, 1024, None), ("xlnet", "base", 6e-4, 1024, 384)],
+)
+def test_a_name_is_a_published_size(architecture, size, rate, batch, memory):
+    section = SECTION | {"architecture": architecture, "size": size, "model": {}}
+    found = sized(section, "p")
+    assert found["training"]["optimizer"]["learning_rate"] == pytest.approx(rate)
+    assert found["training"]["batch"] == batch
+    shape = checkpoint.shape(architecture, found["model"] | {"vocab_size": 99}, "p")
+    assert shape == checkpoint.shape(architecture, {"preset": size, "vocab_size": 99}, "p")
+    assert getattr(shape, "memory", None) == memory
+
+
+def test_what_is_written_stands_and_the_rest_follows_from_it():
+    model = {"context": 64, "width": 384}
+    written = SECTION | {"size": 3, "model": model, "training": SECTION["training"] | {"batch": 24}}
+    found = sized(written, "p")
+    assert found["model"] == {"context": 64, "width": 384, "layers": 3, "heads": 6}
+    assert found["training"]["batch"] == 24
+    assert found["training"]["optimizer"]["learning_rate"] == learning_rate(384)
+    found = sized(SECTION | {"size": 3, "training": {"optimizer": OPTIMIZER | {"learning_rate": 0.7}}}, "p")
+    assert found["training"] == {"batch": rows(3, 192, 256), "optimizer": OPTIMIZER | {"learning_rate": 0.7}}
+    found = sized(SECTION | {"size": "small", "model": {"context": 32, "layers": 2}}, "p")
+    assert found["model"] == {"preset": "small", "context": 32, "layers": 2}
+    assert found["training"]["batch"] == rows(2, 768, 32)
+
+
+def test_a_batch_has_at_least_eight_rows():
+    assert rows(1, 64, 2**17) == 8
+
+
+def test_a_section_without_a_size_is_left_as_it_is():
+    assert sized(SECTION, "p") is SECTION
+    assert sized(SECTION | {"size": None}, "p") == SECTION
+    assert sized("text", "p") == "text"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"size": "tiny"}, r"^p\.g\.size: found 'tiny'; expected a depth of at least 1 or one of small, medium"),
+        ({"size": "base"}, r"^p\.g\.size: found 'base'"),  # of BERT, not of GPT
+        ({"size": 0}, r"^p\.g\.size: found 0"),
+        ({"size": True}, r"^p\.g\.size: found True"),
+        ({"size": 2.5}, r"^p\.g\.size: found 2\.5"),
+        ({"size": "small", "architecture": "rnn"}, r"^p\.g\.architecture: found 'rnn'"),
+        ({"size": "small", "architecture": ["gpt"]}, r"^p\.g\.architecture: found \['gpt'\]"),
+        ({"model": {"preset": "small"}}, r"^p\.g\.size: stands beside model\.preset"),
+        ({"model": {}}, r"^p\.g\.model\.context: missing; expected a whole number"),
+        ({"model": {"context": "256"}}, r"^p\.g\.model\.context: found '256'; expected a whole number"),
+        ({"model": {"context": 256, "width": 0}}, r"^p\.g\.model\.width: found 0"),
+        ({"model": {"context": 256, "layers": 2.0}}, r"^p\.g\.model\.layers: found 2\.0"),
+        ({"model": None}, r"^p\.g\.model: found None; expected a section"),
+        ({"training": 3}, r"^p\.g\.training: found 3; expected a section"),
+        ({"training": {"optimizer": [1]}}, r"^p\.g\.training\.optimizer: found \[1\]; expected a section"),
+    ],
+)
+def test_what_the_rule_cannot_read_is_refused_by_its_dotted_name(changed, message):
+    with pytest.raises(BadInput, match=message):
+        sized(SECTION | {"size": 4} | changed, "p.g")
