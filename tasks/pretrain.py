@@ -1,6 +1,8 @@
 """Stage pretrain: one architecture from scratch on the token store. `python -m tasks.pretrain <section>`."""
 
 import argparse
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,7 +19,7 @@ from plm_core.objectives import build_objective, objectives_of
 from plm_core.objectives.loss import Batch, Batches, Loss, Objective
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
-from plm_core.text.views import stream_seed
+from plm_core.text.views import Span, stream_seed
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import Evaluate, best_report, train
@@ -92,50 +94,67 @@ def pretrain(name: str) -> None:
         def batch_at(step: int) -> Batch:
             return train_set.at(loop.order_seed, step)
 
-        def validate(evaluate: Evaluate) -> float:
-            losses: list[Loss] = []
-            for part in held_out:
-                losses.append(evaluate(part, losses[-1].carry if losses else None))
-            return float(sum(loss.nats.double() for loss in losses) / sum(loss.count for loss in losses))
-
         def documents(step: int) -> str:
-            spans = [span for row in train_set.spans(loop.order_seed, step) for span in row]
-            numbers = sorted({number for span in spans for number in stores[0].within(span.start, span.stop)})
-            return f"{len(numbers)} documents: {listed(stores[0].ids(numbers))}"
+            return documents_read(stores[0], train_set.spans(loop.order_seed, step))
 
         folder = paths.SNAPSHOTS / digest(config, run.inputs, run.guard.code)[:16]
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
-        training = partial(train, model, objective.loss, batch_at, validate, loop, device, snapshots, ranks)
+        training = partial(train, model, objective.loss, batch_at, mean_loss(held_out), loop, device, snapshots, ranks)
         ledger = Ledger(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
         reports = follow(training, loop.steps, run, section, documents, ledger)
         weights = whole(model.state_dict())
         if not ranks.first:
             return
-        best = best_report(reports)
-        described = checkpoint.CheckpointConfig(
-            format=checkpoint.FORMAT,
-            architecture=config.architecture,
-            objective=config.objective["name"],
-            model=vars(model.config),
-            tokenizer_sha256=tokenizer.sha256,
-            step=best.step,
-            valid_nats=float(best.valid_loss or 0.0),
-            lineage=checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports)),
-        )
-        folder = paths.MODELS / name
-        identity = checkpoint.save(folder, weights, tokenizer, described)
-        write_curve(paths.CURVES / f"{name}.csv", reports)
+        lineage = checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports))
+        described = described_by(config, model, tokenizer, best_report(reports), lineage)
+        made, curve = paths.MODELS / name, paths.CURVES / f"{name}.csv"
+        identity = checkpoint.save(made, weights, tokenizer, described)
+        write_curve(curve, reports)
         run.metrics |= {
             "parameters": sum(tensor.numel() for tensor in weights.values()),
             "positions": sum(r.positions for r in reports),
             "predictions": sum(r.predictions for r in reports),
-            "best_step": best.step,
+            "best_step": described.step,
             "valid_loss": described.valid_nats,
-            "final_train_loss": reports[-1].loss,
+            "final_train_loss": next(r.loss for r in reversed(reports) if math.isfinite(r.loss)),
         } | packing
-        run.outputs += [folder, paths.CURVES / f"{name}.csv"]
-        run.tracker.checkpoint(folder, identity, run.metrics)
+        run.outputs += [made, curve]
+        run.tracker.checkpoint(made, identity, run.metrics)
     snapshots.remove()
+
+
+def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], float]:
+    """The validation of a training: mean nats a prediction, where a batch may continue the one before."""
+
+    def validate(evaluate: Evaluate) -> float:
+        losses: list[Loss] = []
+        for part in held_out:
+            losses.append(evaluate(part, losses[-1].carry if losses else None))
+        return float(sum(loss.nats.double() for loss in losses) / sum(loss.count for loss in losses))
+
+    return validate
+
+
+def documents_read(store: TokenStore, spans: list[list[Span]]) -> str:
+    """Which documents the rows of a batch came from, for a message."""
+    numbers = sorted({n for row in spans for span in row for n in store.within(span.start, span.stop)})
+    return f"{len(numbers)} documents: {listed(store.ids(numbers))}"
+
+
+def described_by(
+    config: PretrainConfig, model: Any, tokenizer: Tokenizer, best: Report, lineage: checkpoint.Lineage
+) -> checkpoint.CheckpointConfig:
+    """What the checkpoint says of itself."""
+    return checkpoint.CheckpointConfig(
+        format=checkpoint.FORMAT,
+        architecture=config.architecture,
+        objective=config.objective["name"],
+        model=vars(model.config),
+        tokenizer_sha256=tokenizer.sha256,
+        step=best.step,
+        valid_nats=float(best.valid_loss or 0.0),
+        lineage=lineage,
+    )
 
 
 def run(name: str) -> None:

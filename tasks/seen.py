@@ -43,6 +43,7 @@ class Training:
 
     name: str
     described: checkpoint.CheckpointConfig
+    lineage: checkpoint.Lineage
     loop: LoopConfig
     store: TokenStore
     tokenizer: Tokenizer
@@ -64,7 +65,7 @@ def seen(name: str, step: int, rows: int, as_json: bool) -> None:
     described = training.described
     shape = checkpoint.shape(described.architecture, described.model, f"pretrain.{name}")
     batches = objective.batches(training.store, shape, loop.batch)
-    number = training.described.lineage.batch(step - 1) if training.described.lineage else step - 1
+    number = training.lineage.batch(step - 1)
     batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
     found = [row_of(training, batch, row, spans[row]) for row in range(min(rows, loop.batch))]
     about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
@@ -78,10 +79,8 @@ def seen(name: str, step: int, rows: int, as_json: bool) -> None:
 def opened(name: str) -> Training:
     """The training of a section, when nothing that it was made from has changed since."""
     section, folder = f"pretrain.{name}", paths.MODELS / name
-    values, loop = (
-        params.read(section),
-        from_dict(LoopConfig, sized(params.read(section), section)["training"], f"{section}.training"),
-    )
+    values = params.read(section)
+    loop = from_dict(LoopConfig, sized(values, section)["training"], f"{section}.training")
     described, remedy = checkpoint.describe(folder), f"`dvc repro pretrain@{name}` trains on what lies there now"
     if described.lineage is None:
         raise BadInput(f"{folder}: does not say what it was trained on; {remedy}")
@@ -95,7 +94,7 @@ def opened(name: str) -> Training:
     ):
         if was != now:
             raise BadInput(f"{folder}: was trained from another {what} ({was[:12]}, now {now[:12]}); {remedy}")
-    return Training(name, described, loop, store, tokenizer)
+    return Training(name, described, described.lineage, loop, store, tokenizer)
 
 
 def row_of(training: Training, batch: Batch, row: int, spans: list[Span]) -> dict[str, Any]:

@@ -30,11 +30,15 @@ def poisoned(*steps, by=math.nan):
     return loss
 
 
+def without_passed(reports):
+    return [report | {"passed": 0} for report in plain(reports)]
+
+
 def test_a_skipped_step_leaves_everything_but_the_schedule_as_it_was(start):
-    weights = []
+    weights = {}
 
     def watched(step):
-        weights.append([p.detach().clone() for p in model.parameters()])
+        weights[step] = [p.detach().clone() for p in model.parameters()]
         return batch_at(step)
 
     model, reports = start(policy("skip"), batch_at=watched, loss=poisoned(7))
@@ -71,7 +75,8 @@ def test_a_rollback_goes_on_from_the_last_periodic_snapshot_with_the_batches_beh
         reports = list(reports)
     _, expected = start(folder="other", batch_at=lambda step: batch_at(step if step < 8 else step + 3))
     assert [r.step for r in reports] == [2, 4, 6, 8, 10, *range(10, 27, 2)]
-    assert plain(reports[:4] + reports[5:]) == plain(expected)
+    assert without_passed(reports[:4] + reports[5:]) == without_passed(expected)
+    assert [r.passed for r in reports] == [0] * 5 + [3] * 9
 
 
 def test_a_rollback_before_the_first_snapshot_begins_anew_behind_the_bad_batch(start):
@@ -79,7 +84,7 @@ def test_a_rollback_before_the_first_snapshot_begins_anew_behind_the_bad_batch(s
     with pytest.warns(UserWarning, match=r"at step 2 "):
         reports = list(reports)
     _, expected = start(folder="other", batch_at=lambda step: batch_at(step + 2))
-    assert plain(reports) == plain(expected)
+    assert without_passed(reports) == without_passed(expected)
 
 
 @pytest.mark.parametrize("stop", [9, 10, 12, 15])
