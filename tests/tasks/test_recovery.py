@@ -180,14 +180,17 @@ def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snaps
     )
 
 
-def test_several_processes_that_the_stage_starts_write_what_one_writes(built, small):
-    """Two on this CPU, as one for each GPU elsewhere; float32 sums are taken in another order."""
+def test_several_processes_that_the_stage_starts_write_what_one_writes(built, small, tmp_path):
+    """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch; sums are taken in another order."""
+    small.change(pretrain__gpt__training__accumulation=2)
+    alone = small.copied(tmp_path / "alone")
+    alone.run("tasks.pretrain", "gpt", PLM_THREADS="1")
     _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1")
     assert not [line for line in err.splitlines() if "rror" in line], err
-    one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (built, small))
+    one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (alone, small))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=1e-2, atol=1e-3)
-    steps = [(p.root / "artifacts/curves/gpt.csv").read_text().count("\n") for p in (built, small)]
+    steps = [(p.root / "artifacts/curves/gpt.csv").read_text().count("\n") for p in (alone, small)]
     assert steps[0] == steps[1]
     assert not list((small.root / "artifacts/snapshots").glob("*"))
 
