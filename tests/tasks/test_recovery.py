@@ -181,7 +181,7 @@ def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snaps
 
 
 def test_several_processes_that_the_stage_starts_write_what_one_writes(built, small, tmp_path):
-    """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch; sums are taken in another order."""
+    """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch: sums have another order."""
     small.change(pretrain__gpt__training__accumulation=2)
     alone = small.copied(tmp_path / "alone")
     alone.run("tasks.pretrain", "gpt", PLM_THREADS="1")
