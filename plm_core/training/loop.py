@@ -71,8 +71,9 @@ def train(
     """
     faster = compiled(loss_of, device.device) if config.compile else loss_of
     instruments = Instruments(model, loss_of, device, config.precision, ranks.size)
-    instruments.calibrate(next(batch_at(0).split(config.accumulation)))  # before the weights may be sharded
-    shared = Shared(model, loss_of, faster, ranks)
+    some = batch_at(0)
+    instruments.calibrate(next(some.split(config.accumulation)))  # before the weights may be sharded
+    shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device))
     state = State(model, config, ranks)
     if (saved := snapshots.find()) is not None:
         state.restore(saved)
