@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import (
+    attend,
     check_documents,
     check_ids,
     check_length,
@@ -92,9 +93,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         if past:
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
-        y = F.scaled_dot_product_attention(
-            q, k, v, visible, dropout_p=self.dropout if self.training else 0.0, is_causal=visible is None
-        )
+        y = attend(q, k, v, visible, causal=visible is None, dropout=self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).reshape(B, T, D)), (k, v)
 
 
