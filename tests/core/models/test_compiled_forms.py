@@ -1,9 +1,10 @@
-"""Attention computed by torch's kernel and as two products is one function; BERT's last block can be asked in part."""
+"""What is computed otherwise under a compiler is the same function; BERT's last block can be asked in part."""
 
 import pytest
 import torch
 
 from plm_core.models.blocks import SHORT, attend
+from plm_core.models.gpt import gelu
 
 B, H, Q, K, D = 3, 2, 7, 7, 5
 
@@ -83,6 +84,14 @@ def test_so_many_weights_are_dropped_and_the_others_made_up_for_it(as_compiled, 
     kept = weights != 0
     assert 1 - float(kept.double().mean()) == pytest.approx(dropout, abs=0.01)
     torch.testing.assert_close(weights[kept] * (1 - dropout), attend(q, k, eye, None)[kept])
+
+
+def test_the_compiled_gelu_of_gpt_is_its_tanh_form_without_overflow(as_compiled):
+    x = torch.linspace(-40, 40, 999, dtype=torch.float64, requires_grad=True)
+    expected = torch.nn.functional.gelu(x, approximate="tanh")
+    torch.testing.assert_close(gelu(x), expected, rtol=1e-12, atol=1e-12)
+    slopes = [torch.autograd.grad(y.sum(), x)[0] for y in (gelu(x), expected)]
+    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", ["plain", "padding", "documents"])
