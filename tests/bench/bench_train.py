@@ -109,64 +109,67 @@ class Turn:
     valid: float | None = None
 
 
+class Watch:
+    """The clock of a side, and its end of the link over which turns are asked for."""
+
+    def __init__(self, link: Connection, busy: bool) -> None:
+        self.link, self.clock, self.start = link, process_time if busy else perf_counter, 0.0
+
+    def begin(self) -> None:
+        """Wait for the turn, then start."""
+        self.link.recv()
+        self.start = self.clock()
+
+    def aside(self, work: Callable[[], float]) -> float:
+        """The result of ``work``, whose time does not count."""
+        stopped = self.clock()
+        found = work()
+        self.start += self.clock() - stopped
+        return found
+
+    def end(self, loss: float, valid: float | None) -> None:
+        self.link.send(Turn(loss, self.clock() - self.start, valid))
+
+
 def side(link: Connection, job: Job, name: str) -> None:
     """A process: trains as ``name`` says, ours or the peer in a precision; a turn for each message that it gets."""
-    device = prepare(threads=1 if job.busy else None)
-    clock = process_time if job.busy else perf_counter
+    device, watch = prepare(threads=1 if job.busy else None), Watch(link, job.busy)
     torch.manual_seed(1)
     entry, objective, loop = MODELS[job.paper], OBJECTIVES[job.paper], job.loop
     model: Any = entry.model(entry.config(**job.shape))
     batches, unseen = (objective.batches(TokenStore(job.store / s), model.config, ROWS) for s in ("train", "valid"))
     held_out = unseen.held_out(job.valid_rows) if job.valid_rows else []
-    validated = 0.0
 
     def batch_at(step: int) -> Any:
         return batches.at(loop.order_seed, step)
 
-    def timed(validate: Callable[[Any], float]) -> Callable[[Any], float]:
-        def valid(model: Any) -> float:
-            nonlocal validated
-            start = clock()
-            found = validate(model) if held_out else 1.0
-            validated += clock() - start
-            return found
-
-        return valid
-
     @torch.no_grad()
     def our_valid(model: Any) -> float:
         losses = [objective.loss(model, batch.to(device.device)) for batch in held_out]
-        return sum(float(loss.nats) for loss in losses) / sum(int(loss.count) for loss in losses)
+        return float(sum(loss.nats for loss in losses) / sum(loss.count for loss in losses)) if losses else 1.0
 
-    start = before = 0.0
-
-    def begin() -> None:
-        nonlocal start, before
-        link.recv()
-        start, before = clock(), validated
-
-    def end(loss: float, valid: float | None) -> None:
-        link.send(Turn(loss, clock() - start - (validated - before), valid))
-
-    if name == "ours":
-        model.to(device.device)
-        with tempfile.TemporaryDirectory() as folder:
-            reports = train(model, objective.loss, batch_at, timed(our_valid), loop, device, Snapshots(Path(folder)))
-            for _ in range(job.steps // job.turn):
-                begin()
-                report = next(reports)
-                end(report.loss, report.valid_loss)
-            list(reports)
-        return
-    # The determinism that our loop asks for is none of the Trainer's defaults.
-    torch.use_deterministic_algorithms(False)
+    def validate(model: Any) -> float:
+        return watch.aside(lambda: our_valid(model))
 
     def peer_end(model: Any, losses: list[torch.Tensor]) -> None:
-        loss = float(torch.stack(losses).mean())  # waits for the device
-        valid = timed(lambda model: peer_valid(job.paper, model, held_out))(model) if held_out else None
-        end(loss, valid)
+        if GPU:
+            torch.cuda.synchronize()
+        loss = float(torch.stack(losses).mean())
+        watch.end(loss, watch.aside(lambda: peer_valid(job.paper, model, held_out)) if held_out else None)
 
-    train_peer(job.paper, same_model(job.paper, model), batch_at, loop, name == "bfloat16", begin, peer_end)
+    if name != "ours":
+        # The determinism that our loop asks for is none of the Trainer's defaults.
+        torch.use_deterministic_algorithms(False)
+        theirs = same_model(job.paper, model)
+        return train_peer(job.paper, theirs, batch_at, loop, name == "bfloat16", watch.begin, peer_end)
+    with tempfile.TemporaryDirectory() as folder:
+        model.to(device.device)
+        reports = train(model, objective.loss, batch_at, validate, loop, device, Snapshots(Path(folder)))
+        for _ in range(job.steps // job.turn):
+            watch.begin()
+            report = next(reports)
+            watch.end(report.loss, report.valid_loss)
+        list(reports)
 
 
 def take_turns(job: Job, names: list[str]) -> dict[str, list[Turn]]:
@@ -188,14 +191,8 @@ def take_turns(job: Job, names: list[str]) -> dict[str, list[Turn]]:
 
 
 def row(work: str, unit: str, ours: float, peer: float, peer_name: str, ratio: float) -> dict[str, Any]:
-    return {
-        "work": work,
-        "unit": unit,
-        "ours": round(ours, 1),
-        "peer": round(peer, 1),
-        "peer_name": peer_name,
-        "ratio": round(ratio, 3),
-    }
+    figures = {"ours": round(ours, 1), "peer": round(peer, 1), "peer_name": peer_name, "ratio": round(ratio, 3)}
+    return {"work": work, "unit": unit, **figures}
 
 
 def speeds(paper: str, store: Path, turns: int, busy: bool) -> list[dict[str, Any]]:

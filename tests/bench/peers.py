@@ -95,6 +95,12 @@ class SameTrainer(transformers.Trainer):
     """The Trainer, given whole batches and our learning rates."""
 
     loop: LoopConfig
+    losses: list[torch.Tensor]
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(*args, **kwargs)
+        self.losses.append(loss.detach())
+        return loss
 
     def get_train_dataloader(self) -> DataLoader:
         return DataLoader(self.train_dataset, batch_size=None)
@@ -140,14 +146,11 @@ def train_peer(
     end: Callable[[Any, list[torch.Tensor]], None],
 ) -> None:
     """One training by the Trainer: ``begin()`` before each turn, ``end(model, losses of its steps)`` behind it."""
-    losses: list[torch.Tensor] = []
 
     def behind(model: Any) -> None:
-        turn = losses[-loop.report_every :]
-        losses.clear()
+        turn, trainer.losses = trainer.losses, []
         end(model, turn)
 
-    model.register_forward_hook(lambda _module, _inputs, output: losses.append(output.loss.detach()))
     cuda = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
@@ -173,7 +176,7 @@ def train_peer(
         trainer = SameTrainer(
             model, arguments, train_dataset=steps, callbacks=[Turns(loop.report_every, begin, behind)]
         )
-        trainer.loop = loop
+        trainer.loop, trainer.losses = loop, []
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
 
