@@ -27,6 +27,7 @@ from plm_core.models.blocks import (
     places_in,
     same_document,
 )
+from plm_core.models.output import tied_logits
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
@@ -171,7 +172,7 @@ class BERT(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (as released)."""
         x = self.transform_norm(F.gelu(self.transform(hidden)))
-        return F.linear(x, self.tokens.weight, self.bias)
+        return tied_logits(x, self.tokens.weight, self.bias)
 
     def pool(self, hidden: Tensor) -> Tensor:
         """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's, through a tanh layer."""

@@ -25,6 +25,7 @@ from plm_core.models.blocks import (
     places_in,
     same_document,
 )
+from plm_core.models.output import tied_logits
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
@@ -190,7 +191,7 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""
-        return F.linear(hidden, self.tokens.weight)
+        return tied_logits(hidden, self.tokens.weight)
 
 
 def initialise(model: GPT) -> None:

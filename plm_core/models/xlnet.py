@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, check_ids, check_length, check_sizes
+from plm_core.models.output import tied_logits
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
@@ -256,7 +257,7 @@ class XLNet(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """States ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied) with a bias."""
-        return F.linear(hidden, self.tokens.weight, self.bias)
+        return tied_logits(hidden, self.tokens.weight, self.bias)
 
     def empty_memory(self, rows: int, size: int) -> Memory:
         """The memory of ``size`` positions that holds nothing yet."""
