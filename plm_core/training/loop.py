@@ -170,8 +170,7 @@ class _Run:
         state.settle()
         positions = sum(done.positions for done in state.pending)
         meters = self.instruments.read(positions)
-        if meters.joules is not None:
-            meters = replace(meters, joules=float(self.ranks.sum(torch.tensor(meters.joules, dtype=torch.float64))))
+        meters = replace(meters, joules=self.ranks.total(meters.joules))
         if config.anomalies.policy == "stop":
             for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
                 loss = float(done.nats) / done.predictions
@@ -289,6 +288,7 @@ class _Run:
                 f"snapshot_every: no snapshot of a step up to {step - 1} in {self.snapshots.folder} to go back to"
             )
         state.restore(saved)
+        self.snapshots.remove_after(state.step)
         state.anomalies, state.rollbacks = anomalies, [*rollbacks, (state.step, step - state.step)]
         # What a model with memory carries is of the text that is passed over.
         state.carries = [None] * len(state.carries)

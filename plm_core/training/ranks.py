@@ -69,17 +69,17 @@ class Ranks:
             dist.all_reduce(values, group=self.control)
         return values
 
+    def total(self, value: float | None) -> float | None:
+        """The sum over all processes; None where one of them does not know its part."""
+        told = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
+        return float(told[0]) if told[1] == self.size else None
+
     def tell(self, value: int) -> int:
         """What the first process says."""
         told = torch.tensor([value])
         if self.size > 1:
             dist.broadcast(told, 0, group=self.control)
         return int(told)
-
-    def wait(self) -> None:
-        """Until every process is here."""
-        if self.size > 1:
-            dist.barrier(group=self.control)
 
 
 ALONE = Ranks()
