@@ -77,7 +77,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
 
     Raises:
         PipelineError: another pipeline runs in this checkout, the configured server does not answer, or
-            ``PLM_CORES`` is no number of cores.
+            ``PLM_CORES`` or ``PLM_GPUS`` is no number.
         graph.GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
