@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Literal
 
 from flows import graph, server
 from flows.machine import Machine, MachineError
+from flows.mending import mend
 
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id; see ``flows.tracking.pipeline_run``."""
@@ -87,6 +89,8 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     except MachineError as error:
         raise PipelineError(str(error)) from error
     with only_one(root):
+        for said in mend(root):
+            print(f"warning: {said}", file=sys.stderr, flush=True)
         stages = graph.load(root)
         reasons = graph.whole_status(root)
     if configured := server.configured_url():
