@@ -30,6 +30,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import graph, pipeline
 from flows.machine import Machine
+from flows.mending import mend
 from flows.pipeline import FailedError, Outcome, Result
 from flows.process import CancelledError, StageError, StageProcesses
 
@@ -96,6 +97,9 @@ class Execution:
         log = get_run_logger()
         started = time.monotonic()
         try:
+            if stage.name in self._errors:  # another try: DVC may have been killed in the one before
+                for said in mend(self._root):
+                    log.warning(said)
             reasons = ["forced"] if self._force else graph.stale(self._root, stage.name)
             if not reasons:
                 self._errors.pop(stage.name, None)
@@ -196,6 +200,8 @@ def execute(root: Path, force: bool, track: pipeline.Track | None, register: pip
     logging.getLogger("prefect.task_runs").addFilter(_not_seen)
     _close_dead_runs()
     with pipeline.only_one(root) as held:
+        for said in mend(root):
+            get_run_logger().warning(said)
         stages = graph.load(root)
         execution = Execution(root, stages, held, force)
         if not force and not any(graph.whole_status(root).values()):

@@ -1,8 +1,8 @@
 """The graph of stages as DVC reads it from ``dvc.yaml``: what there is, in which order, and what is not up to
 date.
 
-The only file that imports DVC. Its Python interface is not public, so the version is pinned and every use is
-here. DVC takes 0.5 s to import, hence the imports inside the functions. A ``Repo`` is never shared by two
+Only this file and ``mending.py`` import DVC. Its Python interface is not public, so the version is pinned and every use
+is there. DVC takes 0.5 s to import, hence the imports inside the functions. A ``Repo`` is never shared by two
 threads.
 """
 
@@ -36,8 +36,8 @@ class Stage:
     """DVC's address, such as ``pretrain@gpt``."""
     upstream: tuple[str, ...] = ()
     """The names of the stages whose outputs it reads."""
-    gpu: bool = False
-    """Whether it wants a GPU where the machine has one."""
+    gpu: bool | Literal["all"] = False
+    """Whether it wants a GPU where the machine has one, or all that there are."""
     cores: int | Literal["all"] = 1
     """How many cores it wants."""
     retries: int = RETRIES
@@ -214,7 +214,7 @@ def _wrong(key: str, value: Any) -> str:
 
     match key:
         case "gpu":
-            return "" if isinstance(value, bool) else "true or false"
+            return "" if isinstance(value, bool) or value == "all" else "true, false or `all`"
         case "cores":
             return "" if value == "all" or is_int(1) else "a number of cores, 1 or more, or `all`"
         case "retries":

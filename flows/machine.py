@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +20,12 @@ from flows.process import CancelledError
 POLL_S = 0.5
 """How often a busy GPU is asked for again: another process frees it without a word."""
 
+Queue = deque[object]
+"""Who waits, in turn."""
+
 
 class MachineError(Exception):
-    """``PLM_CORES`` is not a number of cores."""
+    """``PLM_CORES`` or ``PLM_GPUS`` is not a number."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,15 @@ class Machine:
     cores: int
     gpus: tuple[str, ...] = ()
     """As in ``CUDA_VISIBLE_DEVICES``."""
+    gpus_at_most: int | None = None
+    """How many of them a stage gets that wants all; None for no limit."""
     locks: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     """The folder of the GPUs' lock files, the same for every process of this machine."""
     interrupted: threading.Event = field(default_factory=threading.Event)
     """When set, nobody waits any more."""
     _free: int = field(init=False)
-    _turns: deque[object] = field(init=False, default_factory=deque)
+    _for_cores: Queue = field(init=False, default_factory=deque)
+    _for_gpus: Queue = field(init=False, default_factory=deque)
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
@@ -55,50 +61,43 @@ class Machine:
 
     @classmethod
     def detect(cls, interrupted: threading.Event | None = None) -> "Machine":
-        """This machine. ``PLM_CORES`` and ``CUDA_VISIBLE_DEVICES`` narrow it; GPUs are counted without torch.
+        """This machine. ``PLM_CORES``, ``PLM_GPUS`` and ``CUDA_VISIBLE_DEVICES`` narrow it; GPUs are counted without
+        torch.
 
         Raises:
-            MachineError: ``PLM_CORES`` is not a number, 1 or more.
+            MachineError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
         """
-        return cls(_cores(), _gpus(), interrupted=interrupted or threading.Event())
+        return cls(_cores(), _gpus(), _number("PLM_GPUS", "GPUs"), interrupted=interrupted or threading.Event())
 
     @contextlib.contextmanager
     def acquire(self, stage: Stage) -> Iterator[Grant]:
         """Wait for the stage's share of the machine and hold it for the block.
 
-        With a GPU the work is there, so that a stage which gets one asks for one core only.
+        With a GPU the work is there, so that a stage which gets one asks for one core for each.
 
         Raises:
             CancelledError: the pipeline was cancelled while this waited.
         """
-        on_gpu = stage.gpu and bool(self.gpus)
-        wanted = 1 if on_gpu else self.cores if stage.cores == "all" else min(stage.cores, self.cores)
-        with self._cores_taken(wanted):
-            if not on_gpu:
+        gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
+        gpus = min(gpus, len(self.gpus))
+        wanted = gpus or (self.cores if stage.cores == "all" else stage.cores)
+        with self._cores_taken(min(wanted, self.cores)):
+            if not gpus:
                 yield Grant({})
                 return
-            gpu, lock = self._wait_for_gpu()
-            try:
-                yield Grant({"CUDA_VISIBLE_DEVICES": gpu}, (lock,))
-            finally:
-                # Not LOCK_UN: that would also free it for processes that still hold the descriptor.
-                os.close(lock)
+            with self._gpus_taken(gpus) as locks:
+                visible = ",".join(gpu for gpu in self.gpus if gpu in locks)
+                yield Grant({"CUDA_VISIBLE_DEVICES": visible}, tuple(locks.values()))
 
     @contextlib.contextmanager
     def _cores_taken(self, wanted: int) -> Iterator[None]:
-        turn = object()
-        with self._changed:
-            self._turns.append(turn)
-            try:
-                # Strictly in turn: otherwise small stages would starve one that waits for every core.
-                while self._turns[0] is not turn or self._free < wanted:
-                    self._changed.wait(POLL_S)
-                    if self.interrupted.is_set():
-                        raise CancelledError
-                self._free -= wanted
-            finally:
-                self._turns.remove(turn)
-                self._changed.notify_all()
+        def take() -> bool:
+            if self._free < wanted:
+                return False
+            self._free -= wanted
+            return True
+
+        self._wait(self._for_cores, take)
         try:
             yield
         finally:
@@ -106,34 +105,80 @@ class Machine:
                 self._free += wanted
                 self._changed.notify_all()
 
-    def _wait_for_gpu(self) -> tuple[str, int]:
-        while True:
-            for gpu in self.gpus:
-                lock = self._try_lock(gpu)
-                if lock is not None:
-                    return gpu, lock
-            if self.interrupted.wait(POLL_S):
-                raise CancelledError
+    @contextlib.contextmanager
+    def _gpus_taken(self, wanted: int) -> Iterator[dict[str, int]]:
+        """Take GPUs as they become free, and let nobody in this or another process take one before there are enough.
 
-    def _try_lock(self, gpu: str) -> int | None:
-        path = self.locks / f"plm-gpu-{gpu.replace('/', '-')}.lock"
+        Whoever takes a GPU must hold its turn, a second lock. Turns are taken one after the other in the order of the
+        names, and all of them before the first GPU, so that no two wait for each other; one that has every turn gets
+        every GPU that becomes free, so that stages with one GPU do not starve one that waits for all.
+        """
+        turns: dict[str, int] = {}
+        gpus: dict[str, int] = {}
+
+        def take() -> bool:
+            for gpu in sorted(self.gpus):
+                if not self._try_lock(gpu, turns, "turn"):
+                    return False
+            return any(self._try_lock(gpu, gpus, "lock") and len(gpus) == wanted for gpu in self.gpus)
+
+        try:
+            try:
+                self._wait(self._for_gpus, take)
+            finally:
+                _close(turns)
+            yield gpus
+        finally:
+            _close(gpus)
+            with self._changed:
+                self._changed.notify_all()
+
+    def _wait(self, queue: Queue, take: Callable[[], bool]) -> None:
+        """Strictly in turn: otherwise small stages would starve one that waits for everything."""
+        turn = object()
+        with self._changed:
+            queue.append(turn)
+            try:
+                while queue[0] is not turn or not take():
+                    self._changed.wait(POLL_S)
+                    if self.interrupted.is_set():
+                        raise CancelledError
+            finally:
+                queue.remove(turn)
+                self._changed.notify_all()
+
+    def _try_lock(self, gpu: str, held: dict[str, int], kind: str) -> bool:
+        """Whether the lock of a GPU is held, now or already."""
+        if gpu in held:
+            return True
         # O_NOFOLLOW and no truncation: the folder is shared with other users.
+        path = self.locks / f"plm-gpu-{gpu.replace('/', '-')}.{kind}"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            return None
-        return lock
+            return False
+        held[gpu] = lock
+        return True
+
+
+def _close(locks: dict[str, int]) -> None:
+    for lock in locks.values():
+        # Not LOCK_UN: that would also free it for processes that still hold the descriptor.
+        os.close(lock)
+
+
+def _number(name: str, what: str) -> int | None:
+    given = os.environ.get(name)
+    if given is not None and (not given.isdecimal() or int(given) < 1):
+        raise MachineError(f"{name}: {given!r}; expected a number of {what}, 1 or more")
+    return None if given is None else int(given)
 
 
 def _cores() -> int:
-    given = os.environ.get("PLM_CORES")
-    if given is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not given.isdecimal() or int(given) < 1:
-        raise MachineError(f"PLM_CORES: {given!r}; expected a number of cores, 1 or more")
-    return int(given)
+    detected = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _number("PLM_CORES", "cores") or detected
 
 
 def _gpus() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Literal
 
 from flows import graph, server
 from flows.machine import Machine, MachineError
+from flows.mending import mend
 
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id; see ``flows.tracking.pipeline_run``."""
@@ -77,7 +79,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
 
     Raises:
         PipelineError: another pipeline runs in this checkout, the configured server does not answer, or
-            ``PLM_CORES`` is no number of cores.
+            ``PLM_CORES`` or ``PLM_GPUS`` is no number.
         graph.GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
@@ -87,6 +89,8 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     except MachineError as error:
         raise PipelineError(str(error)) from error
     with only_one(root):
+        for said in mend(root):
+            print(f"warning: {said}", file=sys.stderr, flush=True)
         stages = graph.load(root)
         reasons = graph.whole_status(root)
     if configured := server.configured_url():

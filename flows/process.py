@@ -28,7 +28,11 @@ EX_TEMPFAIL = 75
 """sysexits(3): interrupted, state saved, worth another try."""
 
 _STATUS = re.compile(r", exited with (-?\d+)$")
-_BUSY = re.compile(r"Unable to acquire lock|is busy, it is being blocked by")
+_BUSY = re.compile(
+    r"Unable to acquire lock|is busy, it is being blocked by"
+    # Another DVC was killed while it wrote these; see mending.py.
+    r"|RWLock-file '.*'\. JSON structure is corrupted|dvc\.lock' (is invalid|validation failed)"
+)
 _CHATTER = re.compile(
     r"$"
     r"|(Running stage|Stage) '.*'(:$| didn't change)"
@@ -60,7 +64,7 @@ class StageError(Exception):
         self.tail = list(tail)
         """The last lines that the stage and DVC wrote."""
         self.transient = transient
-        """Worth another try: DVC's lock was busy, a signal killed the command, or it asks for it (75)."""
+        """Worth another try: DVC's lock was busy or half written, a signal killed the command, or it asks for that."""
 
     @property
     def reason(self) -> str:

@@ -13,8 +13,6 @@ from plm_core.config import BadInput
 from tasks.seam.stage import BAD_INPUT
 from tasks.seam.tracking import INTERRUPTED
 
-WORKER = "PLM_WORKER"
-"""Set for the processes that ``launch`` starts."""
 SAVING_S = 600
 """How long processes that were told to end may take to save their state before they are killed."""
 PR_SET_PDEATHSIG = 1
@@ -29,8 +27,8 @@ def ranks_wanted(rows: int) -> int:
         BadInput: ``PLM_RANKS`` is no number of processes.
     """
     if "RANK" in os.environ:
-        if WORKER in os.environ and sys.platform == "linux":
-            # Should the launcher be killed, nobody else would end this process.
+        if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+            # Should the launcher, or the torchrun of this machine, be killed, nobody else would end this process.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         return 1
     given = os.environ.get("PLM_RANKS")
@@ -54,7 +52,6 @@ def launch(module: str, arguments: list[str], ranks: int) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    os.environ[WORKER] = "1"
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -23,7 +23,7 @@ stages:
       params: ["models.${key}"]
       outs: ["train-${key}.txt"]
       meta:
-        gpu: true
+        gpu: all
         cores: all
         retries: 5
         register: {checkpoint: "train-${key}.txt", evidence: last.txt}
@@ -52,7 +52,7 @@ def test_stages_come_after_what_they_need_with_foreach_resolved(chain):
     assert stages["train@a"] == graph.Stage(
         "train@a",
         upstream=("first",),
-        gpu=True,
+        gpu="all",
         cores="all",
         retries=5,
         register={"checkpoint": "train-a.txt", "evidence": "last.txt"},
@@ -81,7 +81,7 @@ def test_data_added_by_hand_is_no_stage(toy):
             "{gpus: 1}",
             "dvc.yaml: stages.s.meta.gpus: 1; expected one of the keys gpu, cores, retries, register",
         ),
-        ("{gpu: 1}", "dvc.yaml: stages.s.meta.gpu: 1; expected true or false"),
+        ("{gpu: 1}", "dvc.yaml: stages.s.meta.gpu: 1; expected true, false or `all`"),
         ("{cores: 0}", "dvc.yaml: stages.s.meta.cores: 0; expected a number of cores"),
         ("{cores: true}", "dvc.yaml: stages.s.meta.cores: True; expected a number of cores"),
         ("{cores: many}", "dvc.yaml: stages.s.meta.cores: 'many'; expected a number of cores"),

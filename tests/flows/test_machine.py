@@ -1,12 +1,15 @@
 """Cores in one process, GPUs across processes."""
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from toys import wait_for
 
 from flows import machine
 from flows.graph import Stage
@@ -16,6 +19,7 @@ from flows.process import CancelledError
 ALL = Stage("all", cores="all")
 ONE = Stage("one")
 GPU = Stage("gpu", gpu=True, cores="all")
+GPUS = Stage("gpus", gpu="all", cores="all")
 
 
 def test_a_stage_waits_until_its_cores_are_free():
@@ -58,31 +62,119 @@ def test_more_cores_than_there_are_is_all_of_them():
 
 
 def test_each_gpu_goes_to_one_stage_with_one_core_for_it(tmp_path):
-    shared = Machine(4, ("GPU-a", "GPU-b"), tmp_path)
+    shared = Machine(4, ("GPU-a", "GPU-b"), locks=tmp_path)
     with shared.acquire(GPU) as first, shared.acquire(GPU) as second, shared.acquire(ONE) as third:
         given = {first.env["CUDA_VISIBLE_DEVICES"], second.env["CUDA_VISIBLE_DEVICES"]}
         assert given == {"GPU-a", "GPU-b"}
         assert third.env == {}
     assert Machine(2, ()).gpus == ()
-    with Machine(2, (), tmp_path).acquire(GPU) as without:
+    with Machine(2, (), locks=tmp_path).acquire(GPU) as without:
         assert without == machine.Grant({})
 
 
 def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "POLL_S", 0.05)
-    with Machine(1, ("GPU-a",), tmp_path).acquire(GPU) as grant:
+    with Machine(1, ("GPU-a",), locks=tmp_path).acquire(GPU) as grant:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=grant.fds)
     order: list[str] = []
-    waiting = _later(Machine(1, ("GPU-a",), tmp_path), GPU, order)
+    waiting = _later(Machine(1, ("GPU-a",), locks=tmp_path), GPU, order)
     assert order == []
     child.communicate(b"\n")
     waiting.join(5)
     assert order == ["gpu"]
 
 
+def test_a_stage_that_wants_all_gpus_gets_those_it_sees_with_a_core_for_each(tmp_path):
+    shared = Machine(4, ("GPU-c", "GPU-a", "GPU-b"), locks=tmp_path)
+    order: list[str] = []
+    with shared.acquire(GPUS) as grant, shared.acquire(ONE):
+        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-c,GPU-a,GPU-b"}
+        assert len(grant.fds) == 3
+        waiting = _later(shared, GPU, order)
+        assert order == []
+    waiting.join(5)
+    assert order == ["gpu"]
+    with Machine(2, ("GPU-a", "GPU-b", "GPU-c"), locks=tmp_path).acquire(GPUS) as grant:
+        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c"}
+    with Machine(2, (), locks=tmp_path).acquire(GPUS) as grant:
+        assert grant == machine.Grant({})
+
+
+def test_a_limit_lets_stages_that_want_all_gpus_run_side_by_side(tmp_path):
+    shared = Machine(4, ("GPU-a", "GPU-b", "GPU-c"), 1, tmp_path)
+    with shared.acquire(GPUS) as one, shared.acquire(GPUS) as two, shared.acquire(GPUS) as three:
+        given = {grant.env["CUDA_VISIBLE_DEVICES"] for grant in (one, two, three)}
+    assert given == {"GPU-a", "GPU-b", "GPU-c"}
+    with Machine(4, ("GPU-a", "GPU-b", "GPU-c"), 2, tmp_path).acquire(GPUS) as grant:
+        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+    with Machine(4, ("GPU-a",), 2, tmp_path).acquire(GPUS) as grant:
+        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(tmp_path, monkeypatch, same_process):
+    monkeypatch.setattr(machine, "POLL_S", 0.05)
+    shared = Machine(8, ("GPU-a", "GPU-b"), locks=tmp_path)
+    other = shared if same_process else Machine(8, ("GPU-b", "GPU-a"), locks=tmp_path)
+    order: list[str] = []
+    with shared.acquire(GPU):
+        large = _later(shared, GPUS, order)
+        wait_for(lambda: _taken(tmp_path / "plm-gpu-GPU-b.turn"))
+        small = _later(other, GPU, order)  # there would be a GPU for it now
+        assert order == []
+    large.join(10)
+    small.join(10)
+    assert order == ["gpus", "gpu"]
+
+
+def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "POLL_S", 0.001)
+    names = ("GPU-a", "GPU-b", "GPU-c")
+    order: list[str] = []
+
+    def work(shared: Machine) -> None:
+        for _ in range(20):
+            with shared.acquire(GPUS):
+                order.append("taken")
+                order.append("given back")
+
+    threads = [
+        threading.Thread(target=work, args=(Machine(3, gpus, locks=tmp_path),), daemon=True)
+        for gpus in (names, names[::-1])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert order == ["taken", "given back"] * 40
+
+
+def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others(tmp_path):
+    order: list[str] = []
+    with Machine(2, ("GPU-a",), locks=tmp_path).acquire(GPUS):
+        waiting = _later(Machine(2, ("GPU-a", "GPU-b"), locks=tmp_path), GPUS, order)
+        with Machine(2, ("GPU-c",), locks=tmp_path).acquire(GPUS) as grant:
+            assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-c"}
+        assert order == []
+    waiting.join(5)
+    assert order == ["gpus"]
+
+
+def _taken(path: Path) -> bool:
+    """Whether somebody holds a lock."""
+    if not path.exists():
+        return False
+    with path.open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("gpus", [(), ("GPU-a",)])
 def test_waiting_ends_when_the_pipeline_is_cancelled(tmp_path, gpus):
-    shared = Machine(1, gpus, tmp_path)
+    shared = Machine(1, gpus, locks=tmp_path)
     caught: list[type] = []
 
     def work() -> None:
@@ -92,7 +184,7 @@ def test_waiting_ends_when_the_pipeline_is_cancelled(tmp_path, gpus):
         except CancelledError as error:
             caught.append(type(error))
 
-    with Machine(1, gpus, tmp_path).acquire(GPU) if gpus else shared.acquire(ONE):
+    with Machine(1, gpus, locks=tmp_path).acquire(GPU) if gpus else shared.acquire(ONE):
         thread = threading.Thread(target=work)
         thread.start()
         time.sleep(0.2)
@@ -108,6 +200,13 @@ def test_detection_listens_to_the_environment(monkeypatch):
     with pytest.raises(MachineError, match="PLM_CORES: 'none'; expected"):
         Machine.detect()
     monkeypatch.delenv("PLM_CORES")
+    monkeypatch.setenv("PLM_GPUS", "2")
+    assert Machine.detect().gpus_at_most == 2
+    monkeypatch.setenv("PLM_GPUS", "0")
+    with pytest.raises(MachineError, match="PLM_GPUS: '0'; expected a number of GPUs, 1 or more"):
+        Machine.detect()
+    monkeypatch.delenv("PLM_GPUS")
+    assert Machine.detect().gpus_at_most is None
     assert Machine.detect().cores == len(os.sched_getaffinity(0))
 
 

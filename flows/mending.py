@@ -1,0 +1,132 @@
+"""Mends what DVC leaves when it is killed while it writes: without this, no later run of DVC would start.
+
+Used by ``flows/pipeline.py`` and ``flows/flow.py`` before they ask DVC for anything. DVC 3.67 writes three files in
+place: ``dvc.lock``, ``.dvc/tmp/rwlock`` and the entries of its run cache. Its cache of files is written under other
+names and moved, and needs no mending.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flows.graph import GraphError
+
+CLOCK_S = 2.0
+"""How exactly the time is known at which a process started."""
+
+_ENTRY = re.compile(r"^  \S[^:\n]*:? *$", re.MULTILINE)
+"""Where a stage begins in ``dvc.lock``, its name perhaps cut."""
+
+_WHOLE = re.compile(r"[0-9a-f]{64}")
+"""An entry of the run cache that is not being written."""
+
+
+def mend(root: Path) -> list[str]:
+    """Take away what is half written; return what was done, a sentence each, nothing when DVC was not killed.
+
+    No result is lost: a stage whose record is taken away is brought back from DVC's run cache, or runs again. Waits for
+    a DVC that is at work in this repository.
+
+    Raises:
+        GraphError: there is no DVC repository.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.lock import make_lock
+    from dvc.repo import Repo
+
+    done = []
+    try:
+        with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
+            hardlink = repo.config["core"].get("hardlink_lock", False)
+            tmp = Path(repo.tmp_dir or root / ".dvc/tmp")
+            with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
+                done += _mend_rwlock(tmp / "rwlock")
+            done += _mend_lock_file(root / "dvc.lock", tmp / "dvc.lock.broken")
+            done += _mend_run_cache(Path(repo.stage_cache.cache_dir))
+    except DvcException as error:
+        raise GraphError(f"{root / 'dvc.yaml'}: {error}") from error
+    return done
+
+
+def _mend_rwlock(path: Path) -> list[str]:
+    """DVC itself forgets processes that are gone, but not those whose number another process has got since."""
+    if not path.exists():
+        return []
+    try:
+        held = json.loads(path.read_text())
+    except ValueError:
+        path.unlink()
+        return [f"{path}: half written; removed"]
+    written = path.stat().st_mtime
+    processes = [*held.get("write", {}).values(), *(one for many in held.get("read", {}).values() for one in many)]
+    if all(_may_hold(process, written) for process in processes):
+        return []
+    # Those that are alive stay listed.
+    kept = {
+        "write": {name: one for name, one in held.get("write", {}).items() if _may_hold(one, written)},
+        "read": {name: [o for o in many if _may_hold(o, written)] for name, many in held.get("read", {}).items()},
+    }
+    _replace(path, json.dumps(kept))
+    return [f"{path}: held by processes that are gone; released"]
+
+
+def _may_hold(process: dict[str, Any], written: float) -> bool:
+    """Whether the process that this entry names may have made it: it lives, and began before the file was written."""
+    try:
+        return psutil.Process(process["pid"]).create_time() < written + CLOCK_S
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _mend_lock_file(path: Path, copy: Path) -> list[str]:
+    """Cut off the last record of a file that ends in the middle of it; one that is broken otherwise is not touched."""
+    if not path.exists() or _valid(text := path.read_text(errors="replace")):
+        return []
+    starts = [match.start() for match in _ENTRY.finditer(text)]
+    whole = text[: starts[-1]] if len(starts) > 1 else ""
+    if "\n<<<<<<< " in text or (whole and not _valid(whole)):
+        return []  # edited or merged by a person: DVC's own message says where
+    shutil.copy(path, copy)
+    if whole:
+        _replace(path, whole)
+    else:
+        path.unlink()
+    return [f"{path}: half written; {max(len(starts) - 1, 0)} stages are kept, the others come from DVC's run cache"]
+
+
+def _valid(text: str) -> bool:
+    """Whether these are whole lines that DVC takes for a lock file: it trips on half a digest that is a number."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
+    from voluptuous import Invalid
+
+    try:
+        COMPILED_LOCKFILE_SCHEMA(parse_yaml(text, "dvc.lock"))
+    except (YAMLFileCorruptedError, Invalid):
+        return False
+    return text.endswith("\n")
+
+
+def _mend_run_cache(folder: Path) -> list[str]:
+    """DVC takes any file for an entry, and fails on an entry's folder without one."""
+    done = []
+    for entry in folder.glob("*/*"):
+        for leftover in entry.iterdir():
+            if not _WHOLE.fullmatch(leftover.name):
+                leftover.unlink()
+                done.append(f"{leftover}: half written; removed")
+        with contextlib.suppress(OSError):  # not empty
+            entry.rmdir()
+            done.append(f"{entry}: empty; removed")
+    return done
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)

@@ -1,0 +1,134 @@
+"""What a DVC that was killed while it wrote leaves, and that the next one runs all the same."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import pipeline
+from flows.graph import GraphError, whole_status
+from flows.mending import mend
+
+STAGES = """
+stages:
+  first: {cmd: 'echo 1 >> runs; cp code.py first.txt', deps: [code.py], outs: [first.txt]}
+  second: {cmd: 'echo 2 >> runs; cp first.txt second.txt', deps: [first.txt], outs: [second.txt]}
+  third: {cmd: 'echo 3 >> runs; cp second.txt third.txt', deps: [second.txt], outs: [third.txt]}
+"""
+
+
+@pytest.fixture
+def done(toy):
+    """A repository whose three stages have run."""
+    root = toy(STAGES, code_py="pass\n")
+    repro(root)
+    return root
+
+
+def repro(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dvc", "repro", *options]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def assert_whole(root: Path) -> None:
+    """Everything is up to date after one more DVC, and no stage ran a second time."""
+    again = repro(root)
+    assert again.returncode == 0, again.stderr
+    assert (root / "runs").read_text().split() == ["1", "2", "3"]
+    assert not any(whole_status(root).values())
+
+
+def test_a_repository_that_nobody_was_killed_in_is_left_alone(done):
+    before = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
+    assert mend(done) == []
+    after = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
+    assert {path for path in before | after if before.get(path) != after.get(path)} <= {
+        done / ".dvc/tmp/lock",
+        done / ".dvc/tmp/rwlock.lock",
+    }
+
+
+def test_a_lock_file_cut_anywhere_is_one_that_dvc_reads(done):
+    path = done / "dvc.lock"
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 29):
+        path.write_bytes(whole[:size])
+        mend(done)
+        assert list(whole_status(done)) == ["first", "second", "third"]
+        assert not path.exists() or whole.startswith(path.read_bytes())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_what_a_cut_lock_file_lost_comes_from_the_run_cache(done, share):
+    path = done / "dvc.lock"
+    text = path.read_text()
+    path.write_text(cut := text[: int(len(text) * share)])
+    (said,) = mend(done)
+    assert said.startswith(f"{path}: half written")
+    assert (done / ".dvc/tmp/dvc.lock.broken").read_text() == cut
+    assert_whole(done)
+    assert path.read_text() == text
+
+
+def test_a_lock_file_that_a_person_broke_is_theirs_to_mend(done):
+    path = done / "dvc.lock"
+    conflict = path.read_text().replace("  second:", "<<<<<<< ours\n  second:\n=======\n>>>>>>> theirs\n  second:")
+    path.write_text(conflict)
+    assert mend(done) == []
+    assert path.read_text() == conflict
+    with pytest.raises(GraphError, match=r"dvc\.lock"):
+        whole_status(done)
+
+
+def test_an_empty_list_of_locks(done):
+    path = done / ".dvc/tmp/rwlock"
+    path.write_text("")
+    (done / "code.py").write_text("1\n")
+    assert "JSON structure is corrupted" in repro(done, "first").stderr
+    assert mend(done) == [f"{path}: half written; removed"]
+    assert repro(done, "first").returncode == 0
+
+
+def test_a_lock_of_a_process_whose_number_another_has_now_is_released_and_of_a_living_one_is_not(done):
+    """As after a restart of a container, where numbers begin anew."""
+    path = done / ".dvc/tmp/rwlock"
+    path.write_text(json.dumps({"write": {str(done / "first.txt"): {"pid": os.getpid(), "cmd": "dvc repro"}}}))
+    (done / "code.py").write_text("1\n")
+    assert mend(done) == []
+    assert "is busy" in repro(done, "first").stderr
+    os.utime(path, (1e9, 1e9))  # written long before this process began
+    assert mend(done) == [f"{path}: held by processes that are gone; released"]
+    assert repro(done, "first").returncode == 0
+
+
+@pytest.mark.parametrize("left", [None, "cmd: cp\n"])
+def test_an_entry_of_the_run_cache_that_was_being_written(done, left):
+    (done / "dvc.lock").unlink()
+    for entry in (done / ".dvc/cache/runs").glob("*/*"):
+        shutil.rmtree(entry)
+        entry.mkdir()
+        if left:
+            (entry / "q3Xy.tmp").write_text(left)
+    (done / "runs").unlink()
+    assert repro(done).returncode != 0
+    assert len(mend(done)) == (6 if left else 3)
+    assert_whole(done)
+
+
+@pytest.mark.slow
+def test_the_pipeline_mends_before_it_starts(done, monkeypatch, capfd):
+    (done / ".dvc/tmp/rwlock").write_text("")
+    (done / "dvc.lock").write_text("schema: '2.0'\nstages:\n  fir")
+    result = pipeline.run(done, track=None)
+    assert result.ok, result
+    assert capfd.readouterr().err.count("half written") == 2
+    assert_whole(done)
+
+
+def test_no_repository_is_an_error_that_names_the_place(tmp_path):
+    with pytest.raises(GraphError, match=str(tmp_path)):
+        mend(tmp_path)

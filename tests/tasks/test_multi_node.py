@@ -1,0 +1,112 @@
+"""``infra/multi-node.md`` on one machine: two torchrun agents in place of two machines, with one gloo process each."""
+
+import signal
+import socket
+import time
+
+import psutil
+import pytest
+import torch
+from projects import finish
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.slow
+
+LONGER = {
+    "pretrain__gpt__training__steps": 80,
+    "pretrain__gpt__training__valid_every": 20,
+    # Its masks are drawn for each process; without them, results differ by the rounding of sums alone.
+    "pretrain__gpt__model__dropout": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(built, tmp_path_factory):
+    """What one process makes of 80 steps."""
+    project = built.copied(tmp_path_factory.mktemp("alone") / "project")
+    project.change(**LONGER)
+    project.run("tasks.pretrain", "gpt")
+    return project
+
+
+@pytest.fixture
+def node(small):
+    """Starts torchrun as one of the machines would; ends all of them."""
+    small.change(**LONGER)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    agents = []
+
+    def start(nodes, *options, **env):
+        meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=pretrain-gpt")
+        program = ("-m", "tasks.pretrain", "gpt")
+        # As the recipe has it: torch's agents would give restarted processes a store with addresses of those before.
+        env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        command = (f"--nnodes={nodes}", "--nproc-per-node=1", *meeting, *options, *program)
+        agents.append(small.start("torch.distributed.run", *command, **env))
+        while not answers(port):  # the first one is where they meet
+            assert agents[0].poll() is None, agents[0].communicate()
+            time.sleep(0.05)
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        if agent.poll() is None:
+            kill(agent)
+
+
+def answers(port):
+    """Whether somebody listens at a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def kill(agent):
+    """End an agent and its processes at once, as a power failure does."""
+    for process in [*psutil.Process(agent.pid).children(recursive=True), agent]:
+        process.send_signal(signal.SIGKILL)
+
+
+def worker(agent):
+    """The process that trains below an agent."""
+    (found,) = psutil.Process(agent.pid).children()
+    return found
+
+
+def assert_same(project, undisturbed):
+    """Weights within the rounding of float32 sums taken in another order, the same steps, nothing left."""
+    one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (undisturbed, project))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-2, atol=1e-3)
+    curves = [(p.root / "artifacts/curves/gpt.csv").read_text() for p in (undisturbed, project)]
+    steps = [[line.split(",")[0] for line in curve.splitlines()] for curve in curves]
+    assert steps[0] == steps[1]
+    assert project.metrics("pretrain-gpt").keys() == undisturbed.metrics("pretrain-gpt").keys()
+    assert not list((project.root / "artifacts/snapshots").glob("*"))
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_machines_train_what_one_process_trains(small, node, undisturbed, parallel):
+    agents = [node(2, PLM_PARALLEL=parallel) for _ in range(2)]
+    said = [finish(agent)[0] for agent in agents]
+    assert sum("80/80" in out for out in said) == 1, said
+    assert_same(small, undisturbed)
+
+
+def test_a_killed_process_is_started_again_and_all_go_on_from_the_last_snapshot(small, node, undisturbed):
+    agents = [node("1:2", "--max-restarts=3") for _ in range(2)]
+    small.snapshot(agents[0])
+    worker(agents[1]).send_signal(signal.SIGKILL)
+    said = [finish(agent) for agent in agents]
+    assert any("resumed" in out for out, _ in said), said
+    assert_same(small, undisturbed)
+
+
+def test_a_machine_that_dies_is_left_behind(small, node, undisturbed):
+    agents = [node("1:2", "--max-restarts=3") for _ in range(2)]
+    small.snapshot(agents[0])
+    kill(agents[1])
+    out, _ = finish(agents[0])
+    assert "resumed" in out
+    assert_same(small, undisturbed)
