@@ -77,7 +77,7 @@ def _of_sources(names: Sequence[str]) -> list[Path]:
 def _quarantined(path: Path) -> list[dict[str, Any]]:
     """Each reason with its count and one place."""
     reasons: dict[str, dict[str, Any]] = {}
-    for row in pq.readtable(path).to_pylist():
+    for row in pq.read_table(path).to_pylist():
         reason = reasons.setdefault(row["reason"], {"reason": row["reason"], "records": 0, "example": row})
         reason["records"] += 1
     return list(reasons.values())
@@ -105,7 +105,7 @@ def _repeated(rules: Sequence[Rule]) -> list[dict[str, str]]:
 
 
 def _contamination() -> dict[str, Any]:
-    rows = pq.readtable(paths.CONTAMINATION).to_pylist()
+    rows = pq.read_table(paths.CONTAMINATION).to_pylist()
     counts = Counter(row["evaluation"] for row in rows)
     worst = sorted(rows, key=lambda row: (-row["overlap"], row["evaluation"], row["example"], row["document"]))[:WORST]
     examples = [row | {"text": excerpt(row["text"]), "overlap": round(row["overlap"], 4)} for row in worst]
