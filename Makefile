@@ -10,7 +10,7 @@ UV := uv==0.13.8
 export DO_NOT_TRACK := true
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo test test-slow bench-data bench-generate bench-reading bench-train check lock clean
+.PHONY: setup demo test test-slow bench-data bench-generate bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -41,6 +41,9 @@ bench-data: setup
 
 bench-reading: setup
 	python tests/bench/bench_reading.py
+
+bench-snapshot: setup
+	python tests/bench/bench_snapshot.py
 
 bench-train: setup
 	python tests/bench/bench_train.py

@@ -4,7 +4,6 @@
 Neither holds a time or a run id: the same corpus gives the same bytes.
 """
 
-import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from plm_core.corpus.split import SPLITS
 from plm_core.corpus.statistics import Rule, excerpt
 from plm_core.files import atomic_folder, sha256_path
 from tasks.seam import params, paths
+from tasks.seam.page import drawn, plotting, table
 from tasks.seam.params import source_names
 from tasks.seam.stage import main, stage
 
@@ -77,7 +77,7 @@ def _of_sources(names: Sequence[str]) -> list[Path]:
 def _quarantined(path: Path) -> list[dict[str, Any]]:
     """Each reason with its count and one place."""
     reasons: dict[str, dict[str, Any]] = {}
-    for row in pq.read_table(path).to_pylist():
+    for row in pq.readtable(path).to_pylist():
         reason = reasons.setdefault(row["reason"], {"reason": row["reason"], "records": 0, "example": row})
         reason["records"] += 1
     return list(reasons.values())
@@ -105,7 +105,7 @@ def _repeated(rules: Sequence[Rule]) -> list[dict[str, str]]:
 
 
 def _contamination() -> dict[str, Any]:
-    rows = pq.read_table(paths.CONTAMINATION).to_pylist()
+    rows = pq.readtable(paths.CONTAMINATION).to_pylist()
     counts = Counter(row["evaluation"] for row in rows)
     worst = sorted(rows, key=lambda row: (-row["overlap"], row["evaluation"], row["example"], row["document"]))[:WORST]
     examples = [row | {"text": excerpt(row["text"]), "overlap": round(row["overlap"], 4)} for row in worst]
@@ -159,7 +159,7 @@ def _sources(figures: Mapping[str, Any]) -> str:
         ]
         for name, origin in figures["sources"].items()
     ]
-    return "## Sources\n\n" + _table(["source", "from", "licence", "records", "documents", "bytes"], rows)
+    return "## Sources\n\n" + table(["source", "from", "licence", "records", "documents", "bytes"], rows)
 
 
 def _origin(origin: Mapping[str, Any]) -> str:
@@ -179,7 +179,7 @@ def _accounting(figures: Mapping[str, Any]) -> str:
     bad = sum(int(r["records"]) for reasons in figures["quarantined"].values() for r in reasons)
     records = sum(origin["records"] for origin in figures["sources"].values())
     text = f"## Quarantine\n\nOf {records:,} records {bad:,} could not be read; they are kept in `{paths.QUARANTINED}`."
-    return f"{text}\n\n{_table(['source', 'reason', 'records', 'first', 'found'], rows)}" if rows else text
+    return f"{text}\n\n{table(['source', 'reason', 'records', 'first', 'found'], rows)}" if rows else text
 
 
 def _rules(figures: Mapping[str, Any]) -> str:
@@ -195,7 +195,7 @@ def _rules(figures: Mapping[str, Any]) -> str:
         for example in rule["examples"][:1]
     ]
     text = f"## Removed\n\nBy the rules of the parameters below; every removed text is kept in `{paths.REMOVED}`."
-    return f"{text}\n\n{_table(['level', 'rule', 'texts', 'bytes', 'the longest: measured, and text'], rows)}"
+    return f"{text}\n\n{table(['level', 'rule', 'texts', 'bytes', 'the longest: measured, and text'], rows)}"
 
 
 def _duplicates(figures: Mapping[str, Any]) -> str:
@@ -203,7 +203,7 @@ def _duplicates(figures: Mapping[str, Any]) -> str:
         [pair["similarity"], f"`{pair['kept']}`: {_cell(pair['kept_text'])}", _cell(pair["removed_text"])]
         for pair in figures["repeated"]
     ]
-    return f"## Near-duplicates, for example\n\n{_table(['similarity', 'kept', 'removed'], rows)}" if rows else ""
+    return f"## Near-duplicates, for example\n\n{table(['similarity', 'kept', 'removed'], rows)}" if rows else ""
 
 
 def _contaminated(figures: Mapping[str, Any]) -> str:
@@ -217,7 +217,7 @@ def _contaminated(figures: Mapping[str, Any]) -> str:
         [f"{e['evaluation']}: `{e['example']}`", f"`{e['document']}`", f"{e['overlap']:.2f}", _cell(e["text"])]
         for e in found["examples"]
     ]
-    return f"{text}\n\n{_table(['example', 'in document', 'overlap', 'text'], rows)}" if rows else text
+    return f"{text}\n\n{table(['example', 'in document', 'overlap', 'text'], rows)}" if rows else text
 
 
 def _splits(figures: Mapping[str, Any]) -> str:
@@ -225,7 +225,7 @@ def _splits(figures: Mapping[str, Any]) -> str:
         [split, *(f"{size[what]:,}" for what in ("documents", "paragraphs", "words", "bytes")), _shares(figures, split)]
         for split, size in figures["splits"].items()
     ]
-    return "## Splits\n\n" + _table(["split", "documents", "paragraphs", "words", "bytes", "sources, by bytes"], rows)
+    return "## Splits\n\n" + table(["split", "documents", "paragraphs", "words", "bytes", "sources, by bytes"], rows)
 
 
 def _shares(figures: Mapping[str, Any], split: str) -> str:
@@ -243,7 +243,7 @@ def _languages(figures: Mapping[str, Any]) -> str:
 def _digests(figures: Mapping[str, Any]) -> str:
     rows = [[f"`{path}`", f"`{digest}`"] for path, digest in figures["sha256"].items()]
     parameters = json.dumps(figures["parameters"], indent=2, ensure_ascii=False)
-    return f"## Digests\n\n{_table(['file or folder', 'sha256'], rows)}\n\n## Parameters\n\n```json\n{parameters}\n```"
+    return f"## Digests\n\n{table(['file or folder', 'sha256'], rows)}\n\n## Parameters\n\n```json\n{parameters}\n```"
 
 
 def _cell(text: str) -> str:
@@ -251,24 +251,9 @@ def _cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`").replace("*", "\\*")
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows])
-
-
 def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Histograms as SVG, without a date and with fixed ids."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "plm"
-    from matplotlib import pyplot
-
-    def drawn(figure: Any) -> str:
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
-        return text.getvalue()
-
+    """Histograms as SVG."""
+    pyplot = plotting()
     pictures = {}
     figure, both = pyplot.subplots(1, 2, figsize=(9.2, 3.2), layout="constrained")
     for axes, level in zip(both, ("document", "paragraph"), strict=True):

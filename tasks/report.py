@@ -5,7 +5,6 @@ holds no time and no run id: the same results give the same bytes.
 """
 
 import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from plm_core.files import atomic_folder
 from plm_core.finetuning.table import task_of
 from tasks.seam import params, paths
-from tasks.seam.page import page, table
+from tasks.seam.page import drawn, page, plotting, table
 from tasks.seam.stage import main, stage
 
 SCORES = ("accuracy", "majority_accuracy", "macro_f1", "matthews")
@@ -216,13 +215,8 @@ def _best(cells: Sequence[str], best: Callable[[Iterable[float]], float]) -> lis
 
 
 def _figure(names: Sequence[str]) -> str:
-    """The curves of a model's trainings side by side, as SVG without a date and with fixed ids."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "plm"
-    from matplotlib import pyplot
-
+    """The curves of a model's trainings side by side, as SVG."""
+    pyplot = plotting()
     figure, all_axes = pyplot.subplots(
         1, len(names), figsize=(4.6 * len(names), 3.2), squeeze=False, layout="constrained"
     )
@@ -238,10 +232,7 @@ def _figure(names: Sequence[str]) -> str:
         axes.set(title=name, xlabel="step", ylabel="loss (nats)")
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
-    return text.getvalue()
+    return drawn(figure)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A document and its table on disk: Parquet with the columns id, text, source, metadata. Read by every data stage."""
 
-import contextlib
 import heapq
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,14 +29,12 @@ class Document:
     """What the source knows of it (year, author, ...)."""
 
 
-@contextlib.contextmanager
-def document_writer(path: Path) -> Iterator[RowWriter[Document]]:
+def document_writer(path: Path) -> AbstractContextManager[RowWriter[Document]]:
     """Yield a writer whose documents become the Parquet file ``path`` when the block ends well.
 
     The metadata are a JSON object in a string column, so that sources with different fields share one table.
     """
-    with row_writer(path, SCHEMA, _row) as writer:
-        yield writer
+    return row_writer(path, SCHEMA, _row)
 
 
 def write_documents(path: Path, documents: Iterable[Document]) -> int:

@@ -1,7 +1,6 @@
 """Records that cannot be used: each is kept with its place and the rule that it breaks. Used by sources and ingest."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,11 +45,9 @@ def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
     )
 
 
-@contextlib.contextmanager
-def quarantine_writer(path: Path) -> Iterator[RowWriter[Quarantined]]:
+def quarantine_writer(path: Path) -> AbstractContextManager[RowWriter[Quarantined]]:
     """Yield a writer whose records become the Parquet file ``path`` when the block ends well."""
-    with row_writer(path, SCHEMA, _row) as writer:
-        yield writer
+    return row_writer(path, SCHEMA, _row)
 
 
 def _row(record: Quarantined) -> Row:

@@ -3,8 +3,8 @@
 Used by the stages that remove: clean and deduplicate. Nothing leaves the corpus without such a row.
 """
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -47,11 +47,9 @@ class Removal:
         return "documents" if self.paragraph is None else "paragraphs"
 
 
-@contextlib.contextmanager
-def removal_writer(path: Path) -> Iterator[RowWriter[Removal]]:
+def removal_writer(path: Path) -> AbstractContextManager[RowWriter[Removal]]:
     """Yield a writer whose removals become the Parquet file ``path`` when the block ends well."""
-    with row_writer(path, SCHEMA, _row) as writer:
-        yield writer
+    return row_writer(path, SCHEMA, _row)
 
 
 def read_removals(path: Path) -> Iterator[Removal]:

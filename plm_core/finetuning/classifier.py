@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.finetuning.layouts import Layout
-from plm_core.objectives.loss import Batch, Carry, Loss
+from plm_core.objectives.loss import Batch, Carry, Loss, summed_nats
 from plm_core.text.special import PAD
 
 SHORTEST = 32
@@ -62,7 +62,7 @@ class Classifier(nn.Module):
 
 def classification_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> Loss:
     """-sum log p(class), in nats, over the rows (Radford et al. 2018, equation 4)."""
-    return Loss(F.cross_entropy(model(batch).float(), batch.targets, reduction="sum"), batch.count)
+    return Loss(summed_nats(model(batch), batch.targets), batch.count)
 
 
 def collate(rows: Sequence[Row], most: int | None = None) -> ExampleBatch:

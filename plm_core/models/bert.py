@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import (
+    attend,
     check_documents,
     check_ids,
     check_length,
@@ -26,6 +27,7 @@ from plm_core.models.blocks import (
     places_in,
     same_document,
 )
+from plm_core.models.output import tied_logits
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
@@ -73,12 +75,18 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``; ``visible`` [B, 1, 1 or T, T] is false where a position is not read."""
+    def forward(self, x: Tensor, visible: Tensor | None, at: Tensor | None = None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]``: what the positions ``at`` [B, N] read.
+
+        ``visible`` [B, 1, 1 or T, T] is false where a position is not read.
+        """
         B, T, D = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, visible, dropout_p=self.dropout if self.training else 0.0)
-        return self.out(y.transpose(1, 2).reshape(B, T, D))
+        if at is not None:
+            q = rows_at(q, at[:, None])
+            visible = visible if visible is None or visible.shape[2] == 1 else rows_at(visible, at[:, None])
+        y = attend(q, k, v, visible, dropout=self.dropout if self.training else 0.0)
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -93,9 +101,10 @@ class Block(nn.Module):
         self.norm_2 = nn.LayerNorm(config.width, eps=EPSILON)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``."""
-        x = self.norm_1(x + self.drop(self.attention(x, visible)))
+    def forward(self, x: Tensor, visible: Tensor | None, at: Tensor | None = None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] alone."""
+        y = self.attention(x, visible, at)
+        x = self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y))
         return self.norm_2(x + self.drop(self.down(F.gelu(self.up(x)))))
 
 
@@ -124,12 +133,14 @@ class BERT(nn.Module):
         segments: Tensor | None = None,
         keep: Tensor | None = None,
         documents: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
         """Ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen all ids.
 
         ``segments`` [B, T] says to which segment an id belongs (None: all to the first), ``keep`` [B, T] is false where
         an id is padding, which no position sees. ``documents`` [B, T] says to which document of its row an id belongs:
-        each is read as if it stood alone.
+        each is read as if it stood alone. With ``at`` [B, N] only these positions' states are returned, ``[B, N, D]``,
+        and the last block computes no others.
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
@@ -150,9 +161,9 @@ class BERT(nn.Module):
             places, visible = places_in(documents), same_document(documents)
         x = self.tokens(ids) + self.positions(places) + self.segments(segments)
         x = self.drop(self.norm(x))
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x, visible)
-        return x
+        return self.blocks[-1](x, visible, at)
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
         """Hidden states ``[B, T, D]`` for a task: the same as ``forward``."""
@@ -161,7 +172,7 @@ class BERT(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (as released)."""
         x = self.transform_norm(F.gelu(self.transform(hidden)))
-        return F.linear(x, self.tokens.weight, self.bias)
+        return tied_logits(x, self.tokens.weight, self.bias)
 
     def pool(self, hidden: Tensor) -> Tensor:
         """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's, through a tanh layer."""
@@ -170,6 +181,11 @@ class BERT(nn.Module):
     def next_sentence(self, pooled: Tensor) -> Tensor:
         """Pooled rows ``[B, D]`` to logits ``[B, 2]``: class 0 when the second segment follows the first, else 1."""
         return self.follows(pooled)
+
+
+def rows_at(x: Tensor, at: Tensor) -> Tensor:
+    """The rows ``at`` [..., N] of matrices ``[..., T, D]``: ``[..., N, D]``."""
+    return x.gather(-2, at[..., None].expand(*x.shape[:-2], -1, x.shape[-1]))
 
 
 def initialise(model: BERT) -> None:

@@ -1,10 +1,10 @@
-"""What several papers' models share to the letter: how sizes and inputs are checked, and how a row holds documents.
+"""What several papers' models share to the letter: checks of sizes and inputs, documents in a row, and attention.
 
 Used by the model files. ``documents`` [B, T] says by a number to which document of its row a position belongs; the
 numbers never fall along a row, and padding is one more document. Kernels that take the ends of documents instead of a
 mask (FlexAttention, variable-length attention) need no more than these numbers.
 
-Shapes: B rows, T positions.
+Shapes: B rows, T positions, Q queries, K keys, H heads, D width.
 """
 
 from typing import Any
@@ -12,6 +12,43 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+SHORT = 512
+"""The most keys for which compiled attention on a CPU keeps its weights for the backward pass."""
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax((q k + bias) / sqrt(D/H)) v: Vaswani et al. 2017, equation 1; the bias as Dai et al. 2019, section 3.3.
+
+    Queries ``[B, H, Q, D/H]``, keys and values ``[B, H, K, D/H]``, to ``[B, H, Q, D/H]``. ``visible``, of a shape that
+    expands to [B, H, Q, K], is false where a query does not see a key; with None it sees all, or with ``causal`` those
+    up to its own place. A query that sees none gets zeros. ``dropout`` is the probability of zeroing a weight.
+    """
+    scale = q.shape[-1] ** -0.5
+    if not (torch.compiler.is_compiling() and q.device.type == "cpu" and k.shape[2] <= SHORT):
+        mask = visible
+        if bias is not None:
+            mask = bias * scale if visible is None else (bias * scale).masked_fill(~visible, float("-inf"))
+            mask = mask.to(v.dtype)
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
+    # The compiler fuses all that is between two products; torch's own kernel for CPUs is slower on rows this short.
+    scores = q @ k.transpose(-1, -2)
+    scores = (scores if bias is None else scores + bias) * scale
+    if causal:
+        visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    if visible is None:
+        weights = scores.softmax(-1)
+    else:
+        weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~visible, 0.0)
+    return F.dropout(weights, dropout) @ v
 
 
 def check_sizes(config: Any, *names: str) -> None:

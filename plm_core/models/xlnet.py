@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import check_ids, check_length, check_sizes
+from plm_core.models.blocks import attend, check_ids, check_length, check_sizes
+from plm_core.models.output import tied_logits
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
@@ -139,9 +140,8 @@ class Attention(nn.Module):
         if view.same is not None:
             same, other = torch.einsum("bhqd,shd->sbhq", q + self.segment_bias, self.segments)[..., None]
             bias = bias + torch.where(view.same, same, other)
-        bias = (bias * q.shape[-1] ** -0.5).masked_fill(~view.visible, float("-inf"))
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q + self.content_bias, k, v, bias.to(v.dtype), dropout_p=dropout)
+        y = attend(q + self.content_bias, k, v, view.visible, bias=bias, dropout=dropout)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def split(self, x: Tensor) -> Tensor:
@@ -153,11 +153,12 @@ def _by_distance(scores: Tensor, places: Tensor | None, keys: int) -> Tensor:
     """Scores against every distance, ``[B, H, Q, K + T]``, to scores against every key, ``[B, H, Q, K]``.
 
     A query at position i and key j stand M + i - j apart, which is row T - i + j of the distances. For the content
-    stream that is a slice: in a row one shorter, row i begins i columns earlier (Dai et al. 2019, appendix B).
+    stream that is a view: read by rows one shorter, row i begins i columns earlier (Dai et al. 2019, appendix B).
     """
     B, H, Q, R = scores.shape
     if places is None:
-        return scores.flatten(2)[..., Q:].view(B, H, Q, R - 1)[..., :keys]
+        # By strides and not by slices, which a compiler turns into a division for every element.
+        return scores.contiguous().as_strided((B, H, Q, keys), (H * Q * R, Q * R, R - 1, 1), Q)
     columns = (R - keys - places)[:, None, :, None] + torch.arange(keys, device=scores.device)
     return scores.gather(-1, columns.expand(B, H, Q, keys))
 
@@ -256,7 +257,7 @@ class XLNet(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """States ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied) with a bias."""
-        return F.linear(hidden, self.tokens.weight, self.bias)
+        return tied_logits(hidden, self.tokens.weight, self.bias)
 
     def empty_memory(self, rows: int, size: int) -> Memory:
         """The memory of ``size`` positions that holds nothing yet."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.packing import Packed
@@ -99,12 +100,13 @@ class Masked:
         Divided by the number of masked tokens, this is the paper's sum of two means, where rows count by their length.
         """
         assert isinstance(batch, MaskedBatch)
+        # The first position's state stands for the pair.
+        at = F.pad(batch.positions, (1, 0)) if self.next_sentence else batch.positions
         if isinstance(batch, PackedMaskedBatch):
-            hidden = model(batch.inputs, batch.segments, documents=batch.documents)
+            hidden = model(batch.inputs, batch.segments, documents=batch.documents, at=at)
         else:
-            hidden = model(batch.inputs, batch.segments, batch.keep)
-        masked = hidden.gather(1, batch.positions[..., None].expand(-1, -1, hidden.shape[-1]))
-        nats = summed_nats(model.logits(masked), batch.targets)
+            hidden = model(batch.inputs, batch.segments, batch.keep, at=at)
+        nats = summed_nats(model.logits(hidden[:, self.next_sentence :]), batch.targets)
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
             pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)

@@ -71,8 +71,9 @@ def train(
     """
     faster = compiled(loss_of, device.device) if config.compile else loss_of
     instruments = Instruments(model, loss_of, device, config.precision, ranks.size)
-    instruments.calibrate(next(batch_at(0).split(config.accumulation)))  # before the weights may be sharded
-    shared = Shared(model, loss_of, faster, ranks)
+    some = batch_at(0)
+    instruments.calibrate(next(some.split(config.accumulation)))  # before the weights may be sharded
+    shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device))
     state = State(model, config, ranks)
     if (saved := snapshots.find()) is not None:
         state.restore(saved)
@@ -169,8 +170,7 @@ class _Run:
         state.settle()
         positions = sum(done.positions for done in state.pending)
         meters = self.instruments.read(positions)
-        if meters.joules is not None:
-            meters = replace(meters, joules=float(self.ranks.sum(torch.tensor(meters.joules, dtype=torch.float64))))
+        meters = replace(meters, joules=self.ranks.total(meters.joules))
         if config.anomalies.policy == "stop":
             for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
                 loss = float(done.nats) / done.predictions
@@ -288,6 +288,7 @@ class _Run:
                 f"snapshot_every: no snapshot of a step up to {step - 1} in {self.snapshots.folder} to go back to"
             )
         state.restore(saved)
+        self.snapshots.remove_after(state.step)
         state.anomalies, state.rollbacks = anomalies, [*rollbacks, (state.step, step - state.step)]
         # What a model with memory carries is of the text that is passed over.
         state.carries = [None] * len(state.carries)

@@ -69,17 +69,17 @@ class Ranks:
             dist.all_reduce(values, group=self.control)
         return values
 
+    def total(self, value: float | None) -> float | None:
+        """The sum over all processes; None where one of them does not know its part."""
+        told = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
+        return float(told[0]) if told[1] == self.size else None
+
     def tell(self, value: int) -> int:
         """What the first process says."""
         told = torch.tensor([value])
         if self.size > 1:
             dist.broadcast(told, 0, group=self.control)
         return int(told)
-
-    def wait(self) -> None:
-        """Until every process is here."""
-        if self.size > 1:
-            dist.barrier(group=self.control)
 
 
 ALONE = Ranks()
@@ -89,15 +89,17 @@ ALONE = Ranks()
 class Shared:
     """The loss of a model, alone or shared with other processes."""
 
-    def __init__(self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks) -> None:
-        """``compiled`` is what a step runs, ``loss_of`` the same as it was written.
+    def __init__(self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks, row: Batch) -> None:
+        """``compiled`` is what a step runs, ``loss_of`` the same as it was written, ``row`` a row of some batch.
 
         With FSDP the parameters of the model become sharded ones (``DTensor``), in place.
         """
         self.model, self._loss_of, self._compiled, self._ranks = model, loss_of, compiled, ranks
         self._wrapped: Any = None
         if ranks.size > 1:
-            self._wrapped = _ddp(model, compiled) if ranks.mode == "ddp" else _fsdp(model, loss_of, ranks.mesh)
+            self._wrapped = (
+                _ddp(model, loss_of, compiled, row) if ranks.mode == "ddp" else _fsdp(model, loss_of, ranks.mesh)
+            )
 
     def loss(self, rows: Batch, carry: Carry | None) -> Loss:
         """The loss on rows of this process; its gradients become those of all rows."""
@@ -120,11 +122,14 @@ class Shared:
         return nullcontext() if last or self._wrapped is None or self._ranks.mode == "fsdp" else self._wrapped.no_sync()
 
 
-def _ddp(model: nn.Module, loss_of: LossOf) -> Any:
+def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    # An objective may leave weights of a model without a gradient, such as those of segments.
-    return DistributedDataParallel(_LossModule(model, loss_of), find_unused_parameters=True)
+    # An objective may leave weights of a model without a gradient, such as those of segments. Not static_graph=True,
+    # which finds them by itself: with parts of a batch (no_sync) its gradients are wrong.
+    gradients = torch.autograd.grad(loss_of(model, row, None).nats, list(model.parameters()), allow_unused=True)
+    unused = any(gradient is None for gradient in gradients)
+    return DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
 
 
 def _fsdp(model: Any, loss_of: LossOf, mesh: Any) -> Any:

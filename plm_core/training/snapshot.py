@@ -97,6 +97,9 @@ class Snapshots:
         Snapshots whose step is a multiple of ``every`` are the periodic ones, of which the newest is kept as well. One
         that cannot be written is a warning, and the ones before it stay: call ``wait`` to know.
         """
+        # Here and not in the thread: two threads that import at once can wait for each other.
+        import torch.distributed.checkpoint  # noqa: F401
+
         self.settle()
         copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         told = json.dumps(asdict(progress))
@@ -146,6 +149,13 @@ class Snapshots:
         """The folder of the newest snapshot, whole or not; None when there is none."""
         self.settle()
         return next(reversed(self._folders()), None)
+
+    def remove_after(self, step: int) -> None:
+        """Delete the snapshots of later steps, which a rollback has made void."""
+        self.settle()
+        for folder in self._folders() if self._ranks.first else []:
+            if _step(folder) > step:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self) -> None:
         """Delete the folder: the run is done."""

@@ -1,6 +1,8 @@
-"""One HTML file out of Markdown, with everything in it: the looks of the report and of the meters."""
+"""One HTML file out of Markdown, with everything in it, and pictures: the looks of report, card and meters."""
 
+import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 STYLE = """\
 body { font: 16px/1.55 system-ui, sans-serif; color: #1c2530; max-width: 60rem; margin: 2rem auto; padding: 0 1.25rem }
@@ -31,3 +33,22 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plotting() -> Any:
+    """``matplotlib.pyplot`` for pictures that are the same bytes wherever they are drawn."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "plm"
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def drawn(figure: Any) -> str:
+    """A figure as SVG without a date; it is closed."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    plotting().close(figure)
+    return text.getvalue()

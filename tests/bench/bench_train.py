@@ -1,11 +1,14 @@
 """Training beside transformers on the same machine: tokens a second, and time to a validation loss. `make bench-train`.
 
-Ours is the project's loop (bfloat16, compiled). The peer is transformers' model with the loss of its own, trained by a
-plain loop (its Trainer needs accelerate, which is not among the dependencies; a plain loop has none of its overhead):
-AdamW of torch in its fused form, as many groups, the same clipping and learning rates, in float32 and in bfloat16
-autocast, of which the better counts. Both begin with the same weights, read the same batches and take turns. First
-turns are not counted: they compile and warm up. Dropout is 0 in both, so that losses can be compared step by step.
-Writes ``artifacts/bench/train.json``.
+Ours is the project's loop (bfloat16, compiled). The peer is transformers' Trainer (peers.py) in its default precision,
+float32, and in its bfloat16 mode; on a machine with a GPU it is bfloat16 and torch_compile. Each side is a process of
+its own and they take turns, so that both meet the same load and neither inherits a setting of the other. First turns
+are not counted: they compile and warm up. Same first weights, batches and learning rates, no dropout: losses are
+compared turn by turn.
+
+With ``--wikitext FOLDER`` (train.txt and valid.txt of WikiText-2) the GPT is trained by both for so many steps, and the
+wall clock of each to the Trainer's last validation loss is compared: validations left out, compilation counted.
+Rows go to ``artifacts/bench/train.json``, where those of other works stay.
 """
 
 import argparse
@@ -13,223 +16,270 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
-import transformers
-from torch.nn import functional as F
+from peers import NAME, PEERS, peer_valid, same_model, train_peer
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources import IngestConfig, open_source
-from plm_core.interchange import FAMILIES
 from plm_core.models import MODELS
-from plm_core.objectives.causal import Causal, CausalBatch
-from plm_core.objectives.loss import Batch, Batches, Objective
-from plm_core.objectives.masked import Masked, MaskedBatch
-from plm_core.objectives.permutation import Permutation, PermutationBatch
+from plm_core.objectives.causal import Causal
+from plm_core.objectives.loss import Objective
+from plm_core.objectives.masked import Masked
+from plm_core.objectives.permutation import Permutation
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
 from plm_core.training.config import LoopConfig
-from plm_core.training.device import Device, prepare
-from plm_core.training.loop import train
-from plm_core.training.optimizer import Optimizer, OptimizerConfig
-from plm_core.training.schedule import learning_rate_at, progress_at
+from plm_core.training.device import prepare
+from plm_core.training.loop import Evaluate, train
+from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
 OUT = Path("artifacts/bench/train.json")
-SHAPE = {"context": 256, "layers": 4, "heads": 4, "width": 256, "dropout": 0.0}
-VOCABULARY, ROWS, STEPS_A_TURN, TURNS, WARM = 8192, 16, 4, 5, 1
+GPU = torch.cuda.is_available()
+MACHINE = "gpu" if GPU else "cpu"
+SHAPE = {"vocab_size": 8192, "context": 256, "layers": 4, "heads": 4, "width": 256}
+PRESETS = {"gpt": "small", "bert": "base", "xlnet": "base"}
+"""On a GPU: the published sizes, at their published context."""
+VOCABULARY, ROWS, STEPS_A_TURN, TURNS, WARM = 8192, 8 if GPU else 16, 20 if GPU else 4, 5, 1
+WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS = 120, 10, 48
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=5)
-BARS = {"gpt": 2.2, "bert": 2.2, "xlnet": 3.0}
-OBJECTIVES: dict[str, Objective] = {
-    "gpt": Causal(),
-    "bert": Masked(next_sentence=True),
-    "xlnet": Permutation(),
-}
-NOISE = 0.02
+BARS = {"gpt-cpu": 2.2, "bert-cpu": 2.2, "xlnet-cpu": 3.0, "bert-gpu": 2.0, "xlnet-gpu": 4.0}
+OBJECTIVES: dict[str, Objective] = {"gpt": Causal(), "bert": Masked(next_sentence=True), "xlnet": Permutation()}
+PRECISIONS = ["bfloat16"] if GPU else ["float32", "bfloat16"]
+"""The peer's."""
+SAME = 0.02
 """How far two loss curves may be apart, as a fraction of the loss: bfloat16 and another order of sums."""
-
-BatchAt = Callable[[int], Batch]
-
-
-def gpt_arguments(batch: CausalBatch) -> dict[str, Any]:
-    """GPT2LMHeadModel's: ``shift_labels`` are targets that are shifted already, so that all of them count."""
-    return {"input_ids": batch.inputs, "labels": batch.targets, "shift_labels": batch.targets, "use_cache": False}
+REACHED = 0.001
+"""By how much of itself a validation loss may be above the one that it is said to reach."""
 
 
-def bert_arguments(batch: MaskedBatch) -> dict[str, Any]:
-    """BertForPreTraining's: a label at every position, most of them ignored."""
-    found = batch.targets != -100
-    labels = torch.full_like(batch.inputs, -100)
-    labels[found.nonzero()[:, 0], batch.positions[found]] = batch.targets[found]
-    return {
-        "input_ids": batch.inputs,
-        "token_type_ids": batch.segments,
-        "attention_mask": batch.keep.long(),
-        "labels": labels,
-        "next_sentence_label": batch.following,
-    }
+@dataclass(frozen=True)
+class Job:
+    """What each side trains."""
+
+    paper: str
+    store: Path
+    """A folder with the stores train and valid."""
+    steps: int
+    turn: int
+    """Steps a turn."""
+    valid_rows: int = 0
+    """Rows to validate on behind every turn; 0 for none."""
+    busy: bool = False
+    """One thread, and processor time instead of wall clock."""
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The model's section, without dropout; XLNet without memory, which the peer would fill otherwise."""
+        sizes = MODELS[self.paper].presets[PRESETS[self.paper]] if GPU else SHAPE
+        return {name: value for name, value in sizes.items() if name != "memory"} | {"dropout": 0.0}
+
+    @property
+    def loop(self) -> LoopConfig:
+        every = self.turn if self.valid_rows else self.steps
+        return LoopConfig(
+            seed=1,
+            steps=self.steps,
+            batch=ROWS,
+            optimizer=OPTIMIZER,
+            precision="bfloat16",
+            compile=True,
+            report_every=self.turn,
+            valid_every=every,
+            snapshot_every=self.steps,
+        )
 
 
-def xlnet_arguments(batch: PermutationBatch) -> dict[str, Any]:
-    """XLNetLMHeadModel's: who may not see whom, and which positions the query stream is for."""
-    hides = batch.order[:, None, :] >= batch.order[:, :, None]
-    given = torch.ones_like(batch.order, dtype=torch.bool).scatter(1, batch.queries, False)
-    hides &= ~(given[:, :, None] & (batch.order[:, None, :] <= batch.order[:, :, None]))
-    return {
-        "input_ids": batch.inputs,
-        "token_type_ids": batch.segments,
-        "perm_mask": hides.float(),
-        "target_mapping": F.one_hot(batch.queries, batch.inputs.shape[1]).float(),
-        "labels": batch.targets,
-        "use_mems": False,
-    }
+@dataclass(frozen=True)
+class Turn:
+    """What a side says of a turn."""
+
+    loss: float
+    seconds: float
+    """Without validation."""
+    valid: float | None = None
 
 
-PEERS: dict[str, tuple[Any, Any, Callable[[Any], dict[str, Any]]]] = {
-    "gpt": (transformers.GPT2Config, transformers.GPT2LMHeadModel, gpt_arguments),
-    "bert": (transformers.BertConfig, transformers.BertForPreTraining, bert_arguments),
-    "xlnet": (transformers.XLNetConfig, transformers.XLNetLMHeadModel, xlnet_arguments),
-}
+class Watch:
+    """The clock of a side, and its end of the link over which turns are asked for."""
+
+    def __init__(self, link: Connection, busy: bool) -> None:
+        self.link, self.clock, self.start = link, process_time if busy else perf_counter, 0.0
+
+    def begin(self) -> None:
+        """Wait for the turn, then start."""
+        self.link.recv()
+        self.start = self.clock()
+
+    def aside(self, work: Callable[[], float]) -> float:
+        """The result of ``work``, whose time does not count."""
+        stopped = self.clock()
+        found = work()
+        self.start += self.clock() - stopped
+        return found
+
+    def end(self, loss: float, valid: float | None) -> None:
+        self.link.send(Turn(loss, self.clock() - self.start, valid))
 
 
-def same_model(paper: str, ours: Any) -> Any:
-    """The peer's model with our weights, without dropout, and with the attention that transformers chooses itself."""
-    config, model, _ = PEERS[paper]
-    family = FAMILIES[paper]
-    theirs = model(config(**family.their_config(vars(ours.config))))
-    weights = family.to_theirs(ours.state_dict(), ours.config.layers, ours.config.heads)
-    lacking, unknown = theirs.load_state_dict(weights, strict=False)
-    assert set(lacking) <= set(family.tied), lacking
-    assert not unknown, unknown
-    theirs.tie_weights()
-    assert all(module.p == 0.0 for module in theirs.modules() if isinstance(module, torch.nn.Dropout))
-    return theirs
-
-
-def ours(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, device: Device, folder: Path) -> Iterator[float]:
-    """The project's loop: the mean losses of its reports."""
-    reports = train(model, OBJECTIVES[paper].loss, batch_at, lambda _: 1.0, loop, device, Snapshots(folder))
-    return (report.loss for report in reports)
-
-
-def peer(paper: str, model: Any, batch_at: BatchAt, loop: LoopConfig, bfloat16: bool) -> Iterator[float]:
-    """The peer's turns, of ``report_every`` steps each: their mean losses."""
-    arguments = PEERS[paper][2]
-    optimizer = Optimizer(model, loop.optimizer)
-    model.train()
-    for begin in range(0, loop.steps, loop.report_every):
-        losses = []
-        for step in range(begin, begin + loop.report_every):
-            batch = batch_at(step)
-            with torch.autocast("cpu", dtype=torch.bfloat16) if bfloat16 else nullcontext():
-                loss = model(**arguments(batch)).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), loop.optimizer.clip_norm)
-            progress = progress_at(step, loop.steps, loop.optimizer)
-            optimizer.step(learning_rate_at(step, progress, loop.optimizer))
-            losses.append(loss.detach())
-        yield float(torch.stack(losses).mean())
-
-
-def batches_of(paper: str, store: TokenStore, model: Any) -> Batches:
-    return OBJECTIVES[paper].batches(store, model.config, ROWS)
-
-
-def new_model(paper: str) -> Any:
-    """Our model of the bar's shape, from a seed."""
+def side(link: Connection, job: Job, name: str) -> None:
+    """A process: trains as ``name`` says, ours or the peer in a precision; a turn for each message that it gets."""
+    device, watch = prepare(threads=1 if job.busy else None), Watch(link, job.busy)
     torch.manual_seed(1)
-    entry = MODELS[paper]
-    return entry.model(entry.config(vocab_size=VOCABULARY, **SHAPE))
+    entry, objective, loop = MODELS[job.paper], OBJECTIVES[job.paper], job.loop
+    model: Any = entry.model(entry.config(**job.shape))
+    batches, unseen = (objective.batches(TokenStore(job.store / s), model.config, ROWS) for s in ("train", "valid"))
+    held_out = unseen.held_out(job.valid_rows) if job.valid_rows else []
 
-
-def compare(
-    paper: str, store: TokenStore, device: Device, loop: LoopConfig, clock: Callable[[], float]
-) -> dict[str, Any]:
-    """Turns of ours and of the peer in both precisions; the row of the file."""
-    begun = new_model(paper)
-    batches = batches_of(paper, store, begun)
-
-    def batch_at(step: int) -> Batch:
+    def batch_at(step: int) -> Any:
         return batches.at(loop.order_seed, step)
 
+    def our_valid(evaluate: Evaluate) -> float:
+        losses = [evaluate(batch.to(device.device), None) for batch in held_out]
+        return float(sum(loss.nats for loss in losses) / sum(loss.count for loss in losses)) if losses else 1.0
+
+    def validate(evaluate: Evaluate) -> float:
+        return watch.aside(lambda: our_valid(evaluate))
+
+    def peer_end(model: Any, losses: list[torch.Tensor]) -> None:
+        if GPU:
+            torch.cuda.synchronize()
+        loss = float(torch.stack(losses).mean())
+        watch.end(loss, watch.aside(lambda: peer_valid(job.paper, model, held_out)) if held_out else None)
+
+    if name != "ours":
+        # The determinism that our loop asks for is none of the Trainer's defaults.
+        torch.use_deterministic_algorithms(False)
+        theirs = same_model(job.paper, model)
+        return train_peer(job.paper, theirs, batch_at, loop, name == "bfloat16", watch.begin, peer_end)
     with tempfile.TemporaryDirectory() as folder:
-        sides = {
-            "float32": peer(paper, same_model(paper, begun), batch_at, loop, False),
-            "bfloat16": peer(paper, same_model(paper, begun), batch_at, loop, True),
-            "ours": ours(paper, begun, batch_at, loop, device, Path(folder)),
-        }
-        rates: dict[str, list[float]] = {name: [] for name in sides}
-        curves: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(loop.steps // loop.report_every):
-            for name, turns in sides.items():
-                start = clock()
-                curves[name].append(next(turns))
-                rates[name].append(loop.report_every * ROWS * SHAPE["context"] / (clock() - start))
-    speed = {name: statistics.median(found[WARM:]) for name, found in rates.items()}
-    best = max(("float32", "bfloat16"), key=lambda name: speed[name])
-    apart = max(abs(a - b) / b for a, b in zip(curves["ours"], curves["float32"], strict=True))
+        model.to(device.device)
+        reports = train(model, objective.loss, batch_at, validate, loop, device, Snapshots(Path(folder)))
+        for _ in range(job.steps // job.turn):
+            watch.begin()
+            report = next(reports)
+            watch.end(report.loss, report.valid_loss)
+        list(reports)
+
+
+def take_turns(job: Job, names: list[str]) -> dict[str, list[Turn]]:
+    """The turns of every side, each of which waits while another has its own."""
+    context = get_context("spawn")
+    links, processes, found = {}, [], {name: [] for name in names}
+    for name in names:
+        links[name], theirs = context.Pipe()
+        processes.append(context.Process(target=side, args=(theirs, job, name), daemon=True))
+        processes[-1].start()
+        theirs.close()
+    for _ in range(job.steps // job.turn):
+        for name, link in links.items():
+            link.send(None)
+            found[name].append(link.recv())
+    for process in processes:
+        process.join()
+    return found
+
+
+def row(work: str, unit: str, ours: float, peer: float, peer_name: str, ratio: float) -> dict[str, Any]:
+    figures = {"ours": round(ours, 1), "peer": round(peer, 1), "peer_name": peer_name, "ratio": round(ratio, 3)}
+    return {"work": work, "unit": unit, **figures}
+
+
+def speeds(paper: str, store: Path, turns: int, busy: bool) -> list[dict[str, Any]]:
+    """Tokens a second of ours and of the peer in each precision: prints a line, and gives the rows of the file."""
+    job = Job(paper, store, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy=busy)
+    found = take_turns(job, [*PRECISIONS, "ours"])
+    tokens = STEPS_A_TURN * ROWS * job.shape["context"]
+    speed = {name: statistics.median(tokens / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
+    curves = {name: [turn.loss for turn in said] for name, said in found.items()}
+    apart = max(abs(a - b) / b for a, b in zip(curves["ours"], curves[PRECISIONS[0]], strict=True))
     # The next sentence counts by row in the one and by masked token in the other, which is the same to a percent.
-    equal = "equal" if apart <= NOISE else "NOT EQUAL"
-    ratio = speed["ours"] / speed[best]
+    equal = "equal" if apart <= SAME else "NOT EQUAL"
+    rows = []
+    for precision in PRECISIONS:
+        work = f"{paper}-{MACHINE}" + ("-bf16" if precision != PRECISIONS[0] else "")
+        name = f"{NAME}, {PEERS[paper][1].__name__}, {precision}{', torch_compile' if GPU else ' (its default)'}"
+        name = name.replace("bfloat16 (its default)", "bf16=True")
+        rows.append(row(work, "tokens/s", speed["ours"], speed[precision], name, speed["ours"] / speed[precision]))
     print(
-        f"{paper:<8}{speed['ours']:>9,.0f}{speed['float32']:>10,.0f}{speed['bfloat16']:>10,.0f}{ratio:>8.2f}"
-        f"{BARS[paper]:>7}   loss {curves['ours'][0]:.3f} to {curves['ours'][-1]:.3f}, the peer's "
-        f"{curves['float32'][0]:.3f} to {curves['float32'][-1]:.3f}: {equal}, at most {apart:.2%} apart",
+        f"{paper:<7}{speed['ours']:>9,.0f}"
+        + "".join(f"{found['peer']:>12,.0f}{found['ratio']:>7.2f}" for found in rows)
+        + f"{BARS.get(rows[0]['work'], '-'):>6}   loss {curves['ours'][0]:.3f} to {curves['ours'][-1]:.3f}, the peer's "
+        f"{curves[PRECISIONS[0]][0]:.3f} to {curves[PRECISIONS[0]][-1]:.3f}: {equal}, at most {apart:.2%} apart",
         flush=True,
     )
-    return {
-        "work": f"{paper}-cpu",
-        "unit": "tokens/s",
-        "ours": round(speed["ours"], 1),
-        "peer": round(speed[best], 1),
-        "peer_name": f"transformers {transformers.__version__} {PEERS[paper][1].__name__}, plain loop, {best}",
-        "ratio": round(ratio, 3),
-    }
+    return rows
 
 
-def text_store(texts: list[str], folder: Path, valid: list[str] | None = None) -> list[TokenStore]:
-    """A BPE of the vocabulary trained on the texts, and the texts (and others) as token stores."""
-    lines = [line for text in texts for line in paragraphs(text)]
+def to_loss(folder: Path, busy: bool) -> dict[str, Any]:
+    """The seconds of both to the Trainer's last validation loss on WikiText-2."""
+    texts = {name: (folder / f"{name}.txt").read_text(encoding="utf-8").split("\n = ") for name in ("train", "valid")}
+    precision = PRECISIONS[0]
+    with tempfile.TemporaryDirectory() as stores:
+        write_stores(texts["train"], texts["valid"], Path(stores))
+        job = Job("gpt", Path(stores), WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS, busy)
+        found = take_turns(job, [precision, "ours"])
+    target = found[precision][-1].valid
+    seconds = {}
+    for name, said in found.items():
+        reached = [i for i, turn in enumerate(said) if turn.valid <= target * (1 + REACHED)]
+        if not reached:
+            raise SystemExit(
+                f"{name}: {said[-1].valid:.4f} nats at the end; the target of {target:.4f} was not reached"
+            )
+        seconds[name] = sum(turn.seconds for turn in said[: reached[0] + 1])
+        later = statistics.median(turn.seconds for turn in said[1:])
+        print(
+            f"{name:<10}{seconds[name]:>8.1f} s to {said[reached[0]].valid:.4f} nats, at step "
+            f"{(reached[0] + 1) * job.turn} of {job.steps}; {said[-1].valid:.4f} at the end; {job.turn} steps take "
+            f"{later:.1f} s, the first {said[0].seconds:.1f}"
+        )
+    ratio = seconds[precision] / seconds["ours"]
+    print(f"to {target:.4f} nats (within {REACHED:.1%}): {ratio:.2f} times as fast; the bar is 2")
+    name = f"{NAME}, GPT2LMHeadModel, {precision}, to its last validation loss {target:.4f}"
+    return row(f"gpt-wikitext2-{MACHINE}", "s", seconds["ours"], seconds[precision], name, ratio)
+
+
+def write_stores(train_texts: list[str], valid_texts: list[str], folder: Path) -> None:
+    """The texts as token stores train and valid, by a BPE of the vocabulary trained on the first."""
+    lines = [line for text in train_texts for line in paragraphs(text)]
     tokenizer = read_tokenizer(Path("tokenizer.model"), train_tokenizer(lines, TokenizerConfig("bpe", VOCABULARY)))
-    for name, split in (("train", texts), ("valid", valid or texts[-3:])):
+    for name, split in (("train", train_texts), ("valid", valid_texts)):
         write_store(folder / name, ((str(i), text) for i, text in enumerate(split)), tokenizer)
-    return [TokenStore(folder / name) for name in ("train", "valid")]
+
+
+def write_rows(rows: list[dict[str, Any]]) -> None:
+    """Into the file, in place of those of the same works."""
+    kept = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
+    works = {new["work"] for new in rows}
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    rows = [old for old in kept if old["work"] not in works] + rows
+    OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    print(f"\n{OUT}")
 
 
 def bench(papers: list[str], turns: int, busy: bool) -> None:
-    """Print the table and write the file."""
-    device = prepare(threads=1 if busy else None)
-    loop = LoopConfig(
-        seed=1,
-        steps=STEPS_A_TURN * (turns + WARM),
-        batch=ROWS,
-        optimizer=OPTIMIZER,
-        precision="bfloat16",
-        compile=True,
-        report_every=STEPS_A_TURN,
-        valid_every=STEPS_A_TURN * (turns + WARM),
-        snapshot_every=STEPS_A_TURN * (turns + WARM),
-    )
-    texts = [d.text for d in open_source("sotu", IngestConfig("sotu", MANIFEST)) if isinstance(d, Document)]
+    """Print the table of speeds and write its rows."""
+    shape = "published sizes" if GPU else ", ".join(f"{name} {value}" for name, value in SHAPE.items())
     print(
-        f"{device.threads} threads, batch {ROWS} x {SHAPE['context']}, {SHAPE['layers']} layers x {SHAPE['width']}, "
-        f"{SHAPE['heads']} heads, vocabulary {VOCABULARY}; tokens/s, medians of {turns} turns of {STEPS_A_TURN} steps "
-        f"after {WARM} that is not counted{'; processor time' if busy else ''}"
+        f"{MACHINE}, batch {ROWS}, {shape}; tokens/s, medians of {turns} turns of {STEPS_A_TURN} steps"
+        f"{'; one thread, processor time' if busy else ''}"
     )
-    print(f"{'':<8}{'ours':>9}{'float32':>10}{'bfloat16':>10}{'ratio':>8}{'bar':>7}")
+    print(f"{'':<7}{'ours':>9}" + "".join(f"{name:>12}{'ratio':>7}" for name in PRECISIONS) + f"{'bar':>6}")
+    texts = [d.text for d in open_source("sotu", IngestConfig("sotu", MANIFEST)) if isinstance(d, Document)]
     with tempfile.TemporaryDirectory() as folder:
-        store, _ = text_store(texts, Path(folder))
-        rows = [compare(paper, store, device, loop, process_time if busy else perf_counter) for paper in papers]
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    print(f"\n{OUT}")
+        write_stores(texts, texts[-9:], Path(folder))
+        write_rows([row for paper in papers for row in speeds(paper, Path(folder), turns, busy)])
 
 
 if __name__ == "__main__":
@@ -237,6 +287,10 @@ if __name__ == "__main__":
     parser.add_argument("papers", nargs="*", default=list(OBJECTIVES))
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--busy", action="store_true", help="one thread, processor time: for a machine that is shared")
+    parser.add_argument("--wikitext", type=Path, metavar="FOLDER", help="time to a validation loss, on this text")
     given = parser.parse_args()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path("artifacts/compiled").resolve()))
-    bench(given.papers, given.turns, given.busy)
+    if given.wikitext:
+        write_rows([to_loss(given.wikitext, given.busy)])
+    else:
+        bench(given.papers, given.turns, given.busy)

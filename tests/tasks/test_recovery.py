@@ -180,16 +180,22 @@ def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snaps
     )
 
 
-def test_several_processes_that_the_stage_starts_write_what_one_writes(built, small):
-    """Two on this CPU, as one for each GPU elsewhere; float32 sums are taken in another order."""
-    _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1")
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tmp_path, mode):
+    """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch: sums have another order."""
+    small.change(pretrain__gpt__training__accumulation=2)
+    alone = small.copied(tmp_path / "alone")
+    alone.run("tasks.pretrain", "gpt", PLM_THREADS="1")
+    _, err = small.run("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1", PLM_PARALLEL=mode)
     assert not [line for line in err.splitlines() if "rror" in line], err
-    one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (built, small))
+    one, two = (load_file(p.root / "artifacts/models/gpt/model.safetensors") for p in (alone, small))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=1e-2, atol=1e-3)
-    steps = [(p.root / "artifacts/curves/gpt.csv").read_text().count("\n") for p in (built, small)]
+    steps = [(p.root / "artifacts/curves/gpt.csv").read_text().count("\n") for p in (alone, small)]
     assert steps[0] == steps[1]
     assert not list((small.root / "artifacts/snapshots").glob("*"))
+    small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/gpt")
+    assert (small.root / "exported/model.safetensors").exists()
 
 
 def test_several_processes_are_interrupted_as_one_and_one_goes_on(small, undisturbed):

@@ -247,6 +247,6 @@ def test_ctrl_c_ends_a_training_with_its_state_saved_and_its_old_results_whole(b
     _, err = finish(process, code=75)
     assert err.startswith("interrupted: state saved at step ")
     step = int(err.split("step ")[1].split()[0])
-    (saved,) = (small.root / "artifacts/snapshots").glob("*/last/progress.json")
+    *_, saved = sorted((small.root / "artifacts/snapshots").glob("*/step-*/progress.json"))
     assert json.loads(saved.read_text())["step"] == step
     assert small.files() == built.files()

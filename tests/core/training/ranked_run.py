@@ -1,7 +1,7 @@
 """A small training as one of several processes: `torchrun ... ranked_run.py PAPER FOLDER OUT [STOP]`.
 
-Ends after STOP steps with its state saved, or goes to the end; the first process writes the reports and the whole
-weights to OUT. Dropout draws by the part of a batch, so that it is the same for as many parts.
+Its batches are cut into four parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the
+end; the first process writes the reports and the whole weights to OUT.
 """
 
 import json
@@ -21,7 +21,7 @@ from plm_core.training.snapshot import Snapshots
 
 def main(paper, folder, out, stop=None):
     device, ranks = prepare(threads=1), join()
-    config = replace(CONFIG, steps=14)
+    config = replace(CONFIG, steps=14, accumulation=4)
     model, objective = initial_model(paper)
     batches, held_out = (objective.batches(Text.made(seed, 29), model.config, config.batch) for seed in (5, 3))
 

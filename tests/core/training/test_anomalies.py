@@ -103,6 +103,18 @@ def test_a_rollback_is_the_same_whatever_interrupts_the_run(start, stop):
     assert same(model, finished)
 
 
+def test_a_rollback_makes_the_states_behind_it_void(start, tmp_path):
+    """A run that is interrupted again and again behind a rollback gets on, and does not repeat it for ever."""
+    bad = poisoned(10)
+    with warnings.catch_warnings(record=True):
+        with pytest.raises(Stopped):
+            list(start(policy("rollback"), loss=bad, stop=10)[1])
+        with pytest.raises(Stopped):
+            list(start(policy("rollback"), loss=bad, stop=2)[1])  # back to 8, and a step
+    assert [folder.name for folder in (tmp_path / "snapshots").glob("step-*9")] == ["step-00000009"]
+    assert not (tmp_path / "snapshots/step-00000010").exists()
+
+
 def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(start):
     config = policy("skip", sigmas=30.0, window=16)
     _, reports = start(config, loss=poisoned(12, by=500.0))

@@ -1,0 +1,28 @@
+"""The core trains on a machine that has only torch, numpy and sentencepiece."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+THREE = "torch numpy numpy.libs sentencepiece"
+TORCH_NEEDS = "sympy mpmath networkx jinja2 markupsafe filelock fsspec typing_extensions.py torchgen functorch"
+
+
+def test_text_becomes_trained_weights_with_three_packages(tmp_path):
+    installed = Path(torch.__file__).parents[1]
+    for name in f"{THREE} {TORCH_NEEDS}".split():
+        if (installed / name).exists():
+            (tmp_path / name).symlink_to(installed / name)
+    (tmp_path / "plm_core").symlink_to(Path(__file__).parents[3] / "plm_core")
+    script = Path(__file__).with_name("bare_run.py")
+    # -S: the packages of this environment are not to be found.
+    python = [sys.executable, "-S", script]
+    done = subprocess.run(
+        python, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    losses = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in done.stdout.splitlines()}
+    assert list(losses) == ["gpt", "bert", "xlnet"]
+    assert all(found[-1] < found[0] for found in losses.values())
