@@ -30,7 +30,7 @@ class LoopConfig:
     compile: bool = False
     """Compile the loss function (torch.compile): faster steps after a first one that takes half a minute, or a few
     seconds when the same was compiled before. A decision, for its sums are rounded otherwise. Validation is not
-    compiled. Falls back to false, with a warning, on a machine without a C++ compiler."""
+    compiled. Falls back to false, with a warning, on a machine without a C++ compiler and for sharded weights."""
     deterministic: bool = True
     """On a GPU, only kernels that repeat bit by bit, of which some are slower. On a CPU they always do."""
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)

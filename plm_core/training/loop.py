@@ -69,7 +69,11 @@ def train(
         Stopped: ``interrupted()`` was true after a step; the state of that step is saved.
         NotSaved: it could not be.
     """
-    faster = compiled(loss_of, device.device) if config.compile else loss_of
+    faster = loss_of
+    if config.compile and ranks.size > 1 and ranks.mode == "fsdp":
+        warnings.warn("training.compile: not compiled, for the weights are sharded (PLM_PARALLEL=fsdp)", stacklevel=2)
+    elif config.compile:
+        faster = compiled(loss_of, device.device)
     instruments = Instruments(model, loss_of, device, config.precision, ranks.size)
     some = batch_at(0)
     instruments.calibrate(next(some.split(config.accumulation)))  # before the weights may be sharded
