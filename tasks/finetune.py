@@ -28,7 +28,8 @@ from plm_core.objectives.loss import Batch
 from plm_core.text.views import items_at, stream_seed
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, prepare
-from plm_core.training.loop import Evaluate, best_report, train
+from plm_core.training.loop import best_report, train
+from plm_core.training.passes import Evaluate
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
 from tasks.seam import params, paths

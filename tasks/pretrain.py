@@ -22,8 +22,9 @@ from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import Span, stream_seed
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
-from plm_core.training.loop import Evaluate, best_report, train
+from plm_core.training.loop import best_report, train
 from plm_core.training.meters import bytes_per_position
+from plm_core.training.passes import Evaluate
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
@@ -97,7 +98,7 @@ def pretrain(name: str) -> None:
         def documents(step: int) -> str:
             return documents_read(stores[0], train_set.spans(loop.order_seed, step))
 
-        folder = paths.SNAPSHOTS / digest(config, run.inputs, run.guard.code)[:16]
+        folder = paths.SNAPSHOTS / digest(name, config, run.inputs, run.guard.code)[:16]
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
         training = partial(train, model, objective.loss, batch_at, mean_loss(held_out), loop, device, snapshots, ranks)
         ledger = Ledger(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))

@@ -60,8 +60,11 @@ class Batch:
 
     def to(self, device: torch.device) -> Self:
         """The same batch on a device."""
-        moved = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)}
-        return type(self)(**moved)
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        if device.type == "cuda":
+            # From pinned memory the copy is the GPU's work, and the host goes on to queue the step.
+            columns = {name: tensor.pin_memory() for name, tensor in columns.items()}
+        return type(self)(**{name: tensor.to(device, non_blocking=True) for name, tensor in columns.items()})
 
     def split(self, parts: int) -> Iterator[Self]:
         """The batch in ``parts`` consecutive groups of rows (for gradient accumulation)."""

@@ -9,22 +9,19 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from plm_core.config import BadInput
-from plm_core.objectives.loss import Batch, Carry, Loss
-from plm_core.text.views import stream_seed
+from plm_core.objectives.loss import Batch
 from plm_core.training.anomalies import judged
 from plm_core.training.compiling import LossOf, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.meters import Instruments
+from plm_core.training.passes import Evaluate, Passes
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Done, Report, State, Unfit
-
-Evaluate = Callable[[Batch, Carry | None], Loss]
 
 
 class Diverged(BadInput):
@@ -39,10 +36,12 @@ class Diverged(BadInput):
 class Stopped(Exception):
     """The training was asked to end before its last step, and its state is saved."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, reason: int) -> None:
         super().__init__(f"state saved at step {step}")
         self.step = step
         """Steps done."""
+        self.reason = reason
+        """What ``interrupted()`` said."""
 
 
 def train(
@@ -54,19 +53,20 @@ def train(
     device: Device,
     snapshots: Snapshots,
     ranks: Ranks = ALONE,
-    interrupted: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], int] = lambda: 0,
 ) -> Generator[Report, None, None]:
     """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
 
     ``batch_at(step)`` gives the global batch of a step (from 0), ``loss_of(model, rows, carry)`` its loss, where
     ``carry`` is what the loss of the same rows left at the step before, ``validate(evaluate)`` the mean nats on
     held-out data by ``evaluate(rows, carry)``. When the generator ends, the model holds the weights of the best
-    validation. A report of a step that was reported before tells of a rollback: those from it on are void.
+    validation. A report of a step that was reported before, or of a larger ``passed``, tells of a rollback: the reports
+    of its steps and of later ones that came before it are void.
 
     Raises:
         Diverged: something is wrong with a loss, as ``config.anomalies`` says; the message names the step.
         Unfit: a batch does not fit in memory row by row, or its rows cannot be shared by the processes.
-        Stopped: ``interrupted()`` was true after a step; the state of that step is saved.
+        Stopped: ``interrupted()`` was not 0 after a step, on any process; the state of that step is saved.
         NotSaved: it could not be.
     """
     faster = loss_of
@@ -112,34 +112,42 @@ class _Run:
     instruments: Instruments
 
     def __post_init__(self) -> None:
+        self.passes = Passes(self.state, self.shared, self.config, self.device, self.ranks, self.instruments)
         self.first = True
         """Whether no report was made by this process yet."""
         self.rate = 0.0
+        self.saved = (-1, 0)
+        """The step of the last snapshot, and of how many rollbacks."""
         self.start = perf_counter() - self.state.seconds
 
     def elapsed(self) -> float:
         """Seconds of the whole training, where there is a budget of them."""
         return 0.0 if self.config.minutes is None else perf_counter() - self.start
 
-    def reports(self, interrupted: Callable[[], bool]) -> Generator[Report, None, None]:
+    def reports(self, interrupted: Callable[[], int]) -> Generator[Report, None, None]:
         """Step by step to the end."""
-        state = self.state
-        while not state.ended:
-            self.update()
+        state, ended = self.state, self.state.ended
+        while not ended:
+            moved = self.update()
             stop, state.seconds = self.ranks.agree(interrupted(), self.elapsed())
+            self.instruments.lap("other")
             if state.step <= self.config.optimizer.warmup_steps:
                 state.warm = state.seconds
-            if state.report_due and (report := self.report()) is not None:
-                if state.step % self.config.snapshot_every == 0 and not state.ended:
+            report = self.report() if moved and state.report_due else None
+            # Who went back has not ended, even when the time is over: the last step is always validated.
+            ended = state.ended and report is not None
+            if report is not None:
+                if state.step % self.config.snapshot_every == 0 and not ended:
                     self.save()
                 yield report
-            if stop and not state.ended:
+            if stop and not ended:
+                self._require_finite()
                 self.save()
                 self.snapshots.wait()
-                raise Stopped(state.step)
+                raise Stopped(state.step, stop)
 
-    def update(self) -> None:
-        """Do the next step, or leave it out, or go back, as its loss and the policy will have it."""
+    def update(self) -> bool:
+        """Do the next step, or leave it out; False when it went back, as its loss and the policy will have it."""
         state, config, model = self.state, self.config, self.shared.model
         if not state.pending:
             self.instruments.start()
@@ -147,13 +155,13 @@ class _Run:
         count = int(batch.count)  # still on the CPU
         rows = self.ranks.rows(batch).to(self.device.device)
         self.instruments.lap("data")
-        nats, carries = self._gradient(rows, count)
+        nats, carries = self.passes.gradient(rows, count)
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         wrong = None
         if config.anomalies.policy != "stop":
             loss = float(self.ranks.sum(nats.double().cpu())) / count
-            wrong = judged(loss, float(norm), state.recent, config.anomalies)
+            wrong = judged(loss, self.ranks.tell(float(norm)), state.recent, config.anomalies)
         self.rate = state.rate
         if wrong is None:
             state.optimizer.step(self.rate)
@@ -163,10 +171,13 @@ class _Run:
             self._tolerate(wrong, state.step, state.batch)
             if config.anomalies.policy == "rollback":
                 self._go_back()
-                return
+                return False
+            # What a model with memory carries is not of the text before the next batch.
+            state.carries = [None] * len(state.carries)
         state.pending.append(Done(nats, norm, count, batch.inputs.numel(), wrong is not None))
         state.step += 1
         self.instruments.lap("optimizer")
+        return True
 
     def report(self) -> Report | None:
         """What there is to say of the steps since the last report; None when validation sent the training back."""
@@ -183,7 +194,7 @@ class _Run:
         valid_loss = None
         if state.step % config.valid_every == 0 or state.ended:
             self.shared.model.eval()
-            valid_loss = self.validate(self.shared.evaluate)
+            valid_loss = self.ranks.tell(self.validate(self.passes.evaluate))
             if not math.isfinite(valid_loss):
                 self._tolerate(f"the validation loss is {valid_loss}", state.step - 1, state.batch - 1, weights=True)
                 self._go_back()
@@ -194,6 +205,7 @@ class _Run:
         predictions = sum(done.predictions for done in trained)
         report = Report(
             step=state.step,
+            steps=len(state.pending),
             predictions=predictions,
             positions=positions,
             loss=math.fsum(float(done.nats) for done in trained) / predictions if trained else math.nan,
@@ -210,55 +222,20 @@ class _Run:
         return report
 
     def save(self) -> None:
-        """Begin a snapshot of the state."""
-        state = self.state
+        """Begin a snapshot of the state, unless it is that of the last one."""
+        state, step = self.state, (self.state.step, len(self.state.rollbacks))
+        if self.saved == step:
+            return
+        self.saved = step
         self.snapshots.save(state.tensors(), state.fixed(), state.progress(), self.config.snapshot_every)
 
-    def _gradient(self, rows: Batch, count: int) -> tuple[Tensor, list[Carry | None]]:
-        """Leave the gradient of a step in the parameters; the summed nats and what the parts carry on."""
-        while True:
-            try:
-                return self._parts(rows, count)
-            except RuntimeError as error:
-                if not _out_of_memory(error):
-                    raise
-                self._smaller_parts(" ".join(str(error).split()))
-            self.shared.model.zero_grad(set_to_none=True)
-            if self.device.device.type == "cuda":
-                torch.cuda.empty_cache()
-
-    def _parts(self, rows: Batch, count: int) -> tuple[Tensor, list[Carry | None]]:
-        state, config = self.state, self.config
-        parts = len(state.carries)
-        nats = torch.zeros((), device=self.device.device)
-        carries: list[Carry | None] = []
-        self.shared.model.train()
-        for part, some in enumerate(rows.split(parts)):
-            torch.manual_seed(stream_seed(config.seed, "dropout", state.step, self.ranks.rank * parts + part))
-            with self.shared.part(last=part == parts - 1):
-                with self.device.autocast(config.precision):
-                    loss = self.shared.loss(some, state.carries[part])
-                self.instruments.lap("forward")
-                self.shared.add_gradient(loss, count)
-                self.instruments.lap("backward")
-            nats = nats + loss.nats.detach()
-            carries.append(loss.carry)
-        return nats, carries
-
-    def _smaller_parts(self, error: str) -> None:
-        """Cut the rows of this process into twice as many parts."""
-        parts, state = len(self.state.carries), self.state
-        if parts == state.rows or self.ranks.size > 1:
-            raise Unfit(
-                f"accumulation: out of memory at step {state.step + 1} with {state.rows // parts} rows at a time "
-                f"({error}); expected more parts, a smaller model.context, or a smaller model"
-            )
-        state.cut(2 * parts)
-        warnings.warn(
-            f"out of memory at step {state.step + 1}: from now on {state.rows // len(state.carries)} rows at a time, "
-            f"in {len(state.carries)} parts of the same batch ({error})",
-            stacklevel=2,
-        )
+    def _require_finite(self) -> None:
+        """Raise Diverged rather than save weights of a step that no report has looked at and whose loss is broken."""
+        state = self.state
+        state.settle()
+        for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
+            if not done.skipped and not (math.isfinite(float(done.nats)) and math.isfinite(float(done.norm))):
+                self._tolerate(f"the loss is {float(done.nats)} and the gradient norm {float(done.norm)}", step, step)
 
     def _tolerate(self, wrong: str, step: int, batch: int, weights: bool = False) -> None:
         """Take note of an anomaly at a step (from 0); ``weights`` when no skipped update mends it.
@@ -280,12 +257,14 @@ class _Run:
                 batch,
             )
         done = "its update is left out" if policy == "skip" else "back to the last periodic snapshot, past its batches"
-        warnings.warn(f"at step {step + 1} {wrong}: {done} ({len(state.anomalies)} of {limit})", stacklevel=2)
+        if self.ranks.first:
+            warnings.warn(f"at step {step + 1} {wrong}: {done} ({len(state.anomalies)} of {limit})", stacklevel=2)
 
     def _go_back(self) -> None:
         """To the last periodic snapshot; the batches read since are passed over."""
         state = self.state
         anomalies, rollbacks, step = state.anomalies, state.rollbacks, state.anomalies[-1]
+        parts = len(state.carries)
         saved = self.snapshots.find(at_most=step - 1, every=self.config.snapshot_every)
         if saved is None:
             raise Unfit(
@@ -295,9 +274,4 @@ class _Run:
         self.snapshots.remove_after(state.step)
         state.anomalies, state.rollbacks = anomalies, [*rollbacks, (state.step, step - state.step)]
         # What a model with memory carries is of the text that is passed over.
-        state.carries = [None] * len(state.carries)
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """Whether a GPU or the CPU's allocator had no memory left."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+        state.carries = [None] * max(parts, len(state.carries))

@@ -3,6 +3,7 @@
 They say what a training takes and never change what it computes.
 """
 
+import os
 import platform
 import resource
 import sys
@@ -68,7 +69,7 @@ class Instruments:
         """Count the operations of a position, from the rows of one forward pass, and measure the device.
 
         Rows of other lengths are taken to need as much a position: true but for attention, whose share is small where
-        rows are short. Call it before the first step and behind the optimizer, which imports what the count needs.
+        rows are short. Call it before the first step, and before the weights are sharded.
         """
         self._flops = _known("the operations of a step", lambda: self._count(rows, carry))
         self._measured = _known("the speed of this device", lambda: measured_flops(self._device, self._precision))
@@ -102,8 +103,14 @@ class Instruments:
             mfu_measured=None if needed is None or self._measured is None else needed / self._measured,
             mfu_datasheet=None if needed is None or self._datasheet is None else needed / self._datasheet,
             peak_memory=peak_memory(self._device),
-            joules=self._energy.joules(),
+            joules=self._joules(),
         )
+
+    def _joules(self) -> float | None:
+        """A counter of a CPU is the machine's: the first of its processes reads it for all."""
+        found = self._energy.joules()
+        shared = self._device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0"
+        return 0.0 if shared and found is not None else found
 
     def _count(self, rows: Batch, carry: Carry | None) -> float:
         return step_flops(self._model, self._loss_of, rows, carry) / rows.inputs.numel()

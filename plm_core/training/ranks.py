@@ -5,7 +5,7 @@ loss of its rows, and the gradient is that of the whole batch.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from plm_core.config import BadInput
 from plm_core.objectives.loss import Batch, Carry, Loss
+from plm_core.training.compiling import LossOf
 
 Mode = Literal["ddp", "fsdp"]
-LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Ranks:
 
         return DTensor.from_local(rows, self.mesh, [Shard(0)], run_check=False)
 
-    def agree(self, stop: bool, seconds: float) -> tuple[bool, float]:
-        """Whether any process wants to stop, and the longest time of all: the same answer for everyone."""
+    def agree(self, stop: int, seconds: float) -> tuple[int, float]:
+        """The largest ``stop`` and the longest time of all processes: the same answer for everyone."""
         if self.size == 1:
             return stop, seconds
         told = torch.tensor([float(stop), seconds], dtype=torch.float64)
         dist.all_reduce(told, dist.ReduceOp.MAX, group=self.control)
-        return bool(told[0]), float(told[1])
+        return int(told[0]), float(told[1])
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of float64 values on the CPU over all processes."""
@@ -74,12 +74,12 @@ class Ranks:
         told = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
         return float(told[0]) if told[1] == self.size else None
 
-    def tell(self, value: int) -> int:
-        """What the first process says."""
-        told = torch.tensor([value])
+    def tell(self, value: float) -> float:
+        """What the first process says: decisions are made of it, for the others' numbers may differ in a last bit."""
+        told = torch.tensor([value], dtype=torch.float64)
         if self.size > 1:
             dist.broadcast(told, 0, group=self.control)
-        return int(told)
+        return float(told)
 
 
 ALONE = Ranks()
@@ -98,7 +98,9 @@ class Shared:
         self._wrapped: Any = None
         if ranks.size > 1:
             self._wrapped = (
-                _ddp(model, loss_of, compiled, row) if ranks.mode == "ddp" else _fsdp(model, loss_of, ranks.mesh)
+                _ddp(model, loss_of, compiled, row, ranks.size)
+                if ranks.mode == "ddp"
+                else _fsdp(model, loss_of, ranks.mesh)
             )
 
     def loss(self, rows: Batch, carry: Carry | None) -> Loss:
@@ -122,13 +124,16 @@ class Shared:
         return nullcontext() if last or self._wrapped is None or self._ranks.mode == "fsdp" else self._wrapped.no_sync()
 
 
-def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch) -> Any:
+def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks: int) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     # An objective may leave weights of a model without a gradient, such as those of segments. Not static_graph=True,
     # which finds them by itself: with parts of a batch (no_sync) its gradients are wrong.
     gradients = torch.autograd.grad(loss_of(model, row, None).nats, list(model.parameters()), allow_unused=True)
     unused = any(gradient is None for gradient in gradients)
+    # Where no weight is unused DDP orders its sums anew behind a process's first step. Of more than two numbers that is
+    # another sum, and a training that was interrupted would be another one.
+    unused |= ranks > 2
     return DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
 
 

@@ -35,7 +35,7 @@ class Progress:
     best_step: int
     """The step of the best validation so far; 0 for none yet."""
     accumulation: int
-    """Into how many parts each process cuts its rows."""
+    """Into how many parts all processes together cut a batch."""
     seconds: float
     """How long the training has taken; 0 unless it has a budget of time."""
     warm: float
@@ -43,7 +43,7 @@ class Progress:
     reports: list[dict[str, Any]]
     """The reports so far."""
     pending: list[tuple[float, float, int, int, bool]]
-    """The steps since the last report, as ``loop.Done``."""
+    """The steps since the last report, as ``state.Done``."""
     recent: list[tuple[float, float]]
     """Losses and gradient norms by which the next step is judged."""
     anomalies: list[int] = field(default_factory=list)
@@ -111,8 +111,10 @@ class Snapshots:
         Raises:
             NotSaved: it could not be written; the message names the folder, the reason and the last good snapshot.
         """
-        if (problem := self._result()) is not None:
-            raise NotSaved(problem)
+        problem = self._result()
+        failed = self._ranks.total(None if problem else 0.0) is None
+        if failed:
+            raise NotSaved(problem or f"{self.folder}: snapshot not written by another process")
 
     def find(self, at_most: int | None = None, every: int = 1) -> Saved | None:
         """The newest whole snapshot (of a step of at most so many, and a multiple of ``every``); None when there is
@@ -120,8 +122,7 @@ class Snapshots:
         self.settle()
         chosen = -1
         if self._ranks.first:
-            for leftover in self.folder.glob(".step-*"):
-                shutil.rmtree(leftover, ignore_errors=True)
+            self._clear_away()
             for folder in reversed(self._folders()):
                 step = _step(folder)
                 if (at_most is not None and step > at_most) or step % every:
@@ -134,11 +135,19 @@ class Snapshots:
                     continue
                 chosen = step
                 break
-        chosen = self._ranks.tell(chosen)
+        chosen = int(self._ranks.tell(chosen))
         if chosen < 0:
             return None
         folder = self.folder / _name(chosen)
         return Saved(folder, Progress(**json.loads((folder / PROGRESS_FILE).read_text())), self._ranks)
+
+    def _clear_away(self) -> None:
+        """What a crash left: a half written snapshot goes, one that was about to be replaced takes its place again."""
+        for old in self.folder.glob(".step-*.old"):
+            if not (self.folder / old.name.split(".")[1]).exists():
+                old.rename(self.folder / old.name.split(".")[1])
+        for leftover in self.folder.glob(".step-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def settle(self) -> None:
         """Until nothing is being written any more; a snapshot that could not be is a warning."""

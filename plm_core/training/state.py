@@ -30,6 +30,8 @@ class Report:
 
     step: int
     """Steps done."""
+    steps: int
+    """How many of them this report is about."""
     predictions: int
     """Predictions trained on in these steps (targets that are not ignored)."""
     positions: int
@@ -94,18 +96,18 @@ class State:
 
     def __post_init__(self) -> None:
         """Raises Unfit when the rows of a batch cannot be shared evenly, or the optimizer takes no sharded weights."""
-        parts = max(1, -(-self.config.accumulation // self.ranks.size))
-        if self.config.batch % (parts * self.ranks.size):
+        if self.config.batch % self.ranks.size:
             raise Unfit(
-                f"batch: {self.config.batch} rows for {self.ranks.size} processes, each in {parts} parts; expected a "
-                f"multiple of {parts * self.ranks.size}"
+                f"batch: {self.config.batch} rows for {self.ranks.size} processes (PLM_RANKS, or torchrun); expected a "
+                f"multiple of {self.ranks.size}"
             )
         try:
             self.optimizer = Optimizer(self.model, self.config.optimizer)
         except ValueError as error:
             raise Unfit(str(error)) from error
         self.best = self._weights()
-        self.carries = [None] * parts
+        self.carries = [None]
+        self.cut(-(-self.config.accumulation // self.ranks.size))
 
     @property
     def rows(self) -> int:
@@ -139,7 +141,7 @@ class State:
     def cut(self, least: int) -> None:
         """Cut this process's rows into so many parts from now on, or a few more where they must be even."""
         parts = next(parts for parts in range(max(1, least), self.rows + 1) if self.rows % parts == 0)
-        whole = _joined(self.carries)
+        whole = joined(self.carries)
         self.carries = [None] * parts if whole is None else list(zip(*(c.chunk(parts) for c in whole), strict=True))
 
     def settle(self) -> None:
@@ -162,7 +164,7 @@ class State:
         """What changes from step to step, by names that tell no number of processes."""
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         found |= {f"optimizer.{name}": tensor for name, tensor in self.optimizer.tensors().items()}
-        carry = enumerate(_joined(self.carries) or ())
+        carry = enumerate(joined(self.carries) or ())
         return found | {f"carry.{i}": self.ranks.sharded(tensor) for i, tensor in carry}
 
     def fixed(self) -> dict[str, Tensor]:
@@ -190,7 +192,7 @@ class State:
         device = next(self.model.parameters()).device
         carry = {
             name: torch.empty((size[0] // self.ranks.size, *size[1:]), dtype=dtype, device=device)
-            for name, (size, dtype) in sorted(saved.shapes("carry.").items())
+            for name, (size, dtype) in sorted(saved.shapes("carry.").items(), key=lambda item: int(item[0][6:]))
         }
         self.carries = [None]
         sharded = {name: self.ranks.sharded(tensor) for name, tensor in carry.items()}
@@ -206,7 +208,7 @@ class State:
         }
 
 
-def _joined(carries: list[Carry | None]) -> Carry | None:
+def joined(carries: list[Carry | None]) -> Carry | None:
     """What all parts carry on, as one."""
     if carries[0] is None:
         return None

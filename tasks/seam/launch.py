@@ -24,20 +24,22 @@ def ranks_wanted(rows: int) -> int:
     As many as there are GPUs, or ``PLM_RANKS`` of them, but a number that divides the rows.
 
     Raises:
-        BadInput: ``PLM_RANKS`` is no number of processes.
+        BadInput: ``PLM_RANKS`` is no number of processes, or more than there are GPUs.
     """
     if "RANK" in os.environ:
         if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
             # Should the launcher, or the torchrun of this machine, be killed, nobody else would end this process.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         return 1
-    given = os.environ.get("PLM_RANKS")
-    if given is None:
-        import torch
+    import torch
 
-        most = torch.cuda.device_count()
+    given, gpus = os.environ.get("PLM_RANKS"), torch.cuda.device_count()
+    if given is None:
+        most = gpus
     elif not given.isdecimal() or int(given) < 1:
         raise BadInput(f"PLM_RANKS: found {given!r}; expected a number of processes, 1 or more")
+    elif 0 < gpus < int(given):
+        raise BadInput(f"PLM_RANKS: {given}; this machine shows {gpus} GPUs, expected no more processes")
     else:
         most = int(given)
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)
@@ -66,6 +68,10 @@ def launch(module: str, arguments: list[str], ranks: int) -> None:
         elastic_launch(config, sys.executable)("-m", module, *arguments)
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values()]
+        if killed := [code for code in codes if code < 0]:
+            # As a process that trains alone and is killed: its snapshots are there, another try is worth it.
+            print(f"interrupted: a process was killed by signal {-killed[0]}", file=sys.stderr, flush=True)
+            sys.exit(INTERRUPTED)
         sys.exit(next((code for code in (BAD_INPUT, INTERRUPTED) if code in codes), 1))
     except SignalException as error:
         print(f"interrupted: {error}", file=sys.stderr, flush=True)

@@ -100,7 +100,7 @@ class Ledger:
             before.device, before.threads = self.taken.device, self.taken.threads
             self.taken = before
         self._since = monotonic()
-        self._step = self._read_so_far = 0
+        self._read_so_far = 0
         self._last: tuple[Meters, int, bool] | None = None
 
     def __enter__(self) -> Self:
@@ -118,10 +118,9 @@ class Ledger:
         except OSError as failure:
             print(f"warning: {paths.METERS}: {failure}; the meters are not kept", file=sys.stderr, flush=True)
 
-    def add(self, step: int, positions: int, meters: Meters | None, first: bool) -> None:
-        """A report: steps done, positions read since the one before, and its meters; None for a restored report."""
-        steps, self._step = step - self._step, step
-        self._read_so_far += positions
+    def add(self, steps: int, read: int, meters: Meters | None, first: bool) -> None:
+        """A report about so many steps, its meters (None for a restored one), and positions read in all until then."""
+        self._read_so_far = read
         self._last = None
         if meters is not None:
             self._pay()

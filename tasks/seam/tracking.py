@@ -75,6 +75,10 @@ class Tracker:
         if points:
             self._send("metrics", points=points)
 
+    def repeat(self, step: int) -> None:
+        """A training went back: points from this step on are recorded once more; MLflow shows both."""
+        self._known = {point for point in self._known if point[1] < step}
+
     def summary(self, metrics: Mapping[str, float]) -> None:
         """Record the stage's results; they belong to the last step that was logged."""
         points = _points(metrics, self._step)

@@ -11,6 +11,9 @@ from tasks.seam.meters import Ledger
 from tasks.seam.progress import Meter
 from tasks.seam.stage import Interrupted, Stage, deferred_signals
 
+EDITED = 2
+"""Why a training is stopped: something that it depends on was edited. 1 is a signal."""
+
 
 def follow(
     training: Callable[..., Generator[Report, None, None]],
@@ -35,9 +38,11 @@ def follow(
     edited: list[Edited] = []
     with deferred_signals() as interrupted, Meter(stage.name, steps) as meter, ledger:
         try:
-            for report in training(interrupted=lambda: bool(edited) or interrupted()):
+            for report in training(interrupted=lambda: EDITED if edited else int(interrupted())):
+                if seen and report.passed != seen[-1].passed:
+                    stage.tracker.repeat(report.step)
                 seen = [*(before for before in seen if before.step < report.step), report]
-                ledger.add(report.step, report.positions, report.meters, report.first)
+                ledger.add(report.steps, sum(each.positions for each in seen), report.meters, report.first)
                 stage.tracker.log(_points(report) | ledger.points(), report.step)
                 meter.update(report.step, ", ".join(filter(None, (_note(report, seen), ledger.note()))))
                 if report.meters is not None:  # else restored from a snapshot
@@ -46,8 +51,8 @@ def follow(
                     except Edited as error:
                         edited.append(error)
         except Stopped as error:
-            if edited:
-                raise edited[0] from error
+            if error.reason == EDITED:  # as the first process has seen
+                raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
             raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
         except Diverged as error:
             raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error

@@ -39,8 +39,9 @@ from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
-from plm_core.training.loop import Evaluate, train
+from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.passes import Evaluate
 from plm_core.training.snapshot import Snapshots
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"

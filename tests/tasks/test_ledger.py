@@ -105,7 +105,7 @@ def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, 
         now[0] += 110.0
         ledger.add(10, 1000, FIRST, first=True)
         now[0] += 90.0  # with a validation
-        ledger.add(14, 4000, METERS, first=False)
+        ledger.add(4, 5000, METERS, first=False)
         assert ledger.points() == {
             "peak_memory_gib": 1.5,
             "joules": 760.0,
@@ -138,8 +138,8 @@ def test_a_row_tells_what_a_training_took(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
     with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
         ledger.add(10, 1000, FIRST, first=True)
-        ledger.add(14, 4000, METERS, first=False)
-        ledger.add(18, 4000, replace(METERS, seconds=24.0, mfu_measured=0.05, mfu_datasheet=None), first=False)
+        ledger.add(4, 5000, METERS, first=False)
+        ledger.add(4, 9000, replace(METERS, seconds=24.0, mfu_measured=0.05, mfu_datasheet=None), first=False)
         now[0] += 200.0
     row = rows()["pretrain-gpt"]
     assert row.pop("device")
@@ -170,7 +170,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
     with Ledger("pretrain-gpt", "abc", DEVICE, bytes_per_position=1.0) as ledger:
         ledger.add(10, 1000, None, first=False)  # restored from a snapshot
         assert (ledger.points(), ledger.note()) == ({}, "")
-        ledger.add(14, 4000, METERS, first=True)
+        ledger.add(4, 5000, METERS, first=True)
         assert ledger.points()["joules"] == 760.0
         assert ledger.points()["bytes_seen"] == 5000.0
         now[0] += 11.0

@@ -1,5 +1,6 @@
 """Whatever happens to a training or to MLflow, the run that ends well has the bytes of an undisturbed one."""
 
+import json
 import random
 import re
 import signal
@@ -178,6 +179,22 @@ def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snaps
         r"\d+ documents: own/\S+, ",
         err,
     )
+
+
+def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
+    """Every update breaks the weights: the step behind it is gone back from until the limit."""
+    small.change(
+        pretrain__gpt__training__optimizer__learning_rate=1e30,
+        pretrain__gpt__training__report_every=1,
+        pretrain__gpt__training__snapshot_every=2,
+        pretrain__gpt__training__anomalies={"policy": "rollback", "limit": 2},
+    )
+    _, err = finish(small.start("tasks.pretrain", "gpt"), code=2)
+    assert err.count("back to the last periodic snapshot, past its batches") == 2
+    assert "after 2 anomalies that were put up with" in err
+    assert "Traceback" not in err
+    (meters,) = (small.root / "artifacts/meters").glob("pretrain-gpt.json")
+    assert json.loads(meters.read_text())["steps"] >= 3
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])

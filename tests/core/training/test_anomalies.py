@@ -115,6 +115,43 @@ def test_a_rollback_makes_the_states_behind_it_void(start, tmp_path):
     assert not (tmp_path / "snapshots/step-00000010").exists()
 
 
+def test_weights_that_no_report_has_looked_at_are_not_saved_when_they_are_broken(start, tmp_path):
+    config = replace(CONFIG, report_every=13, valid_every=13, snapshot_every=13)
+    _, reports = start(config, loss=poisoned(9), stop=11)
+    with pytest.raises(Diverged, match="at step 10 the loss is nan"):
+        list(reports)
+    assert not list((tmp_path / "snapshots").glob("step-*"))
+
+
+def test_a_rollback_when_the_time_is_over_still_ends_with_a_validated_step(start, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("plm_core.training.loop.perf_counter", lambda: now[0])
+
+    def slow(step):
+        now[0] += 1.0
+        return batch_at(step)
+
+    config = replace(policy("rollback"), minutes=0.2)
+    with warnings.catch_warnings(record=True):
+        reports = list(start(config, batch_at=slow, loss=poisoned(11))[1])
+    assert reports[-1].valid_loss is not None
+
+
+def test_validation_has_no_more_rows_at_a_time_than_a_step(start):
+    seen = []
+
+    def watched(model, batch, carry):
+        if not torch.is_grad_enabled():
+            seen.append(len(batch.inputs))
+        return CAUSAL.loss(model, batch, carry)
+
+    _, expected = start(folder="whole", dropout=0.0)
+    expected = [r.valid_loss for r in expected if r.valid_loss is not None]
+    _, reports = start(replace(CONFIG, accumulation=4), loss=watched, dropout=0.0)
+    assert [r.valid_loss for r in reports if r.valid_loss is not None] == pytest.approx(expected, rel=1e-9)
+    assert set(seen) == {2, 1}
+
+
 def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(start):
     config = policy("skip", sigmas=30.0, window=16)
     _, reports = start(config, loss=poisoned(12, by=500.0))

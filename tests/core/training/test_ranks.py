@@ -58,8 +58,11 @@ def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one
     require_equal(trained(paper, tmp_path / "stopped"), alone)
 
 
-def test_four_processes_and_a_run_that_one_began_and_two_end(tmp_path):
+def test_four_processes_that_are_interrupted_to_the_bit_and_a_run_that_one_began_and_two_end(tmp_path):
     alone = trained("transformer_xl", tmp_path / "alone")
     require_equal(trained("transformer_xl", tmp_path / "ddp", ranks=4), alone)
+    trained("gpt", tmp_path / "again", ranks=4, stop=5)
+    resumed, whole = trained("gpt", tmp_path / "again", ranks=4), trained("gpt", tmp_path / "whole", ranks=4)
+    assert all(torch.equal(weight, whole[1][name]) for name, weight in resumed[1].items())
     trained("transformer_xl", tmp_path / "stopped", stop=5)
     require_equal(trained("transformer_xl", tmp_path / "stopped", ranks=2), alone)
