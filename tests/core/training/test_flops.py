@@ -63,13 +63,16 @@ def test_gpt2_needs_what_palm_and_nanogpt_say():
     assert step_flops(model, Causal().loss, batch) / (2 * 1024) == pytest.approx(said, rel=0.002)
 
 
-def test_bert_needs_its_output_layer_at_masked_positions_only(store):
+def test_bert_needs_its_last_block_and_output_layer_at_masked_positions_only(store):
     model, objective, batch = case("bert", store)
     N = batch.targets.shape[1]
     assert 0 < N < T
     block = product(B * T, D, 3 * D) + product(B * T, D, D) + 2 * product(B * T, D, 4 * D) + attention(B, T, T)
+    # The last block is for the masked positions and the first one alone; all positions are its keys and values.
+    last = product(B * T, D, 3 * D) + product(B * (N + 1), D, D) + 2 * product(B * (N + 1), D, 4 * D)
     heads = product(B * N, D, D) + product(B * N, D, V) + product(B, D, D) + product(B, D, 2)
-    assert step_flops(model, objective.loss, batch) == L * block + heads
+    expected = (L - 1) * block + last + attention(B, N + 1, T) + heads
+    assert step_flops(model, objective.loss, batch) == expected
 
 
 @pytest.mark.parametrize("carried", [False, True])
