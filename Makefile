@@ -27,8 +27,9 @@ demo: setup
 	plm run
 	@plm status
 
+# A process a core; --maxprocesses, for each makes the fixtures of a session anew.
 test: setup check
-	pytest
+	pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 
 test-slow: setup
 	pytest -m slow

@@ -81,7 +81,8 @@ def pretrain(name: str) -> None:
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
     if config.start and not inputs[-1].exists():
         raise BadInput(f"{section}.start.checkpoint: {inputs[-1]} is missing; expected a checkpoint (`plm import`)")
-    with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True) as run:
+    filled = {section: {**params.read(section), **sized(params.read(section), section)}}
+    with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True, filled=filled) as run:
         device, ranks = prepare(deterministic=loop.deterministic), join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)

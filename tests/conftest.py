@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Several processes run tests side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1"}
 
 # The same examples in every run, so that a red test is the change's fault; `--hypothesis-profile random` explores.

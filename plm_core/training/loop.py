@@ -19,7 +19,7 @@ from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.meters import Instruments
 from plm_core.training.passes import Evaluate, Passes
-from plm_core.training.ranks import ALONE, Ranks, Shared
+from plm_core.training.ranks import ALONE, Ranks, Shared, full
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Done, Report, State, Unfit
 
@@ -157,7 +157,7 @@ class _Run:
         self.instruments.lap("data")
         nats, carries = self.passes.gradient(rows, count)
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip_norm)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        norm = full(norm)
         wrong = None
         if config.anomalies.policy != "stop":
             loss = float(self.ranks.sum(nats.double().cpu())) / count
@@ -187,9 +187,8 @@ class _Run:
         meters = self.instruments.read(positions)
         meters = replace(meters, joules=self.ranks.total(meters.joules))
         if config.anomalies.policy == "stop":
-            for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
-                loss = float(done.nats) / done.predictions
-                if (wrong := judged(loss, float(done.norm), state.recent, config.anomalies)) is not None:
+            for step, loss, norm in state.losses():
+                if (wrong := judged(loss, norm, state.recent, config.anomalies)) is not None:
                     self._tolerate(wrong, step, step)
         valid_loss = None
         if state.step % config.valid_every == 0 or state.ended:
@@ -231,11 +230,10 @@ class _Run:
 
     def _require_finite(self) -> None:
         """Raise Diverged rather than save weights of a step that no report has looked at and whose loss is broken."""
-        state = self.state
-        state.settle()
-        for step, done in enumerate(state.pending, start=state.step - len(state.pending)):
-            if not done.skipped and not (math.isfinite(float(done.nats)) and math.isfinite(float(done.norm))):
-                self._tolerate(f"the loss is {float(done.nats)} and the gradient norm {float(done.norm)}", step, step)
+        self.state.settle()
+        for step, loss, norm in self.state.losses():
+            if (wrong := judged(loss, norm, [], self.config.anomalies)) is not None:  # by none before it
+                self._tolerate(wrong, step, step)
 
     def _tolerate(self, wrong: str, step: int, batch: int, weights: bool = False) -> None:
         """Take note of an anomaly at a step (from 0); ``weights`` when no skipped update mends it.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 MOMENTUM = 0.95
 """Muon's, of gradients, as Nesterov's (Jordan et al. 2024; Liu et al. 2025, section 2.1)."""
@@ -76,7 +76,7 @@ class Optimizer:
         """
         self._parameters = dict(model.named_parameters())
         hidden = hidden_matrices(model) if config.name == "muon" else set()
-        if hidden and any(_sharded(parameter) for parameter in self._parameters.values()):
+        if hidden and any(hasattr(parameter, "full_tensor") for parameter in self._parameters.values()):
             raise ValueError("optimizer.name: muon with sharded parameters; expected adamw")
         rest = {name: parameter for name, parameter in self._parameters.items() if name not in hidden}
         self._parts: list[torch.optim.Optimizer] = [_adamw(rest, config)]
@@ -155,13 +155,3 @@ def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig) -> torch.o
         nesterov=True,
         adjust_lr_fn="match_rms_adamw",
     )
-
-
-def _sharded(tensor: Tensor) -> bool:
-    """Whether this is a part of a tensor that lies on several ranks."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return False
-    # A second of import, which a process of one rank is spared.
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)

@@ -127,14 +127,19 @@ class Shared:
 def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks: int) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    # An objective may leave weights of a model without a gradient, such as those of segments. Not static_graph=True,
-    # which finds them by itself: with parts of a batch (no_sync) its gradients are wrong.
-    gradients = torch.autograd.grad(loss_of(model, row, None).nats, list(model.parameters()), allow_unused=True)
-    unused = any(gradient is None for gradient in gradients)
-    # Where no weight is unused DDP orders its sums anew behind a process's first step. Of more than two numbers that is
-    # another sum, and a training that was interrupted would be another one.
-    unused |= ranks > 2
+    # Where no weight is said to be unused DDP orders its sums anew behind a process's first step. Of more than two
+    # numbers that is another sum, and a training that was interrupted would be another one.
+    unused = ranks > 2 or _has_unused(model, loss_of, row)
     return DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
+
+
+def _has_unused(model: nn.Module, loss_of: LossOf, row: Batch) -> bool:
+    """Whether the objective leaves weights of the model without a gradient, such as those of segments.
+
+    Not DDP's static_graph=True, which finds them by itself: with parts of a batch (no_sync) its gradients are wrong.
+    """
+    gradients = torch.autograd.grad(loss_of(model, row, None).nats, list(model.parameters()), allow_unused=True)
+    return any(gradient is None for gradient in gradients)
 
 
 def _fsdp(model: Any, loss_of: LossOf, mesh: Any) -> Any:
@@ -190,4 +195,9 @@ def leave() -> None:
 
 def whole(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights with sharded ones put together; every process must ask."""
-    return {name: w.full_tensor() if hasattr(w, "full_tensor") else w for name, w in weights.items()}
+    return {name: full(tensor) for name, tensor in weights.items()}
+
+
+def full(tensor: Any) -> Tensor:
+    """A tensor put together, if it is a sharded one; every process must ask."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

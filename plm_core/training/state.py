@@ -4,6 +4,7 @@ Randomness is a function of (seed, step) and the order of the data too, so weigh
 memory carries from batch to batch, and a few numbers are the whole state.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from plm_core.training.optimizer import Optimizer
 from plm_core.training.ranks import Ranks
 from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Progress, Saved
+
+SHARED = {f.name for f in fields(Progress)} - {"pending", "reports", "accumulation"}
+"""What ``State`` and ``Progress`` both hold, and alike."""
 
 
 class Unfit(BadInput):
@@ -144,6 +148,12 @@ class State:
         whole = joined(self.carries)
         self.carries = [None] * parts if whole is None else list(zip(*(c.chunk(parts) for c in whole), strict=True))
 
+    def losses(self) -> Iterator[tuple[int, float, float]]:
+        """Step (from 0), mean loss and gradient norm of each pending step whose update was done; call ``settle``."""
+        for step, done in enumerate(self.pending, start=self.step - len(self.pending)):
+            if not done.skipped:
+                yield step, float(done.nats) / done.predictions, float(done.norm)
+
     def settle(self) -> None:
         """Make numbers of the tensors of the pending steps; the device is waited for once."""
         waiting = [done for done in self.pending if isinstance(done.nats, Tensor)]
@@ -174,18 +184,17 @@ class State:
     def progress(self) -> Progress:
         """The rest of a snapshot."""
         self.settle()
-        told = {f.name: getattr(self, f.name) for f in fields(Progress) if f.name not in ("reports", "accumulation")}
         return Progress(
-            **told | {"pending": [tuple(done) for done in self.pending]},
+            **{name: getattr(self, name) for name in SHARED},
+            pending=[(float(d.nats), float(d.norm), d.predictions, d.positions, d.skipped) for d in self.pending],
             reports=[asdict(replace(report, meters=None, first=False)) for report in self.reports],
             accumulation=len(self.carries) * self.ranks.size,
         )
 
     def restore(self, saved: Saved) -> None:
         """Become the state of a snapshot, which any number of processes may have written."""
-        for name, value in vars(saved.progress).items():
-            if name not in ("reports", "accumulation", "pending"):
-                setattr(self, name, value)
+        for name in SHARED:
+            setattr(self, name, getattr(saved.progress, name))
         self.reports = [Report(**report) for report in saved.progress.reports]
         self.pending = [Done(*done) for done in saved.progress.pending]
         self.best = self._weights()

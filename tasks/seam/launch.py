@@ -67,12 +67,16 @@ def launch(module: str, arguments: list[str], ranks: int) -> None:
     try:
         elastic_launch(config, sys.executable)("-m", module, *arguments)
     except ChildFailedError as error:
-        codes = [failure.exitcode for failure in error.failures.values()]
-        if killed := [code for code in codes if code < 0]:
+        codes = {failure.exitcode for failure in error.failures.values()}
+        # The launcher's own SIGTERM, to the others once one has failed, says nothing of why.
+        told = codes - {-signal.SIGTERM} or codes
+        if BAD_INPUT in told:
+            sys.exit(BAD_INPUT)
+        if (killed := min(told)) < 0:
             # As a process that trains alone and is killed: its snapshots are there, another try is worth it.
-            print(f"interrupted: a process was killed by signal {-killed[0]}", file=sys.stderr, flush=True)
+            print(f"interrupted: a process was killed by signal {-killed}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)
-        sys.exit(next((code for code in (BAD_INPUT, INTERRUPTED) if code in codes), 1))
+        sys.exit(INTERRUPTED if INTERRUPTED in told else 1)
     except SignalException as error:
         print(f"interrupted: {error}", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)

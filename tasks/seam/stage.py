@@ -47,11 +47,13 @@ def stage(
     inputs: Sequence[Path],
     metrics_file: Path | None = None,
     training: bool = False,
+    filled: Mapping[str, object] | None = None,
 ) -> Iterator[Stage]:
     """Run the block as a stage: guarded, tracked, and with ``metrics_file`` written when it ends well.
 
     ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. A ``training`` that was
-    interrupted goes on in its MLflow run, as it does from its snapshot.
+    interrupted goes on in its MLflow run, as it does from its snapshot. ``filled`` are sections with what the stage has
+    filled in: MLflow shows them so.
 
     Raises:
         BadInput: an input is missing, or something the result depends on was edited while the block ran.
@@ -63,7 +65,7 @@ def stage(
     digests = {path.as_posix(): sha256_path(path) for path in inputs}
     values = {section: params.read(section) for section in sections}
     same = digest(name, values, digests, guard.code) if training else None
-    with tracked(name, values, digests, same) as tracker:
+    with tracked(name, values | dict(filled or {}), digests, same) as tracker:
         running = Stage(name, tracker, guard, digests)
         yield running
         tracker.summary(running.metrics)

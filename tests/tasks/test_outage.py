@@ -72,7 +72,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every
     ],
 )
 def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number, uri, status):
-    small.change(**LONG)
+    small.change(**LONG, pretrain__gpt__size=2, pretrain__gpt__model__heads=...)
     env = {"PLM_TRACKING": "on"} | ({"MLFLOW_TRACKING_URI": uri} if uri else {})
     client = client_of(small.root)
     first = small.start("tasks.pretrain", "gpt", **env)
@@ -92,7 +92,8 @@ def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number
     (run,) = runs_of(client)
     assert points_of(client, run) == curve(small)
     assert run.info.status == "FINISHED"
-    assert run.data.params["pretrain.gpt.training.steps"] == "600"
+    params = {name: run.data.params[f"pretrain.gpt.{name}"] for name in ("training.steps", "size", "model.heads")}
+    assert params == {"training.steps": "600", "size": "2", "model.heads": "1"}
     (model,) = client.search_logged_models([run.info.experiment_id])
     assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
     assert len(run.inputs.dataset_inputs) == 2
