@@ -129,7 +129,12 @@ def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "objective"), [("gpt", "causal"), ("bert", "masked"), ("xlnet", "permutation")]
+    ("architecture", "objective"),
+    [
+        pytest.param("gpt", "causal", marks=pytest.mark.slow),
+        ("bert", "masked"),
+        pytest.param("xlnet", "permutation", marks=pytest.mark.slow),
+    ],
 )
 def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, architecture, objective):
     torch.manual_seed(3)

@@ -58,6 +58,7 @@ def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one
     require_equal(trained(paper, tmp_path / "stopped"), alone)
 
 
+@pytest.mark.slow
 def test_four_processes_that_are_interrupted_to_the_bit_and_a_run_that_one_began_and_two_end(tmp_path):
     alone = trained("transformer_xl", tmp_path / "alone")
     require_equal(trained("transformer_xl", tmp_path / "ddp", ranks=4), alone)
