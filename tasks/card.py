@@ -18,7 +18,7 @@ from plm_core.corpus.statistics import Rule, excerpt
 from plm_core.files import atomic_folder, sha256_path
 from tasks.seam import params, paths
 from tasks.seam.page import drawn, plotting, table
-from tasks.seam.params import source_names
+from tasks.seam.params import section_names
 from tasks.seam.stage import main, stage
 
 SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixture"]
@@ -49,7 +49,7 @@ def card() -> None:
 
 def _figures() -> dict[str, Any]:
     """Everything that the card says."""
-    names = source_names()
+    names = section_names("sources")
     splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet") for split in SPLITS}
     rules = statistics.rules([paths.REMOVED / "clean.parquet", paths.REMOVED / "deduplicate.parquet"])
     clean = json.loads(METRICS[0].read_text(encoding="utf-8"))

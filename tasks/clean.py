@@ -10,7 +10,7 @@ from plm_core.corpus.document import document_writer, merge_documents
 from plm_core.corpus.language import require_known
 from plm_core.corpus.removal import removal_writer
 from tasks.seam import params, paths
-from tasks.seam.params import source_names
+from tasks.seam.params import section_names
 from tasks.seam.stage import main, stage
 
 REMOVED = paths.REMOVED / "clean.parquet"
@@ -44,7 +44,7 @@ def clean() -> None:
 
 def _sources() -> list[Path]:
     """The files of the sources that the parameters name; what a source left that is no more is not read."""
-    expected = sorted(paths.RAW / f"{name}.parquet" for name in source_names())
+    expected = sorted(paths.RAW / f"{name}.parquet" for name in section_names("sources"))
     for other in sorted(set(paths.RAW.glob("*.parquet")) - set(expected)):
         print(f"{other}: is of no source in the parameters (sources); not read")
     return expected

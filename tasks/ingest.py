@@ -15,14 +15,14 @@ from plm_core.corpus.quarantine import Quarantined, quarantine_writer
 from plm_core.corpus.sources import IngestConfig, open_source, origin_of
 from plm_core.files import atomic_text, scratch_folder
 from tasks.seam import params, paths
-from tasks.seam.params import source_names
+from tasks.seam.params import section_names
 from tasks.seam.stage import main, stage
 
 
 def ingest(name: str) -> None:
     """Read the section, write the source's documents and what was quarantined."""
     section = f"sources.{name}"
-    source_names()
+    section_names("sources")
     config = params.section(section, IngestConfig)
     documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.parquet"
     origin = paths.ORIGINS / f"{name}.json"

@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,10 @@ def format_of(file: Path) -> str | None:
     return suffix if suffix in FORMATS and not (packed and suffix == ".parquet") else None
 
 
-def records(file: Path, limit: int) -> Iterator[Record]:
+def records(file: Path, limit: int, header: Sequence[str] | None = None) -> Iterator[Record]:
     """Yield the records of a file that ``format_of`` knows; one of more than ``limit`` bytes is refused.
+
+    ``header`` names the columns of a table that has no line with their names.
 
     Raises:
         OSError: the file itself cannot be read (permissions, a failing disk), as opposed to what is in it.
@@ -68,7 +70,7 @@ def records(file: Path, limit: int) -> Iterator[Record]:
                 yield _text_record(stream, limit)
                 return
             lines = Lines(stream, limit, quotes=kind == ".csv")
-            yield from _json_records(lines) if kind == ".jsonl" else _table_records(lines, kind == ".csv")
+            yield from _json_records(lines) if kind == ".jsonl" else _table_records(lines, kind == ".csv", header)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         yield _damage(error, lines.start if lines else 1, lines.head if lines else b"")
     finally:
@@ -122,12 +124,11 @@ def _json_object(text: str) -> Mapping[str, object]:
     return row
 
 
-def _table_records(lines: Lines, comma: bool) -> Iterator[Record]:
-    """Rows under a header: with commas, and quoted as in RFC 4180, or with tabs and nothing quoted."""
+def _table_records(lines: Lines, comma: bool, header: Sequence[str] | None) -> Iterator[Record]:
+    """Rows under a header, in the file or given: with commas, quoted as in RFC 4180, or with tabs, nothing quoted."""
     # A byte that is no UTF-8 must not end the record: its other lines would be taken for records.
     text = map(_escaped, lines)
     reader = csv.reader(text, strict=True) if comma else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
-    header: list[str] | None = None
     while True:
         lines.begin()
         content: Mapping[str, object] | Refused

@@ -1,31 +1,36 @@
-"""Examples for fine-tuning made from the corpus's own labels, split by document. Used by the task table."""
+"""An example of a GLUE-like task, and its file: JSON lines, one an example, the same bytes on every machine.
 
-import hashlib
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+Written by the stage examples, read by finetune.
+"""
+
+import json
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from plm_core.config import BadInput
-from plm_core.corpus.document import Document
-from plm_core.corpus.normalize import paragraphs
-from plm_core.files import sha256_text
+from plm_core.files import RESTORE, sha256_text
+from plm_core.finetuning.task import GlueTask
 
-MIN_WORDS, MAX_WORDS = 15, 200
-"""Paragraphs outside say too little, or more than a small context holds."""
+SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
 class Example:
-    """One or two texts and their class."""
+    """One or two texts and what is true of them."""
 
     id: str
-    """Unique within the task: the document and paragraph it comes from."""
+    """Unique within the task."""
     a: str
     """The text, or the first of the pair."""
     b: str | None
     """The second of the pair; None for a task of one text."""
-    label: int
-    """The class id."""
+    label: int | float
+    """The class id; the number, for a regression."""
+    subset: str = ""
+    """Which part of a test set it belongs to, where there are several: ``matched``, ``mismatched``."""
 
     @property
     def sha256(self) -> str:
@@ -33,54 +38,57 @@ class Example:
         return sha256_text(self.a if self.b is None else f"{self.a}\x1f{self.b}")
 
 
-def eras(documents: Sequence[Document]) -> Iterator[Example]:
-    """One paragraph and the era of its document: class 0 before 1865, 1 from 1865 to 1944, 2 from 1945 on."""
-    for document in documents:
-        year = document.metadata.get("year")
-        if not isinstance(year, int):
-            raise BadInput(
-                f"finetune.tasks: sotu-era needs documents with a whole number 'year', {document.id!r} of source "
-                f"{document.source!r} has {sorted(document.metadata)}; expected another task, or []"
-            )
-        label = (year >= 1865) + (year >= 1945)
-        for position, text in _paragraphs(document):
-            yield Example(f"{document.id}#{position}", text, None, label)
+def file_of(folder: Path, split: str) -> Path:
+    """Where the examples of a split are."""
+    return folder / f"{split}.jsonl"
 
 
-def next_paragraphs(documents: Sequence[Document]) -> Iterator[Example]:
-    """A paragraph and, by a fair coin, the one that follows it (class 1) or one of another document (class 0).
+def write_examples(path: Path, examples: Iterable[Example], task: GlueTask) -> None:
+    """Write one JSON object a line: id, a, b (where there is one), label, subset (where there is one).
 
-    Coin and draw are functions of the paragraph's id, so that an example is the same in every run (Devlin et al. 2019,
-    section 3.1, makes its next-sentence pairs so).
+    Classes are written by name, numbers with all their digits, text as UTF-8.
     """
-    pools = [list(_paragraphs(document)) for document in documents]
-    filled = [i for i, pool in enumerate(pools) if pool]
-    for index, (document, pool) in enumerate(zip(documents, pools, strict=True)):
-        others = [i for i in filled if i != index]
-        for (position, a), (following, b) in itertools.pairwise(pool):
-            if following != position + 1:
-                continue
-            identity = f"{document.id}#{position}"
-            draw = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:16], "big")
-            if draw & 1 or not others:
-                yield Example(identity, a, b, 1)
-            else:
-                draw >>= 1
-                draw, chosen = divmod(draw, len(others))
-                pool_of_other = pools[others[chosen]]
-                yield Example(identity, a, pool_of_other[draw % len(pool_of_other)][1], 0)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for example in examples:
+            file.write(json.dumps(_fields(example, task), ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def sample(examples: Iterable[Example], most: int, seed: int) -> list[Example]:
-    """At most ``most`` examples: those whose hash with the seed is smallest, so that new examples move few old ones."""
+def read_examples(path: Path, task: GlueTask) -> list[Example]:
+    """The examples of a file that ``write_examples`` wrote, in order.
 
-    def rank(example: Example) -> str:
-        return sha256_text(f"{seed}/{example.id}")
+    Raises:
+        BadInput: the file is missing or damaged; the message names the line.
+    """
+    if not path.is_file():
+        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
+    examples = []
+    classes = {name: i for i, name in enumerate(task.labels)}
+    with path.open("rb") as file:  # a line ends at \n alone: a text may hold what other readers take for its end
+        for number, line in enumerate(file, start=1):
+            try:
+                examples.append(_example(json.loads(line.decode("utf-8")), classes))
+            except (ValueError, KeyError, TypeError) as error:
+                raise BadInput(f"{path}:{number}: {error!r}; expected an example of {task.name}; {RESTORE}") from error
+    return examples
 
-    return sorted(examples, key=rank)[:most]
+
+def sample(examples: Iterable[Example], most: int | None) -> list[Example]:
+    """At most ``most`` examples (None: all): those of the smallest hash of their ids, so that new ones move few."""
+    return sorted(examples, key=lambda example: sha256_text(example.id))[:most]
 
 
-def _paragraphs(document: Document) -> Iterator[tuple[int, str]]:
-    for position, text in enumerate(paragraphs(document.text)):
-        if MIN_WORDS <= len(text.split()) <= MAX_WORDS:
-            yield position, text
+def _fields(example: Example, task: GlueTask) -> dict[str, Any]:
+    label = task.labels[int(example.label)] if task.labels else float(example.label)
+    pair = {} if example.b is None else {"b": example.b}
+    subset = {"subset": example.subset} if example.subset else {}
+    return {"id": example.id, "a": example.a, **pair, "label": label, **subset}
+
+
+def _example(fields: dict[str, Any], classes: dict[str, int]) -> Example:
+    label = classes[fields["label"]] if classes else fields["label"]
+    texts = [fields["id"], fields["a"], fields.get("b", ""), fields.get("subset", "")]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(label, int | float):
+        raise TypeError("a field of another type")
+    if not math.isfinite(label):
+        raise ValueError("a label that is no number")
+    return Example(fields["id"], fields["a"], fields.get("b"), label, fields.get("subset", ""))

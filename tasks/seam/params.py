@@ -50,18 +50,20 @@ def section(name: str, cls: type[T]) -> T:
     return from_dict(cls, read(name), name)
 
 
-def source_names() -> list[str]:
-    """The names of the section ``sources``, sorted.
+def section_names(section: str) -> list[str]:
+    """The names of the sections below ``sources`` or ``examples``, sorted.
 
     Raises:
         BadInput: there is none, or one cannot be the name of a file and of a stage.
     """
-    found = read("sources")
+    found = read(section)
     if not isinstance(found, dict) or not found:
-        raise BadInput(f"sources: found {found!r}; expected at least one section, named by its source")
+        raise BadInput(f"{section}: found {found!r}; expected at least one section below it")
     for name in found:
         if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
-            raise BadInput(f"sources: found the name {name!r}; expected letters, digits, - and _ (a number in quotes)")
+            raise BadInput(
+                f"{section}: found the name {name!r}; expected letters, digits, - and _ (a number in quotes)"
+            )
     return sorted(found)
 
 

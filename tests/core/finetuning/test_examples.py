@@ -1,82 +1,18 @@
-"""Examples are functions of the documents: right labels, real neighbours, and a sample that new text hardly moves."""
+"""An example and its file: what is written is read again, in the same bytes everywhere; a sample hardly moves."""
 
 import hashlib
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput
-from plm_core.corpus.document import Document
-from plm_core.corpus.normalize import paragraphs
-from plm_core.finetuning.examples import MAX_WORDS, MIN_WORDS, Example, eras, next_paragraphs, sample
-from plm_core.finetuning.table import TASKS, task_of
+from plm_core.finetuning.examples import Example, file_of, read_examples, sample, write_examples
+from plm_core.finetuning.task import GlueTask, read_task, write_task
 
-
-def words(count, tag):
-    return " ".join(f"{tag}{i}" for i in range(count))
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_task_gives_the_same_unique_examples_each_time(documents, name):
-    task = TASKS[name]
-    examples = list(task.examples(documents))
-    assert examples == list(task.examples(documents))
-    assert len({e.id for e in examples}) == len(examples) > 99
-    assert {e.label for e in examples} == set(range(len(task.labels)))
-
-
-@pytest.mark.parametrize(("year", "label"), [(1790, 0), (1864, 0), (1865, 1), (1944, 1), (1945, 2), (2026, 2)])
-def test_the_era_is_that_of_the_year(year, label):
-    (example,) = eras([Document("d", words(20, "a"), "s", {"year": year})])
-    assert example == Example("d#0", words(20, "a"), None, label)
-
-
-@pytest.mark.parametrize("metadata", [{}, {"year": "1865"}])
-def test_a_document_without_a_year_is_refused_by_name(metadata):
-    with pytest.raises(BadInput, match=r"^finetune\.tasks: .*'year'.*'d'"):
-        list(eras([Document("d", words(20, "a"), "s", metadata)]))
-
-
-def test_paragraphs_that_are_too_short_or_too_long_are_no_examples():
-    sizes = [MIN_WORDS - 1, MIN_WORDS, MAX_WORDS, MAX_WORDS + 1]
-    text = "\n\n".join(words(size, f"p{size}x") for size in sizes)
-    assert [e.id for e in eras([Document("d", text, "s", {"year": 1900})])] == ["d#1", "d#2"]
-
-
-def test_a_pair_is_adjacent_or_of_two_documents(documents):
-    place = {text: (d.id, i) for d in documents for i, text in enumerate(paragraphs(d.text))}
-    counts = [0, 0]
-    for example in next_paragraphs(documents):
-        (document, position), (other, following) = place[example.a], place[example.b]
-        assert example.id == f"{document}#{position}"
-        if example.label == 1:
-            assert (other, following) == (document, position + 1)
-        else:
-            assert other != document
-        counts[example.label] += 1
-    total = sum(counts)
-    assert total == 37 * 6
-    assert abs(counts[0] - total / 2) < 4 * (total / 4) ** 0.5  # a fair coin
-
-
-def test_paragraphs_with_an_unfit_one_between_them_are_no_neighbours():
-    text = "\n\n".join([words(20, "a"), "short", words(20, "b"), words(20, "c")])
-    assert [e.id for e in next_paragraphs([Document("d", text, "s")])] == ["d#2"]
-
-
-def test_a_single_document_has_only_real_neighbours_and_none_gives_no_example():
-    document = Document("d", "\n\n".join(words(20, t) for t in "abcdefghij"), "s")
-    assert {e.label for e in next_paragraphs([document])} == {1}
-    assert list(next_paragraphs([])) == []
-    empty = Document("e", "", "s")
-    assert {e.label for e in next_paragraphs([document, empty])} == {1}
-
-
-def test_the_draw_of_the_other_paragraph_reaches_all_documents(documents):
-    others = {e.b for e in next_paragraphs(documents) if e.label == 0}
-    assert sum(any(o in d.text for o in others) for d in documents) > 20
-
+TICKETS = GlueTask("tickets", "classification", "Which?", ("bïlling", "other", "c++"), ("accuracy",), "accuracy")
+PRICES = GlueTask("prices", "regression", "How much?", (), ("pearson",), "pearson", True, (0.0, 5.0))
 
 EXAMPLES = st.lists(st.integers(0, 10**6), unique=True, max_size=99).map(
     lambda numbers: [Example(f"d#{n}", f"a{n}", None, n % 3) for n in numbers]
@@ -87,22 +23,24 @@ EXAMPLES = st.lists(st.integers(0, 10**6), unique=True, max_size=99).map(
     old=EXAMPLES,
     new=EXAMPLES,
     most=st.integers(0, 50),
-    seed=st.integers(0, 99),
     order=st.randoms(use_true_random=False),
 )
-def test_additions_only_push_out_and_the_order_of_delivery_is_nothing(old, new, most, seed, order):
-    before = sample(old, most, seed)
+def test_additions_only_push_out_and_the_order_of_delivery_is_nothing(old, new, most, order):
+    before = sample(old, most)
     known = {e.id for e in old}
     everything = old + [e for e in new if e.id not in known]
-    after = sample(everything, most, seed)
+    after = sample(everything, most)
     assert len(after) == min(most, len(everything))
     assert [e for e in after if e.id in known] == before[: sum(e.id in known for e in after)]
-    assert sample(order.sample(everything, len(everything)), most, seed) == after
+    assert sample(order.sample(everything, len(everything)), most) == after
 
 
-def test_another_seed_draws_another_sample():
+def test_a_sample_is_of_all_examples_and_none_stands_for_all():
     examples = [Example(str(i), "a", None, 0) for i in range(99)]
-    assert sample(examples, 13, 1) != sample(examples, 13, 2)
+    chosen = [int(e.id) for e in sample(examples, 33)]
+    assert min(chosen) < 20
+    assert max(chosen) > 80
+    assert {e.id for e in sample(examples, None)} == {e.id for e in examples}
 
 
 def test_the_digest_of_an_example_is_that_of_its_texts():
@@ -111,7 +49,101 @@ def test_the_digest_of_an_example_is_that_of_its_texts():
     assert len(pairs) == 4
 
 
-def test_an_unknown_task_is_refused_with_the_known_ones():
-    assert task_of("sotu-era") is TASKS["sotu-era"]
-    with pytest.raises(BadInput, match=r"^finetune\.tasks: found 'cola'; expected .*sotu-era, sotu-next"):
-        task_of("cola")
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def examples_with(labels):
+    return st.lists(st.builds(Example, TEXTS, TEXTS, st.none() | TEXTS, labels, st.sampled_from(["", "matched"])))
+
+
+@given(
+    data=st.one_of(
+        st.tuples(st.just(TICKETS), examples_with(st.integers(0, 2))),
+        st.tuples(st.just(PRICES), examples_with(st.floats(allow_nan=False, allow_infinity=False))),
+    )
+)
+def test_what_is_written_is_read_again_whatever_the_text_holds(tmp_path_factory, data):
+    task, examples = data
+    path = tmp_path_factory.mktemp("written") / "train.jsonl"
+    write_examples(path, examples, task)
+    assert read_examples(path, task) == examples
+    assert path.read_bytes().count(b"\n") == len(examples)
+    assert b"\r" not in path.read_bytes()
+
+
+def test_the_bytes_are_stated(tmp_path):
+    examples = [
+        Example("x", "a\u2028b", None, 0),
+        Example("y", 'd"é', "", 2, "matched"),
+    ]
+    write_examples(tmp_path / "x", examples, TICKETS)
+    assert (tmp_path / "x").read_text(encoding="utf-8").split("\n") == [
+        '{"id": "x", "a": "a\u2028b", "label": "bïlling"}',
+        '{"id": "y", "a": "d\\"é", "b": "", "label": "c++", "subset": "matched"}',
+        "",
+    ]
+    write_examples(tmp_path / "y", [Example("z", "a", None, 0.1 + 0.2), Example("w", "a", None, 3)], PRICES)
+    assert (tmp_path / "y").read_text() == (
+        '{"id": "z", "a": "a", "label": 0.30000000000000004}\n{"id": "w", "a": "a", "label": 3.0}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id": "x", "a": "a", "label": "biling"}',
+        b'{"id": "x", "label": "other"}',
+        b'{"id": "x", "a": 3, "label": "other"}',
+        b'{"id": "x", "a": "a", "label": "other"',
+        b'{"id": "x", "a": "\xff", "label": "other"}',
+        b'["x"]',
+        b"",
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path, line):
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b'{"id": "w", "a": "a", "label": "other"}\n' + line + b"\n")
+    with pytest.raises(BadInput, match=r"train\.jsonl:2: .*expected an example of tickets"):
+        read_examples(path, TICKETS)
+
+
+def test_a_number_that_is_none_is_neither_written_nor_read(tmp_path):
+    path = tmp_path / "train.jsonl"
+    with pytest.raises(ValueError):
+        write_examples(path, [Example("x", "a", None, float("nan"))], PRICES)
+    path.write_text('{"id": "x", "a": "a", "label": NaN}\n')
+    with pytest.raises(BadInput, match=r"train\.jsonl:1: "):
+        read_examples(path, PRICES)
+
+
+@pytest.mark.parametrize("task", [TICKETS, PRICES])
+def test_a_task_is_read_as_it_was_written(tmp_path, task):
+    write_task(tmp_path, task)
+    assert read_task(tmp_path) == task
+
+
+def test_what_is_missing_is_said(tmp_path):
+    with pytest.raises(BadInput, match=r"task\.json: missing; run the stage"):
+        read_task(tmp_path)
+    with pytest.raises(BadInput, match=r"test\.jsonl: missing; run the stage"):
+        read_examples(file_of(tmp_path, "test"), TICKETS)
+    (tmp_path / "task.json").write_text(json.dumps({"name": "x"}))
+    with pytest.raises(BadInput, match=r"task\.json.kind: missing"):
+        read_task(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"labels": ("other",)}, "labels: found .*at least two"),
+        ({"labels": ("other", " x")}, "labels: found ' x'"),
+        ({"labels": ("other", "other")}, "labels: 'other' stands twice"),
+        ({"score": "f1:bill"}, "score: found 'f1:bill'; expected names among accuracy, macro_f1, matthews, f1:b"),
+        ({"score": "accuracy+"}, "score: found ''"),
+        ({"metrics": ("pearson",)}, "metrics: found 'pearson'"),
+        ({"kind": "regression"}, "labels: found .*expected none"),
+    ],
+)
+def test_a_task_that_contradicts_itself_is_refused_by_its_field(changes, error):
+    with pytest.raises(ValueError, match=f"^{error}"):
+        GlueTask(**(vars(TICKETS) | changes))

@@ -1,0 +1,80 @@
+"""Datasets of the Hugging Face hub, streamed: nothing but what is read comes over the network.
+
+A manifest (JSON) pins a commit of the dataset: a branch or a tag can be moved, and what is read with it. Used by the
+source ``hub`` of the corpus and by the examples of GLUE.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from plm_core.config import BadInput, from_dict
+
+Pin = TypeVar("Pin", bound="HubPin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubPin:
+    """The pin of a dataset on the hub."""
+
+    dataset: str
+    """Its name there, ``owner/name``; or the folder of a clone."""
+    revision: str
+    """The commit, 40 hexadecimal digits; the dataset's page shows it under "Files and versions"."""
+    license: str
+    """The licence of the text."""
+    homepage: str
+    """Where the dataset is described."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[0-9a-f]{40}", self.revision):
+            raise ValueError(f"revision: found {self.revision!r}; expected a commit, 40 hexadecimal digits")
+
+
+def read_pin(cls: type[Pin], path: Path) -> Pin:
+    """The manifest in a file; BadInput when it is none."""
+    try:
+        return from_dict(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}; expected the manifest of a dataset on the hub (JSON)") from error
+
+
+def hub_rows(
+    pin: HubPin, config: str | None, split: str, manifest: Path, named: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one split of one configuration (subset) of the dataset, in its order.
+
+    With ``named``, the ids of classes become the names of the classes, None for an id of no class such as -1, and
+    numbers of 32 bits the shortest decimals that mean them: what people wrote before the dataset was made.
+
+    Raises:
+        BadInput: the hub has no such dataset, commit, configuration or split.
+        OSError: the hub cannot be reached.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        stream = datasets.load_dataset(pin.dataset, config, split=split, revision=pin.revision, streaming=True)
+        features = stream.features or {} if named else {}
+        for row in stream:
+            for name, feature in features.items():
+                row[name] = _readable(row[name], feature)
+            yield row
+    # No such dataset, commit or file; no such configuration or split. A hub that cannot be reached is tried again.
+    except (FileNotFoundError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"{manifest}: {pin.dataset} at {pin.revision}: {reason}") from error
+
+
+def _readable(value: Any, feature: Any) -> Any:
+    if type(value) is int and hasattr(feature, "names"):
+        return feature.names[value] if 0 <= value < len(feature.names) else None
+    if type(value) is float and getattr(feature, "dtype", None) == "float32":
+        import numpy as np
+
+        return float(str(np.float32(value)))
+    return value

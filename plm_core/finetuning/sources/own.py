@@ -1,0 +1,37 @@
+"""A team's own task: a folder with ``train``, ``test`` and perhaps ``valid`` as .tsv, .csv or .jsonl."""
+
+from pathlib import Path
+
+from plm_core.config import BadInput
+from plm_core.finetuning.examples import Example
+from plm_core.finetuning.sources.rows import Reader, file_rows
+from plm_core.finetuning.table import Columns
+from plm_core.finetuning.task import GlueTask
+
+FORMATS = (".tsv", ".csv", ".jsonl")
+
+
+def read(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Example]]:
+    """The examples of each split; of ``valid`` only where there is such a file.
+
+    Raises:
+        BadInput: a file is missing or holds no example, or a row of it is none.
+    """
+    reader = Reader(task, columns, {label: i for i, label in enumerate(task.labels)})
+    splits = {}
+    for split in ("train", "valid", "test"):
+        if file := _file(folder, split):
+            splits[split] = list(reader.read(file_rows(file), split))
+            if not splits[split]:
+                raise BadInput(f"{file}: no example in it; expected at least one")
+    return splits
+
+
+def _file(folder: Path, split: str) -> Path | None:
+    found = [path for suffix in FORMATS if (path := folder / f"{split}{suffix}").is_file()]
+    if len(found) > 1:
+        raise BadInput(f"{found[0]}: {found[1].name} lies beside it; expected one file of this split")
+    if not found and split != "valid":
+        names = ", ".join(f"{split}{suffix}" for suffix in FORMATS)
+        raise BadInput(f"{folder}: has no file {split}; expected one of {names}")
+    return found[0] if found else None

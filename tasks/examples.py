@@ -1,0 +1,58 @@
+"""Stage examples: the examples of one GLUE-like task, split and checked. `python -m tasks.examples <task>`.
+
+It reads the section ``examples.<task>`` and writes a folder: a file of JSON lines a split, and ``task.json``, what the
+task is. Fine-tuning and the report read nothing else of it.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from plm_core.files import atomic_folder
+from plm_core.finetuning.examples import file_of, write_examples
+from plm_core.finetuning.sources import ExamplesConfig, Read, read_source
+from plm_core.finetuning.splits import counts, shared
+from plm_core.finetuning.task import write_task
+from tasks.seam import params, paths
+from tasks.seam.stage import main, stage
+
+
+def examples(name: str) -> None:
+    """Read the section, write its examples and what they count."""
+    section = f"examples.{name}"
+    params.section_names("examples")
+    config = params.section(section, ExamplesConfig)
+    folder = paths.EXAMPLES / name
+    with stage(f"examples-{name}", [section], [Path(config.input)], paths.METRICS / f"examples-{name}.json") as run:
+        found = read_source(name, config)
+        with atomic_folder(folder) as new:
+            write_task(new, found.task)
+            for split, some in found.splits.items():
+                write_examples(file_of(new, split), some, found.task)
+        for split, some in found.splits.items():
+            run.metrics |= {_metric(key): value for key, value in counts(found.task, split, some).items()}
+        overlap = shared(found.task, found.splits)
+        run.metrics |= overlap | found.counts
+        run.outputs.append(folder)
+        _say(name, found, overlap)
+
+
+def _say(name: str, found: Read, overlap: dict[str, int]) -> None:
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+    sizes = ", ".join(f"{len(some):,} {split}" for split, some in found.splits.items())
+    both = ", ".join(f"{n:,} of {key.replace('_', ' ')}" for key, n in overlap.items())
+    print(f"{name}: {sizes} examples; the same texts: {both}")
+
+
+def _metric(name: str) -> str:
+    """A name that MLflow takes: a character in the name of a class that it does not becomes its number, + is _2b."""
+    return re.sub(r"[^\w\-. :/]", lambda found: f"_{ord(found.group()):x}", name)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Make the examples of one GLUE-like task.")
+    parser.add_argument("task", help="a section below `examples` in params.yaml")
+    arguments = parser.parse_args()
+    main(lambda: examples(arguments.task))

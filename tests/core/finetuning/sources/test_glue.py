@@ -1,0 +1,308 @@
+"""GLUE's nine tasks, from the official files and from the hub: the same examples, every quirk, every error."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from plm_core.config import BadInput
+from plm_core.finetuning.examples import Example, write_examples
+from plm_core.finetuning.sources import ExamplesConfig, read_source
+from plm_core.finetuning.table import TASKS
+
+NAMES = [name for name, row in TASKS.items() if row.published]
+HEADERS = {
+    "cola": ["source", "label", "mark", "sentence"],
+    "sst2": ["sentence", "label"],
+    "mrpc": ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"],
+    "qqp": ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
+    "stsb": [
+        *("index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score"),
+    ],
+    "mnli": [
+        *("index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse"),
+        *("sentence1_parse", "sentence2_parse", "sentence1", "sentence2", "label1", "gold_label"),
+    ],
+    "qnli": ["index", "question", "sentence", "label"],
+    "rte": ["index", "sentence1", "sentence2", "label"],
+    "wnli": ["index", "sentence1", "sentence2", "label"],
+}
+"""As the files of the official download begin; CoLA's do not say it."""
+HUB = {"cola": ("sentence", None), "sst2": ("sentence", None), "qqp": ("question1", "question2")} | {
+    "mnli": ("premise", "hypothesis"),
+    "qnli": ("question", "sentence"),
+}
+"""The columns of texts on the hub where they are not sentence1 and sentence2."""
+TEXTS = [
+    'a "quoted word',
+    "it 's a journey . ",
+    "None",
+    "nan",
+    " NA",
+    "\u2028a\u2028b\x85",
+    "'\"",
+    "naïve",
+    "a  b",
+    '""',
+]
+PARTS = {"train": 37, "dev": 13, "dev_matched": 7, "dev_mismatched": 5}
+
+
+def parts_of(name):
+    return [part.file for part in TASKS[name].published.parts]
+
+
+def rows_of(name, part):
+    """The columns of a task's rows as its files have them, with the class id or number under ``written``."""
+    row = TASKS[name]
+    columns = row.published.columns
+    for i in range(PARTS[part]):
+        label = i % len(row.task.labels) if row.task.labels else (i * 7 % 51) / 10
+        if not row.task.labels:
+            written = f"{label:.3f}"
+        else:
+            written = row.task.labels[label] if name in ("mnli", "qnli", "rte") else str(label)
+        fields = dict.fromkeys(HEADERS[name], "x") | {columns.a: TEXTS[i % 10] + part, columns.label: written}
+        if columns.b:
+            fields[columns.b] = TEXTS[i % 7] + " second"
+        yield fields, label
+
+
+def write_official(folder, name):
+    folder.mkdir(exist_ok=True)
+    for part in parts_of(name):
+        lines = [HEADERS[name]] if name != "cola" else []
+        lines += [list(fields.values()) for fields, _ in rows_of(name, part)]
+        text = "\n".join("\t".join(line) for line in lines)
+        # The last line of CoLA's dev.tsv has no end.
+        (folder / f"{part}.tsv").write_text(text + ("" if name == "cola" else "\n"), encoding="utf-8", newline="")
+    return folder
+
+
+def write_hub(folder, name, official):
+    """A clone of the hub's dataset with what an independent reader finds in official files; returns its manifest."""
+    import datasets
+
+    published, labels = TASKS[name].published, TASKS[name].task.labels
+    a, b = HUB.get(name, ("sentence1", "sentence2"))
+    label = datasets.ClassLabel(names=list(labels)) if labels else datasets.Value("float32")
+    text = datasets.Value("string")
+    features = {a: text} | ({b: text} if b else {}) | {"label": label, "idx": datasets.Value("int32")}
+    files = []
+    for part in published.parts:
+        with (official / f"{part.file}.tsv").open(encoding="utf-8", newline="\n") as file:
+            lines = (line.removesuffix("\n").split("\t") for line in file)
+            header = HEADERS[name] if name == "cola" else next(lines)
+            rows = [dict(zip(header, line, strict=True)) for line in lines]
+        columns = published.columns
+        values = [row[columns.label] for row in rows]
+        found = {a: [row[columns.a] for row in rows]} | ({b: [row[columns.b] for row in rows]} if b else {})
+        if labels:
+            found["label"] = [labels.index(value) if value in labels else int(value) for value in values]
+        else:
+            found["label"] = [float(value) for value in values]
+        found["idx"] = list(range(len(rows)))
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        data = datasets.Dataset.from_dict(found, features=datasets.Features(features))
+        data.to_parquet(folder / name / f"{part.hub}-00000-of-00001.parquet")
+        files.append(f"  - {{split: {part.hub}, path: '{name}/{part.hub}-*'}}\n")
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{''.join(files)}---\n")
+    return write_manifest(folder.with_suffix(".json"), dataset=str(folder))
+
+
+def write_manifest(path, **changes):
+    pin = {"dataset": "nyu-mll/glue", "revision": "0" * 40, "license": "other", "homepage": "here"}
+    path.write_text(json.dumps(pin | changes))
+    return path
+
+
+def read(name, source):
+    return read_source(name, ExamplesConfig(str(source)))
+
+
+def written(found, folder):
+    folder.mkdir()
+    for split, examples in found.splits.items():
+        write_examples(folder / split, examples, found.task)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_and_the_hub_give_the_same_bytes(tmp_path, name):
+    official = write_official(tmp_path / "official", name)
+    files, hub = read(name, official), read(name, write_hub(tmp_path / "hub", name, official))
+    assert written(files, tmp_path / "a") == written(hub, tmp_path / "b")
+    assert (files.counts, files.warnings) == (hub.counts, hub.warnings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_is_an_example_with_its_texts_and_label(tmp_path, name):
+    found = read(name, write_official(tmp_path / "official", name))
+    columns = TASKS[name].published.columns
+    expected = {}
+    for part in parts_of(name):
+        for i, (fields, label) in enumerate(rows_of(name, part), start=1):
+            b = fields[columns.b].strip() if columns.b else None
+            expected[f"{part}-{i}"] = Example(
+                f"{part}-{i}",
+                fields[columns.a].strip(),
+                b,
+                label,
+                part.removeprefix("dev").removeprefix("_").removeprefix("train"),
+            )
+    splits = found.splits
+    assert {e.id: e for examples in splits.values() for e in examples} == expected
+    assert all(e.id.startswith("dev") for e in splits["test"])
+    assert all(e.id.startswith("train-") for e in splits["train"] + splits["valid"])
+    assert len(splits["test"]) == sum(PARTS[part] for part in parts_of(name) if part != "train")
+    assert {e.subset for e in splits["test"]} == ({"matched", "mismatched"} if name == "mnli" else {""})
+
+
+def test_the_table_has_the_nine_tasks_with_the_scores_of_the_benchmark():
+    assert {name: TASKS[name].task.score for name in NAMES} == {
+        "cola": "matthews",
+        "sst2": "accuracy",
+        "mrpc": "accuracy+f1:equivalent",
+        "qqp": "accuracy+f1:duplicate",
+        "stsb": "pearson+spearman",
+        "mnli": "accuracy",
+        "qnli": "accuracy",
+        "rte": "accuracy",
+        "wnli": "accuracy",
+    }
+    assert {name for name in NAMES if TASKS[name].task.symmetric} == {"mrpc", "qqp", "stsb"}
+
+
+def test_other_numbers_of_rows_than_the_published_are_named(tmp_path):
+    found = read("rte", write_official(tmp_path / "official", "rte"))
+    assert found.warnings == [
+        "rte: train has 37 rows, published are 2,490; scores are not comparable with the literature",
+        "rte: dev has 13 rows, published are 277; scores are not comparable with the literature",
+    ]
+    counts = {"train_rows": 37, "train_rows_published": 2490, "dev_rows": 13, "dev_rows_published": 277}
+    assert found.counts == counts
+
+
+def test_broken_rows_of_qqp_are_dropped_and_counted_and_both_sources_agree(tmp_path):
+    official = write_official(tmp_path / "official", "qqp")
+    whole = read("qqp", official)
+    lines = (official / "train.tsv").read_text(encoding="utf-8").split("\n")
+    lines[5:5] = ["7\t1\t2\tHow is", 'it?\tWhat "is?\t0', "8\t1\t2\t \tIs that so?\t0"]
+    (official / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
+    found = read("qqp", official)
+    assert found.splits == whole.splits
+    assert found.counts == whole.counts | {
+        "train_rows": 38,
+        "train_dropped_wrong_fields": 2,
+        "train_dropped_empty_text": 1,
+    }
+    assert "qqp: train: rows dropped, as official readers do: 1 for empty_text, 2 for wrong_fields" in found.warnings
+    # The dataset on the hub was made without the ragged rows, but with empty texts.
+    lines[5:7] = []
+    (official / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
+    hub = read("qqp", write_hub(tmp_path / "hub", "qqp", official))
+    assert written(hub, tmp_path / "a") == written(found, tmp_path / "b")
+    assert hub.counts["train_rows"] == 38
+
+
+def test_a_score_of_the_hub_is_the_decimal_that_people_gave(tmp_path):
+    official = write_official(tmp_path / "official", "stsb")
+    found = read("stsb", write_hub(tmp_path / "hub", "stsb", official))
+    assert {e.label for e in found.splits["test"]} == {(i * 7 % 51) / 10 for i in range(13)}
+
+
+def edit(path, number, line):
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[number - 1] = line
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "line", "error"),
+    [
+        ("sst2", 3, "fine\tpositive", r"train\.tsv:3: the label 'positive' .*one of 0 \(negative\), 1 \(positive\)"),
+        ("sst2", 3, "fine", r"train\.tsv:3: 1 fields; expected the 2 of the header"),
+        ("sst2", 3, " \t1", r"train\.tsv:3: nothing in the column 'sentence'; expected a text"),
+        ("sst2", 1, "sentense\tlabel", r"train\.tsv:2: no column 'sentence'; found .*did you mean 'sentense'\?"),
+        ("sst2", 1, "a\ta", r"train\.tsv:1: the name 'a' stands twice"),
+        ("cola", 1, "gj04\t2\t\tHe.", r"train\.tsv:1: the label '2' .*0 \(unacceptable\), 1 \(acceptable\)"),
+        ("rte", 4, "1\ta\tb\tentailmnt", r"train\.tsv:4: .*'entailmnt'.*did you mean 'entailment'\?"),
+        ("rte", 4, "1\ta\tb\t-1", r"train\.tsv:4: the label '-1'"),
+        ("stsb", 2, "\t".join("0123456ab") + "\t5.001", r"train\.tsv:2: '5\.001' .*a number from 0 to 5"),
+        ("stsb", 2, "\t".join("0123456ab") + "\tnan", r"train\.tsv:2: 'nan' .*a number from 0 to 5"),
+        ("qqp", 2, "1\t2\t3\ta\tb\t7", r"train\.tsv:2: the label '7'"),
+    ],
+)
+def test_a_wrong_row_is_named_with_its_line(tmp_path, name, number, line, error):
+    official = write_official(tmp_path / "official", name)
+    edit(official / "train.tsv", number, line)
+    with pytest.raises(BadInput, match=error):
+        read(name, official)
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    official = write_official(tmp_path / "official", "mnli")
+    (official / "dev_mismatched.tsv").unlink()
+    with pytest.raises(BadInput, match=r"dev_mismatched\.tsv: missing; expected the official layout, .* folder MNLI$"):
+        read("mnli", official)
+    for part in ("train", "dev"):
+        (official / f"{part}.tsv").write_text("sentence\tlabel\n")
+    with pytest.raises(BadInput, match=r"official: gives no example for train"):
+        read("sst2", official)
+    (official / "train.tsv").write_text("sentence\tlabel\n" + "a\t1\n" * 9)
+    (official / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
+    with pytest.raises(BadInput, match=r"official: no example of the class 'negative' to train on"):
+        read("sst2", official)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"revision": "main"}, r"glue\.json\.revision: found 'main'; expected a commit"),
+        ({"split": "train"}, r"glue\.json\.split: unknown parameter"),
+        ({"dataset": "nowhere/at-all"}, r"glue\.json: nowhere/at-all at 000.*"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_named(tmp_path, changes, error):
+    with pytest.raises((BadInput, OSError), match=error if "dataset" not in changes else "nowhere"):
+        read("rte", write_manifest(tmp_path / "glue.json", **changes))
+
+
+def test_a_clone_without_the_task_or_without_labels_is_named(tmp_path):
+    official = write_official(tmp_path / "official", "rte")
+    manifest = write_hub(tmp_path / "hub", "rte", official)
+    with pytest.raises(BadInput, match=r"hub\.json: .*'wnli' not found"):
+        read("wnli", manifest)
+    import datasets
+
+    features = {"sentence1": datasets.Value("string"), "sentence2": datasets.Value("string")}
+    features |= {"label": datasets.ClassLabel(names=["entailment", "not_entailment"])}
+    data = {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [1, -1]}
+    unlabelled = datasets.Dataset.from_dict(data, features=datasets.Features(features))
+    unlabelled.to_parquet(tmp_path / "hub/rte/train-00000-of-00001.parquet")
+    with pytest.raises(
+        BadInput, match=r"hub\.json: .* rte train:2: the label None .*one of entailment, not_entailment"
+    ):
+        read("rte", manifest)
+
+
+def test_the_real_files_give_the_published_numbers_and_what_an_independent_reader_finds(project, tmp_path):
+    folder = project.parent / "shared/data/glue"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there: four tasks of GLUE in the official layout")
+    leaks = {"cola": 16, "sst2": 0, "mrpc": 0, "rte": 0}
+    for name in leaks:
+        official = folder / TASKS[name].published.folder
+        found = read(name, official)
+        assert found.warnings == []
+        with Path(official / "dev.tsv").open(encoding="utf-8", newline="") as file:
+            lines = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        texts = [{field.strip() for field in line} for line in lines[name != "cola" :]]
+        assert [{e.a, e.b} - {None} - line for e, line in zip(found.splits["test"], texts, strict=True)] == [
+            set()
+        ] * len(texts)
+        known = {(e.a, e.b) for split in ("train", "valid") for e in found.splits[split]}
+        assert sum((e.a, e.b) in known for e in found.splits["test"]) == leaks[name]
+        hub = read(name, write_hub(tmp_path / name, name, official))
+        assert written(hub, tmp_path / f"{name}-a") == written(found, tmp_path / f"{name}-b")

@@ -1,0 +1,228 @@
+"""A team's own task: what its files say is what its examples say, and whatever is wrong is one line with its place."""
+
+import csv
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.config import BadInput, from_dict
+from plm_core.finetuning.examples import Example
+from plm_core.finetuning.sources import ExamplesConfig, read_source
+
+TICKETS = {
+    "kind": "classification",
+    "a": "text",
+    "label": "category",
+    "labels": ["billing", "other"],
+    "score": "accuracy",
+}
+ROWS = [("pay me", "billing"), ("hello", "other"), ('a "b', "billing"), ("Ünï", "other")]
+
+
+def read(folder, name="tickets", **changes):
+    given_section = {k: v for k, v in ({"input": str(folder)} | TICKETS | changes).items() if v is not ...}
+    return read_source(name, from_dict(ExamplesConfig, given_section, f"examples.{name}"))
+
+
+def write(path, rows, columns=("text", "category")):
+    """The rows in the format that the name of the file says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".jsonl":
+            file.writelines(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+        elif path.suffix == ".csv":
+            csv.writer(file).writerows([columns, *rows])
+        else:
+            file.writelines("\t".join(map(str, row)) + "\n" for row in [columns, *rows])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "tickets/train.tsv", ROWS * 9)
+    write(tmp_path / "tickets/test.csv", ROWS)
+    return tmp_path / "tickets"
+
+
+def test_six_lines_describe_a_task(folder):
+    found = read(folder)
+    assert found.splits["test"] == [
+        Example("test-1", "pay me", None, 0),
+        Example("test-2", "hello", None, 1),
+        Example("test-3", 'a "b', None, 0),
+        Example("test-4", "Ünï", None, 1),
+    ]
+    assert len(found.splits["train"]) + len(found.splits["valid"]) == 36
+    assert found.splits["valid"]
+    task = found.task
+    assert (task.name, task.labels, task.score) == ("tickets", ("billing", "other"), "accuracy")
+    assert task.metrics == ("accuracy", "macro_f1", "matthews")
+    assert task.question == "category: billing, other?"
+
+
+def test_a_validation_file_of_their_own_is_taken_whole(folder):
+    write(folder / "valid.jsonl", ROWS[:3])
+    found = read(folder)
+    assert [e.id for e in found.splits["valid"]] == ["valid-1", "valid-2", "valid-3"]
+    assert len(found.splits["train"]) == 36
+
+
+def test_a_regression_of_pairs_with_ids_needs_no_labels(tmp_path):
+    columns = ("key", "x", "y", "price")
+    write(tmp_path / "train.jsonl", [(7, "a", "b", 1), (8, "a ", "c", -2.5), ("n", "d", "e", "1e-3")], columns)
+    write(tmp_path / "test.tsv", [("t1", "a", "b", ".5")], columns)
+    described = {"kind": "regression", "a": "x", "b": "y", "label": "price", "labels": ..., "id": "key"}
+    found = read(tmp_path, **described, score="pearson+spearman", metrics=["pearson"], symmetric=True)
+    assert found.splits["test"] == [Example("t1", "a", "b", 0.5)]
+    assert sorted((e.id, e.a, e.b, e.label) for e in found.splits["train"] + found.splits["valid"]) == [
+        ("7", "a", "b", 1.0),
+        ("8", "a", "c", -2.5),
+        ("n", "d", "e", 0.001),
+    ]
+    assert (found.task.metrics, found.task.symmetric) == (("pearson", "spearman"), True)
+
+
+def test_classes_may_be_numbers_in_json(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path / f"{split}.jsonl", [("a", 0), ("b", 1), ("c", 0), ("d", 1)] * 5)
+    assert [e.label for e in read(tmp_path, labels=["1", "0"]).splits["test"][:2]] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"kind": ...}, r"^examples\.tickets: no task of the table .*kind is missing"),
+        ({"score": ...}, r"^examples\.tickets: .*score is missing"),
+        ({"kind": "clasification"}, r"^examples\.tickets\.kind: .*one of classification, regression"),
+        ({"labels": ["billing"]}, r"^examples\.tickets\.labels: .*at least two"),
+        ({"labels": [True, False]}, r"^examples\.tickets\.labels\[0\]: found True; expected text"),
+        ({"score": "f1:bills"}, r"^examples\.tickets\.score: found 'f1:bills'.*f1:billing"),
+        ({"score": "pearson"}, r"^examples\.tickets\.score: found 'pearson'"),
+        ({"kind": "regression"}, r"^examples\.tickets\.labels: .*none for a regression"),
+        ({"lable": "x"}, r"^examples\.tickets\.lable: unknown parameter; did you mean 'label'"),
+        ({"a": "txt"}, r"train\.tsv:2: no column 'txt'; found text, category; did you mean 'text'\?"),
+        ({"labels": ["billing", "else"]}, r"train\.tsv:3: the label 'other' .*one of billing, else"),
+        ({"labels": ["billing", "other", "spam"]}, r"tickets: no example of the class 'spam' to train on"),
+        ({"id": "text"}, r"train\.tsv:6: the id 'pay me' stands before, at .*train\.tsv:2; expected unique ids"),
+        ({"input": "nowhere"}, r"^nowhere: no folder; .*\(examples\.tickets\.input\)"),
+    ],
+)
+def test_a_wrong_description_is_refused(folder, changes, error):
+    with pytest.raises(BadInput, match=error):
+        read(folder, **changes)
+
+
+def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_input_alone(folder):
+    with pytest.raises(BadInput, match=r"^examples\.sst: unknown task; did you mean 'sst2'\?"):
+        read_source("sst", ExamplesConfig(str(folder)))
+    with pytest.raises(BadInput, match=r"^examples\.tickets: no task of the table \(cola, sst2, "):
+        read_source("tickets", ExamplesConfig(str(folder)))
+    with pytest.raises(BadInput, match=r"^examples\.cola: is a task of the table; expected `input` alone"):
+        read(folder, "cola")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "error"),
+    [
+        ("test.tsv", "text\tcategory\nx\n", r"test\.csv: test\.csv lies|test\.tsv: test\.csv lies beside it"),
+        ("train.tsv", "text\tcategory\na\tbilling\n\tother\n", r"train\.tsv:3: nothing in the column 'text'"),
+        ("train.tsv", "text\tcategory\na\tbilling\tx\n", r"train\.tsv:2: 3 fields; expected the 2 of the header"),
+        ("train.tsv", "text\tcategory\n", r"train\.tsv: no example in it"),
+        ("train.tsv", "", r"train\.tsv: no example in it"),
+        ("train.tsv", "text\tcategory\na\tbiling\n", r"train\.tsv:2: .*did you mean 'billing'\?"),
+        ("test.csv", 'text,category\n"a\nb",billing\n"a,other\n', r"test\.csv:4: .*expected quoting as in RFC 4180"),
+        ("valid.jsonl", '{"text": "a", "category": "other"}\n{"text": 7', r"valid\.jsonl:2: .*a JSON object a line"),
+        ("valid.jsonl", '{"text": 7, "category": "other"}', r"valid\.jsonl:1: found int in the column 'text'"),
+        ("valid.jsonl", '{"text": "a\\u0000", "category": "other"}', r"valid\.jsonl:1: a NUL"),
+        ("valid.jsonl", '{"text": "a", "category": true}', r"valid\.jsonl:1: the label True"),
+        ("valid.jsonl", '{"text": "a", "category": null}', r"valid\.jsonl:1: the label None"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(folder, file, content, error):
+    (folder / file).write_text(content)
+    with pytest.raises(BadInput, match=error) as refused:
+        read(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_line(folder):
+    (folder / "train.tsv").write_bytes(b"text\tcategory\na\tother\n\xff\tother\n")
+    with pytest.raises(BadInput, match=r"train\.tsv:3: byte 0xff in field 1; expected UTF-8 text"):
+        read(folder)
+
+
+def test_a_missing_file_is_refused(folder):
+    (folder / "test.csv").unlink()
+    with pytest.raises(BadInput, match=r"tickets: has no file test; expected one of test\.tsv, test\.csv, test\.jsonl"):
+        read(folder)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\n\r"), max_size=12)
+LABEL = st.sampled_from(["billing", "other"])
+
+
+def good(rows):
+    """The rows that are examples, with both classes among them."""
+    return [("x", "billing"), ("y", "other"), *((text, label) for text, label in rows if text.strip())]
+
+
+@given(rows=st.lists(st.tuples(TEXT, LABEL), max_size=20), suffix=st.sampled_from([".csv", ".jsonl"]))
+def test_any_text_comes_through_quoted_formats(tmp_path_factory, rows, suffix):
+    folder = tmp_path_factory.mktemp("own")
+    for split in ("train", "valid", "test"):
+        write(folder / f"{split}{suffix}", good(rows))
+    check(folder, good(rows))
+
+
+@given(rows=st.lists(st.tuples(CELL, LABEL), max_size=20))
+def test_any_text_without_a_tab_or_line_end_comes_through_a_tsv(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("own")
+    for split in ("train", "valid", "test"):
+        write(folder / f"{split}.tsv", good(rows))
+    check(folder, good(rows))
+
+
+def check(folder, rows):
+    found = read(folder).splits
+    for split in ("train", "valid", "test"):
+        assert [(e.a, TICKETS["labels"][e.label]) for e in found[split]] == [(a.strip(), label) for a, label in rows]
+
+
+@given(
+    rows=st.lists(st.tuples(CELL, LABEL), max_size=9),
+    position=st.integers(0, 11),
+    line=st.sampled_from(["a\tspam", "a", "a\tother\tb", " \tother", "\t"]),
+)
+def test_one_bad_row_anywhere_is_refused_with_its_line(tmp_path_factory, rows, position, line):
+    folder = tmp_path_factory.mktemp("own")
+    lines = [f"{text}\t{label}" for text, label in good(rows)]
+    position = min(position, len(lines))
+    lines.insert(position, line)
+    for split in ("train", "test"):
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tcategory", *lines]), encoding="utf-8", newline="")
+    with pytest.raises(BadInput, match=rf"train\.tsv:{position + 2}: ") as refused:
+        read(folder)
+    assert "\n" not in str(refused.value)
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False).map(repr)
+
+
+@given(number=NUMBERS | st.text(max_size=6) | st.sampled_from(["nan", "inf", "1_0", "1e999", "٣", "0x1", "1,5", ""]))
+def test_a_number_is_what_is_written_as_one(tmp_path_factory, number):
+    folder = tmp_path_factory.mktemp("own")
+    for split in ("train", "valid", "test"):
+        write(folder / f"{split}.jsonl", [("a", number)])
+    described = {"kind": "regression", "labels": ..., "score": "pearson"}
+    try:
+        expected = float(number)
+        plain = set(number.strip()) <= set("0123456789.eE+-") and abs(expected) < float("inf")
+    except ValueError:
+        plain = False
+    if plain:
+        assert read(folder, **described).splits["test"][0].label == expected
+    else:
+        with pytest.raises(BadInput, match=r"train\.jsonl:1: .*expected a number"):
+            read(folder, **described)

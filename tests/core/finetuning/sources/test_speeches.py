@@ -1,0 +1,78 @@
+"""Examples are functions of the documents: right labels, real neighbours."""
+
+import pytest
+
+from plm_core.config import BadInput
+from plm_core.corpus.document import Document
+from plm_core.corpus.normalize import paragraphs
+from plm_core.finetuning.examples import Example
+from plm_core.finetuning.sources.speeches import MAX_WORDS, MIN_WORDS, SPEECHES, eras, next_paragraphs
+from plm_core.finetuning.table import TASKS
+
+
+def words(count, tag):
+    return " ".join(f"{tag}{i}" for i in range(count))
+
+
+@pytest.mark.parametrize("name", SPEECHES)
+def test_a_task_gives_the_same_unique_examples_each_time(documents, name):
+    examples = list(SPEECHES[name](documents))
+    assert examples == list(SPEECHES[name](documents))
+    assert len({e.id for e in examples}) == len(examples) > 99
+    assert {e.label for e in examples} == set(range(len(TASKS[name].task.labels)))
+
+
+def test_the_tasks_without_published_files_are_those_of_the_corpus():
+    assert SPEECHES.keys() == {name for name, row in TASKS.items() if row.published is None}
+
+
+@pytest.mark.parametrize(("year", "label"), [(1790, 0), (1864, 0), (1865, 1), (1944, 1), (1945, 2), (2026, 2)])
+def test_the_era_is_that_of_the_year(year, label):
+    (example,) = eras([Document("d", words(20, "a"), "s", {"year": year})])
+    assert example == Example("d#0", words(20, "a"), None, label)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"year": "1865"}])
+def test_a_document_without_a_year_is_refused_by_name(metadata):
+    with pytest.raises(BadInput, match=r"^examples\.sotu-era: .*'year'.*'d'"):
+        list(eras([Document("d", words(20, "a"), "s", metadata)]))
+
+
+def test_paragraphs_that_are_too_short_or_too_long_are_no_examples():
+    sizes = [MIN_WORDS - 1, MIN_WORDS, MAX_WORDS, MAX_WORDS + 1]
+    text = "\n\n".join(words(size, f"p{size}x") for size in sizes)
+    assert [e.id for e in eras([Document("d", text, "s", {"year": 1900})])] == ["d#1", "d#2"]
+
+
+def test_a_pair_is_adjacent_or_of_two_documents(documents):
+    place = {text: (d.id, i) for d in documents for i, text in enumerate(paragraphs(d.text))}
+    counts = [0, 0]
+    for example in next_paragraphs(documents):
+        (document, position), (other, following) = place[example.a], place[example.b]
+        assert example.id == f"{document}#{position}"
+        if example.label == 1:
+            assert (other, following) == (document, position + 1)
+        else:
+            assert other != document
+        counts[example.label] += 1
+    total = sum(counts)
+    assert total == 37 * 6
+    assert abs(counts[0] - total / 2) < 4 * (total / 4) ** 0.5  # a fair coin
+
+
+def test_paragraphs_with_an_unfit_one_between_them_are_no_neighbours():
+    text = "\n\n".join([words(20, "a"), "short", words(20, "b"), words(20, "c")])
+    assert [e.id for e in next_paragraphs([Document("d", text, "s")])] == ["d#2"]
+
+
+def test_a_single_document_has_only_real_neighbours_and_none_gives_no_example():
+    document = Document("d", "\n\n".join(words(20, t) for t in "abcdefghij"), "s")
+    assert {e.label for e in next_paragraphs([document])} == {1}
+    assert list(next_paragraphs([])) == []
+    empty = Document("e", "", "s")
+    assert {e.label for e in next_paragraphs([document, empty])} == {1}
+
+
+def test_the_draw_of_the_other_paragraph_reaches_all_documents(documents):
+    others = {e.b for e in next_paragraphs(documents) if e.label == 0}
+    assert sum(any(o in d.text for o in others) for d in documents) > 20

@@ -1,0 +1,74 @@
+"""What is held out for validation stays held out when examples are added; texts in two splits are counted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.finetuning.examples import Example
+from plm_core.finetuning.splits import counts, hold_out, shared
+from plm_core.finetuning.table import TASKS
+
+NUMBERS = st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=99)
+
+
+def made(numbers):
+    return [Example(f"train-{n}", f"a{n}", None, n % 2) for n in numbers]
+
+
+@given(old=NUMBERS, new=NUMBERS)
+def test_the_two_sides_are_all_and_additions_move_nothing_into_validation(old, new):
+    train, valid = hold_out(made(old))
+    assert sorted(e.id for e in train + valid) == sorted(e.id for e in made(old))
+    assert valid
+    assert [e for e in made(old) if e in train] == train
+    everything = made(dict.fromkeys(old + new))
+    _, valid_after = hold_out(everything)
+    assert not {e.id for e in train} & {e.id for e in valid_after}
+    if len(valid) > 1:  # a single one may be held out only because there must be one
+        assert {e.id for e in valid} <= {e.id for e in valid_after}
+    assert {e.id for e in hold_out(everything[::-1])[1]} == {e.id for e in valid_after}
+
+
+def test_a_tenth_is_held_out_and_a_thousand_at_most():
+    some = made(range(5000))
+    assert 430 < len(hold_out(some)[1]) < 570  # within five standard deviations of a tenth
+    many = made(range(20_000))
+    assert len(hold_out(many)[1]) == 1000
+    # Beyond the thousand, additions push out and bring nothing old in.
+    assert not {e.id for e in hold_out(many)[0]} & {e.id for e in hold_out(made(range(30_000)))[1]}
+
+
+def pair(identity, a, b, label=0, subset=""):
+    return Example(identity, a, b, label, subset)
+
+
+def test_texts_that_stand_in_two_splits_are_counted_whatever_their_labels():
+    splits = {
+        "train": [pair("1", "x", "y"), pair("2", "p", "q")],
+        "valid": [pair("3", "p", "q", 1), pair("4", "y", "x")],
+        "test": [pair("5", "y", "x"), pair("6", "x", "y"), pair("7", "xy", "")],
+    }
+    assert shared(TASKS["rte"].task, splits) == {
+        "test_also_in_train": 1,
+        "test_also_in_valid": 1,
+        "valid_also_in_train": 1,
+    }
+    assert shared(TASKS["mrpc"].task, splits) == {
+        "test_also_in_train": 2,
+        "test_also_in_valid": 2,
+        "valid_also_in_train": 2,
+    }
+
+
+def test_examples_are_counted_by_split_subset_and_class():
+    some = [pair(str(i), "x", "y", i % 3, "matched" if i < 5 else "mismatched") for i in range(13)]
+    assert counts(TASKS["mnli"].task, "test", some) == {
+        "test_examples": 13,
+        "test_matched_examples": 5,
+        "test_mismatched_examples": 8,
+        "test_label_entailment": 5,
+        "test_label_neutral": 4,
+        "test_label_contradiction": 4,
+    }
+    scored = [pair("1", "x", "y", 1.0), pair("2", "x", "y", 4.5)]
+    assert counts(TASKS["stsb"].task, "train", scored) == {"train_examples": 2, "train_mean_label": 2.75}
+    assert counts(TASKS["stsb"].task, "train", []) == {"train_examples": 0}

@@ -1,0 +1,94 @@
+"""The stage examples as a process: its files and metrics, the same bytes again, one line for what cannot be used."""
+
+import json
+
+import pytest
+from projects import Project, source
+
+from plm_core.files import verify_checksums
+from plm_core.finetuning.examples import file_of, read_examples
+from plm_core.finetuning.task import read_task
+
+TICKETS = {
+    "input": "tickets",
+    "kind": "classification",
+    "a": "text",
+    "label": "kind",
+    "labels": ["c++", "other"],
+    "score": "accuracy+f1:other",
+    "question": "What is it about?",
+}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with a task of its own, five of whose test texts stand in its training set."""
+    project = Project(source(tmp_path / "project"))
+    (project.root / "tickets").mkdir()
+    for split, numbers in (("train", range(60)), ("test", range(55, 68))):
+        lines = [f'say "no {n}\t{"c++" if n % 3 else "other"}' for n in numbers]
+        (project.root / f"tickets/{split}.tsv").write_text("\n".join(["text\tkind", *lines]))
+    project.change(examples={"tickets": TICKETS})
+    return project
+
+
+def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project):
+    out, err = project.run("tasks.examples", "tickets")
+    assert err == ""
+    before = project.files()
+    folder = project.root / "artifacts/examples/tickets"
+    assert {path.name for path in folder.iterdir()} == {
+        *("task.json", "train.jsonl", "valid.jsonl", "test.jsonl", "SHA256SUMS")
+    }
+    verify_checksums(folder)
+    task = read_task(folder)
+    assert (task.question, task.score) == ("What is it about?", "accuracy+f1:other")
+    splits = {split: read_examples(file_of(folder, split), task) for split in ("train", "valid", "test")}
+    assert [e.a for e in splits["test"]] == [f'say "no {n}' for n in range(55, 68)]
+    found = project.metrics("examples-tickets")
+    assert {split: found[f"{split}_examples"] for split in splits} == {s: len(some) for s, some in splits.items()}
+    assert found["train_examples"] + found["valid_examples"] == 60
+    assert (found["test_label_c_2b_2b"], found["test_label_other"]) == (9, 4)
+    assert found["test_also_in_train"] + found["test_also_in_valid"] == 5
+    assert "the same texts: " in out
+    project.run("tasks.examples", "tickets")
+    assert project.files() == before
+
+
+def test_an_own_copy_of_glue_that_was_cut_is_named_in_output_and_metrics(project):
+    folder = project.root / "RTE"
+    folder.mkdir()
+    lines = [f"{n}\tA {n}.\tB.\t{'not_' * (n % 2)}entailment" for n in range(37)]
+    for part in ("train", "dev"):
+        (folder / f"{part}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
+    project.change(examples={"rte": {"input": "RTE"}})
+    _, err = project.run("tasks.examples", "rte")
+    assert err.splitlines() == [
+        "warning: rte: train has 37 rows, published are 2,490; scores are not comparable with the literature",
+        "warning: rte: dev has 37 rows, published are 277; scores are not comparable with the literature",
+    ]
+    found = project.metrics("examples-rte")
+    assert (found["train_rows"], found["train_rows_published"]) == (37, 2490)
+    assert found["test_also_in_train"] + found["test_also_in_valid"] == 37
+
+
+def test_a_wrong_row_ends_with_one_line_and_no_file(project):
+    path = project.root / "tickets/test.tsv"
+    path.write_text(path.read_text().replace("\tother", "\tothr", 1))
+    error = project.refused("tasks.examples", "tickets")
+    assert error == (
+        "error: tickets/test.tsv:4: the label 'othr' in the column 'kind'; "
+        "expected one of c++, other; did you mean 'other'?"
+    )
+    assert not (project.root / "artifacts/examples").exists()
+
+
+def test_the_corpus_gives_the_examples_of_its_splits(built):
+    folder = built.root / "artifacts/examples/sotu-next"
+    task = read_task(folder)
+    assert json.loads((folder / "task.json").read_text())["labels"] == ["other", "next"]
+    for split in ("train", "valid", "test"):
+        examples = read_examples(file_of(folder, split), task)
+        assert examples
+        assert built.metrics("examples-sotu-next")[f"{split}_examples"] == len(examples)
+        assert {e.id.split("#")[0].split("/")[0] for e in examples} == {"own"}
