@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows import checkpoints, tokenizers
+from flows import checkpoints, comparing, tokenizers
 
 BAD_INPUT = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
@@ -100,26 +100,6 @@ def status(root: Path, given: argparse.Namespace) -> int:
         table.add_row(stage["name"], "up to date" if stage["up_to_date"] else "to be run", "; ".join(stage["reasons"]))
     console.print(table)
     _show_registry(console, registry)
-    return 0
-
-
-def compare(root: Path, given: argparse.Namespace) -> int:
-    """Show the metrics of two versions side by side."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from flows import promotion
-
-    rows = promotion.compare(root, given.first, given.second)
-    if given.json:
-        print(json.dumps(rows, indent=2))
-        return 0
-    table = Table("metric", given.first, given.second, "better")
-    names = {"first": given.first, "second": given.second}
-    for row in rows:
-        better = names.get(row["better"], row["better"] or "")
-        table.add_row(row["metric"], _number(row["first"]), _number(row["second"]), better)
-    Console().print(table)
     return 0
 
 
@@ -252,10 +232,9 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("--name", default="scheduled", help="the deployment's name in Prefect (default: %(default)s)")
     it = command(status, "status", "which stages are up to date, and what the registry holds")
     it.add_argument("--json", action="store_true", help="for scripts")
-    it = command(compare, "compare", "the metrics of two registered versions side by side")
-    it.add_argument("first", help="a version number or an alias, such as champion")
-    it.add_argument("second")
-    it.add_argument("--json", action="store_true", help="for scripts")
+    comparing.add_options(
+        command(comparing.compare, "compare", "two models on the same examples: intervals, tests, a verdict a task")
+    )
     it = command(promote, "promote", "make a version the champion, if the gate agrees")
     it.add_argument("version", help="a version number or an alias, such as challenger")
     it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")

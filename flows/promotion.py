@@ -1,4 +1,4 @@
-"""From a trained checkpoint to the champion: register, gate, promote, roll back, compare.
+"""From a trained checkpoint to the champion: register, gate, promote, roll back.
 
 ``flows/pipeline.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. The gate itself is a
 process, ``python -m tasks.gate``: whoever moves the alias ``champion`` here has its decision in hand, or says force.
@@ -11,12 +11,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows import settings
 from flows.graph import Stage
 from flows.packaging import checkpoint_digest, evidence_files, log_model, try_model
 from flows.registry import (
@@ -34,7 +33,6 @@ __all__ = [
     "Outcome",
     "RegistrationFailed",
     "RegistryError",
-    "compare",
     "promote",
     "register",
     "registry_status",
@@ -146,43 +144,6 @@ def registry_status(root: Path) -> dict[str, Any]:
         return {"model": registry.name, "tracking_uri": registry.tracking.uri, "versions": versions}
 
 
-def compare(root: Path, first: str, second: str) -> list[dict[str, Any]]:
-    """The metrics of two versions (numbers or aliases) side by side, one row a metric that either has.
-
-    ``better`` is "first", "second" or "equal" for the metrics of ``promotion.metrics`` that were measured on as much
-    text, else None.
-
-    Raises:
-        SettingsError: ``params.yaml`` cannot be used.
-        RegistryError: there is no such version.
-        RegistrationFailed: MLflow cannot be reached or fails.
-    """
-    directions = settings.read(root)[1].directions
-    with opened(root) as registry:
-        one, two = registry.get(first).metrics, registry.get(second).metrics
-    return [
-        {
-            "metric": name,
-            "first": one.get(name),
-            "second": two.get(name),
-            "better": _better(name, one, two, directions),
-        }
-        for name in sorted(one.keys() | two.keys())
-    ]
-
-
-def _better(name: str, one: Mapping[str, float], two: Mapping[str, float], directions: Mapping[str, str]) -> str | None:
-    # A rule `accuracy` is that of every `<task>/accuracy` without one of its own.
-    direction = directions.get(name, directions.get(name.rpartition("/")[2]))
-    if name.endswith("bits_per_byte") and one.get("bytes") != two.get("bytes"):
-        return None
-    if direction is None or name not in one or name not in two or math.isnan(one[name] + two[name]):
-        return None
-    if one[name] == two[name]:
-        return "equal"
-    return "first" if (one[name] > two[name]) == (direction == "higher") else "second"
-
-
 def _register(root: Path, registry: Registry, stage: Stage, graph: list[Stage], parent_run_id: str | None) -> Outcome:
     assert stage.register is not None
     digest = checkpoint_digest(root / stage.register["checkpoint"])
@@ -212,17 +173,25 @@ def _refuse(registry: Registry, version: Version, reasons: list[str], details: o
 
 
 def _judge(root: Path, registry: Registry, challenger: Version) -> dict[str, Any]:
-    """The gate's decision; where the stored examples differ, the champion, then both are evaluated on today's."""
+    """The gate's decision; where the stored examples differ, the champion, then both are evaluated on today's.
+
+    What was evaluated may show that another file is needed, so it is asked until nothing new is.
+    """
     champion = registry.champion()
     sides = [challenger] if champion is None else [champion, challenger]
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         evidence = {side.number: _stored_evidence(registry, side, work) for side in sides}
         decision = _gate(root, work, evidence[challenger.number], evidence[champion.number] if champion else None)
-        for side in sides:
-            if champion is not None and (files := decision["examples_differ"]):
-                _evaluate_again(root, registry, side, files, evidence[side.number], work)
-                decision = _gate(root, work, evidence[challenger.number], evidence[champion.number])
+        fresh: set[tuple[str, str]] = set()
+        while champion is not None:
+            wanted = [(s, f) for s in sides for f in decision["examples_differ"] if (s.number, f) not in fresh]
+            if not wanted:
+                break
+            side, files = wanted[0][0], [file for each, file in wanted if each is wanted[0][0]]
+            _evaluate_again(root, registry, side, files, evidence[side.number], work)
+            fresh |= {(side.number, file) for file in files}
+            decision = _gate(root, work, evidence[challenger.number], evidence[champion.number])
     return decision
 
 
@@ -252,13 +221,16 @@ def _gate(root: Path, work: Path, challenger: Path, champion: Path | None) -> di
 def _evaluate_again(
     root: Path, registry: Registry, version: Version, files: list[str], evidence: Path, work: Path
 ) -> None:
-    """Replace these evidence files of a version by what its checkpoint does on today's examples."""
+    """Replace these evidence files of a version by what its checkpoint does on today's examples.
+
+    A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together.
+    """
     checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
-    for file in files:
-        task = [] if file == "likelihood.csv" else [file.removesuffix(".csv")]
+    tasks = dict.fromkeys(file.split(".")[0] if file.count(".") > 1 else "" for file in files)
+    for task in tasks:
         module = "tasks.finetune" if task else "tasks.evaluate"
         fresh = _new_folder(work, "again")
-        command = [sys.executable, "-m", module, version.tags["plm.model"], *task]
+        command = [sys.executable, "-m", module, version.tags["plm.model"], *[task] * bool(task)]
         command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
         done = subprocess.run(command, cwd=root, env={**os.environ, "PLM_TRACKING": "off"}, check=False)
         if done.returncode != 0:
@@ -266,7 +238,10 @@ def _evaluate_again(
                 f"version {version.number} cannot be evaluated on today's examples: `{' '.join(command[1:])}` "
                 f"ended with exit status {done.returncode}"
             )
-        shutil.copyfile(fresh / file, evidence / file)
+        for stale in evidence.glob(f"{task}.*.csv"):
+            stale.unlink()
+        for file in fresh.iterdir():
+            shutil.copyfile(file, evidence / file.name)
 
 
 def _new_folder(work: Path, name: str) -> Path:

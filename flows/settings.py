@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -32,8 +32,6 @@ class Promotion:
 
     registered_model: str
     """The name in the registry under which every model of this pipeline is a version."""
-    directions: dict[str, Literal["lower", "higher"]]
-    """Of each compared metric, which way is better."""
 
 
 def read(root: Path) -> tuple[Tracking, Promotion]:
@@ -48,11 +46,11 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
     tracking = _section(sections, "tracking", {"uri", "experiment"})
-    promotion = _section(sections, "promotion", {"registered_model", "primary", "min_gain", "metrics"})
+    promotion = _section(sections, "promotion", {"registered_model", "primary", "alpha", "margin", "metrics"})
     uri = os.environ.get("MLFLOW_TRACKING_URI") or _text(tracking, "tracking.uri")
     return (
         Tracking(_absolute(uri, root), _text(tracking, "tracking.experiment")),
-        Promotion(_text(promotion, "promotion.registered_model"), _directions(promotion["metrics"])),
+        Promotion(_text(promotion, "promotion.registered_model")),
     )
 
 
@@ -88,15 +86,3 @@ def _text(section: Mapping[str, Any], where: str) -> str:
     if not isinstance(value, str) or not value:
         raise SettingsError(f"{where}: found {value!r}; expected text")
     return value
-
-
-def _directions(metrics: Any) -> dict[str, Literal["lower", "higher"]]:
-    if not isinstance(metrics, Mapping) or not metrics:
-        raise SettingsError(f"promotion.metrics: found {metrics!r}; expected a section with one key a metric")
-    found: dict[str, Literal["lower", "higher"]] = {}
-    for name, rule in metrics.items():
-        direction = rule.get("direction") if isinstance(rule, Mapping) else None
-        if direction != "lower" and direction != "higher":
-            raise SettingsError(f"promotion.metrics.{name}.direction: found {direction!r}; expected lower or higher")
-        found[str(name)] = direction
-    return found

@@ -6,6 +6,7 @@ written: that is how the gate compares a champion with a challenger on the same 
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 from plm_core import checkpoint
 from plm_core.config import BadInput, digest
 from plm_core.corpus.document import read_documents
-from plm_core.evaluation import cloze
-from plm_core.evaluation.evidence import LIKELIHOOD_COLUMNS
+from plm_core.evaluation import cloze, continuations
+from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import SCORERS, ScoreFunction, named
 from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, tokenized, total
 from plm_core.files import atomic_text, sha256_text
@@ -27,7 +28,7 @@ from tasks.seam.evidence import write_rows
 from tasks.seam.progress import Meter
 from tasks.seam.stage import main, stage
 
-TEST = paths.CORPUS / "test.parquet"
+TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +52,15 @@ def evaluate(name: str) -> None:
     """Measure the model that stage pretrain made, and write evidence, samples and metrics."""
     config = params.section("evaluate", EvaluateConfig)
     folder = paths.MODELS / name
-    with stage(f"evaluate-{name}", ["evaluate"], [folder, TEST], paths.METRICS / f"evaluate-{name}.json") as run:
+    with stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN], paths.METRICS / f"evaluate-{name}.json") as run:
         device = prepare(threads=1)
         loaded = checkpoint.load(folder, device.device)
-        evidence, samples = paths.EVIDENCE / name / "likelihood.csv", paths.SAMPLES / f"{name}.json"
+        evidence, samples = paths.EVIDENCE / name, paths.SAMPLES / f"{name}.json"
         scorer, tokenizer = SCORERS[loaded.config.objective], loaded.tokenizer
         main_quantity = named(scorer.quantity, tokenizer)
         # First, for a text of theirs may be refused.
-        lines = json.dumps(_samples(loaded, config, device), indent=2, ensure_ascii=False)
+        sampled = _samples(loaded, config, device)
+        lines = json.dumps(sampled, indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
         run.metrics[main_quantity] = result.bits_per_byte
         for quantity, score in scorer.beside.items():
@@ -69,28 +71,44 @@ def evaluate(name: str) -> None:
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         if not tokenizer.lossless:
             run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(_texts()))
+        run.metrics |= _reading([sample["continuation"] for sample in sampled if "continuation" in sample])
         atomic_text(samples, lines + "\n")
-        run.outputs += [evidence, samples]
+        run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
+
+
+def _reading(texts: Sequence[str]) -> dict[str, float]:
+    """How the continuations read; what texts are too short for is left out."""
+    share, longest = continuations.copied(texts, (document.text for document in read_documents(TRAIN)))
+    found = {
+        "distinct_1": continuations.distinct(texts, 1),
+        "distinct_2": continuations.distinct(texts, 2),
+        "repeated_4": continuations.repeated(texts, 4),
+        f"copied_{continuations.COPIED_WORDS}": share,
+    }
+    found = {name: value for name, value in found.items() if math.isfinite(value)}
+    return found | ({"longest_copy": longest} if texts else {})
 
 
 def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
     """Measure any checkpoint on today's test split and write its evidence, nothing else."""
     device = prepare(threads=1)
     loaded = checkpoint.load(folder, device.device)
-    _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence / "likelihood.csv")
+    _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence)
 
 
 def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[DocumentScore]:
-    """The scores by which models of this objective are compared, written as evidence."""
+    """The scores by which models of this objective are compared, written as evidence, and what the model costs."""
     scorer = SCORERS[loaded.config.objective]
     documents = list(read_documents(TEST))
     scores = _score(scorer.score, loaded, [d.text for d in documents], config, device, "documents")
     rows, quantity = zip(documents, scores, strict=True), named(scorer.quantity, loaded.tokenizer)
     rule = digest({each.name: getattr(config, each.name) for each in fields(LikelihoodConfig)})[:16]
     lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
-    write_rows(evidence, LIKELIHOOD_COLUMNS, lines)
+    write_rows(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
+    size = sum(parameter.numel() for parameter in loaded.model.parameters())
+    write_rows(evidence / COST, COST_COLUMNS, [(PARAMETERS, size)])
     return scores
 
 

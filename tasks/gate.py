@@ -13,7 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from plm_core.config import BadInput, from_dict
-from plm_core.evaluation.gate import GateRules, decide, read_evidence
+from plm_core.evaluation.gate import decide, read_evidence
+from plm_core.evaluation.rules import GateRules
 from plm_core.files import atomic_text
 from tasks.seam import params
 

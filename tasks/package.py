@@ -19,6 +19,7 @@ from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
 import plm_core
+from plm_core.evaluation.evidence import SCORE, read_task, task_files
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
@@ -72,21 +73,26 @@ def requirements(checkpoint: Path) -> list[str]:
 
 def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
     """The numbers in the metrics files beside a model's evidence: ``evaluate-<model>.json``,
-    ``finetune-<model>-<task>.json``.
+    ``finetune-<model>-<task>-<seed>.json``.
 
-    Those of a task are named ``<task>/<name>``, as in ``promotion.metrics``; ``accuracy`` is the mean over tasks.
+    Those of a task are means over its seeds, named ``<task>/<name>``, as in ``promotion.metrics``; ``score`` is the
+    mean of the tasks'.
     """
     folder = evidence[0].parents[2] / "metrics"
-    tasks = [path.stem for path in evidence if path.stem != "likelihood"]
-    files = {f"evaluate-{model}.json": "", **{f"finetune-{model}-{task}.json": f"{task}/" for task in tasks}}
-    found: dict[str, float] = {}
-    for name, prefix in files.items():
-        if (folder / name).is_file():
-            numbers = json.loads((folder / name).read_text(encoding="utf-8"))
-            found |= {f"{prefix}{key}": value for key, value in numbers.items() if type(value) in (int, float)}
-    if accuracies := [found[name] for task in tasks if (name := f"{task}/accuracy") in found]:
-        found["accuracy"] = fmean(accuracies)
-    return found
+    tasks = task_files(evidence[0].parent, {path.name for path in evidence})
+    found = _numbers(folder / f"evaluate-{model}.json")
+    for task, files in tasks.items():
+        seeds = [_numbers(folder / f"finetune-{model}-{path.stem.replace('.', '-')}.json") for path in files]
+        found |= {f"{task}/{name}": fmean(each[name] for each in seeds if name in each) for name in seeds[0]}
+    scores = {task: read_task(files).value for task, files in tasks.items()}
+    found |= {f"{task}/{SCORE}": value for task, value in scores.items()}
+    return found | ({SCORE: fmean(scores.values())} if scores else {})
+
+
+def _numbers(path: Path) -> dict[str, float]:
+    """The numbers in a metrics file, if it is there."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {name: value for name, value in found.items() if type(value) in (int, float)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,41 +1,60 @@
-"""Evidence: per-example results on held-out data, which the gate compares. Written by stages evaluate and finetune.
+"""Evidence: per-example results on held-out data, by which models are compared.
 
-A folder of CSV files with one row a held-out example:
+Written by stages evaluate and finetune, read by the gate and by compare. A folder of CSV files; but for the last, with
+one row a held-out example:
 
 * ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``
   (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). With
   ``lossy_`` before it, it is of a model whose tokenizer does not keep all of a text, and is never compared.
   ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored: fewer, where only an excerpt was;
-* ``<task>.csv``: ``id,sha256,label,prediction,measured``; the metric ``<task>/accuracy`` is the share of equal pairs.
+* ``<task>.<seed>.csv``: ``id,sha256,subset,label,prediction,score,measured``, a file for each seed of the fine-tuning;
+  no task's name holds a dot. ``label`` and ``prediction`` are names of classes or, where the score is of numbers,
+  numbers with all their digits. ``score`` is the task's main score (``answers.py`` says how it is written), the same in
+  all rows. ``subset`` is empty, or names a part that is reported by itself as well, such as ``matched``. The metric
+  ``<task>/score`` is the mean over seeds of the score of all rows;
+* ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is how many numbers the pretrained model has learned.
 
 ``measured`` is a digest of what else the result depends on, beside model and example: the parameters of the measurement
-and, for a task, the text that was trained on.
+and, for a task, the text that was trained on; not the seed, for all seeds of a task are one measurement.
 """
 
 import csv
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from plm_core.config import BadInput
+from plm_core.evaluation.answers import Answers, Sums, coded, of_numbers, parts_of, scores
 
 LIKELIHOOD = "likelihood.csv"
+COST = "cost.csv"
+PARAMETERS = "parameters"
 QUANTITIES = ("bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte")
 LOSSY = "lossy_"
 """Begins the name of a quantity where the tokenizer drops some of the text: the bits are those of what is left, so they
 are fewer the more it drops."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
-TASK_COLUMNS = ("id", "sha256", "label", "prediction", "measured")
+TASK_COLUMNS = ("id", "sha256", "subset", "label", "prediction", "score", "measured")
+COST_COLUMNS = ("quantity", "value")
+SCORE = "score"
+"""The metric of a task is ``<task>/score``."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One evidence file: which examples, and the one metric that their results make."""
+    """The evidence of one task or of the likelihood: which examples, and the one metric that their results make."""
 
     examples: frozenset[tuple[str, str, str, str]]
     """(id, sha256, measured, bytes or label): equal sets mean the same examples, measured by the same rules."""
     metric: str
     value: float
+    results: Answers | Sums = field(compare=False)
+    """The same, example by example in the order of their ids: what is resampled."""
+    files: tuple[str, ...] = ()
+    """The names of the files that hold it."""
 
     @property
     def documents(self) -> frozenset[tuple[str, ...]]:
@@ -56,32 +75,118 @@ def read_likelihood(path: Path) -> Table:
             f"{path}: the column quantity holds {', '.join(quantities)}; expected one of {', '.join(QUANTITIES)}"
         )
     try:
-        size = sum(int(row["bytes"]) for row in rows)
+        sizes = [int(row["bytes"]) for row in rows]
+        each = [float(row["nats"]) for row in rows]
         # fsum is exact: the order of the rows changes no digit.
-        nats = math.fsum(float(row["nats"]) for row in rows)
+        nats = math.fsum(each)
     except (ValueError, OverflowError) as error:
         raise BadInput(f"{path}: {error}; expected numbers in the columns bytes and nats") from error
-    if size <= 0:
-        raise BadInput(f"{path}: {size} bytes of text; expected at least 1")
-    return Table(_examples(rows, "bytes"), quantities[0], nats / math.log(2) / size)
+    if sum(sizes) <= 0 or min(sizes) < 0:
+        raise BadInput(f"{path}: {sum(sizes)} bytes of text; expected at least 1, and none below 0")
+    results = Sums(np.array(each), np.array(sizes, dtype=np.float64))
+    return Table(_examples(rows, "bytes"), quantities[0], nats / math.log(2) / sum(sizes), results, (path.name,))
 
 
-def read_task(path: Path) -> Table:
-    """Read a task's file.
+def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, list[Path]]:
+    """The files ``<task>.<seed>.csv`` in a folder by task, each task's in the order of their seeds.
+
+    ``only`` are the names of files to look at; None: all.
+    """
+    found: dict[str, list[tuple[int, Path]]] = {}
+    for path in folder.glob("*.*.csv"):
+        task, _, seed = path.name.removesuffix(".csv").partition(".")
+        if seed.isdecimal() and (only is None or path.name in only):
+            found.setdefault(task, []).append((int(seed), path))
+    return {task: [path for _, path in sorted(files)] for task, files in sorted(found.items())}
+
+
+def read_task(files: list[Path]) -> Table:
+    """Read the files of one task, one a seed.
+
+    Raises:
+        BadInput: one is damaged, its score is unknown or cannot be had of these labels, or it has other examples than
+            the first.
+    """
+    seeds = [_rows(path, TASK_COLUMNS) for path in files]
+    first, score = seeds[0], seeds[0][0]["score"]
+    content = _content(first)
+    for path, rows in zip(files, seeds, strict=True):
+        if {row["score"] for row in rows} != {score}:
+            raise BadInput(f"{path}: the column score holds other than {score!r}; expected one score for all of a task")
+        if _content(rows) != content:
+            raise BadInput(
+                f"{path}: holds other examples than {files[0].name}, or was measured by other rules; expected the same "
+                "with every seed (a file of a seed that is no longer trained can be removed)"
+            )
+    try:
+        numbers = of_numbers(score)
+    except ValueError as error:
+        raise BadInput(f"{files[0]}: {error}") from error
+    labels = [row["label"] for row in first]
+    predictions = [[row["prediction"] for row in rows] for rows in seeds]
+    subsets, (strata,) = coded([[row["subset"] for row in first]])
+    if numbers:
+        values = [_numbers(files[0], "label", labels)]
+        values += [_numbers(path, "prediction", texts) for path, texts in zip(files, predictions, strict=True)]
+        classes: tuple[str, ...] = ()
+    else:
+        classes, values = coded([labels, *predictions])
+    _check(files[0], score, labels)
+    results = Answers(score, values[0], np.stack(values[1:]), strata, classes, subsets)
+    examples = _examples(first, "label", "subset", "score")
+    name = files[0].name.partition(".")[0]
+    return Table(examples, f"{name}/{SCORE}", scores(results)[""], results, tuple(path.name for path in files))
+
+
+def read_cost(path: Path) -> dict[str, float]:
+    """Read ``cost.csv``.
 
     Raises:
         BadInput: it is damaged.
     """
-    rows = _rows(path, TASK_COLUMNS)
-    correct = sum(row["label"] == row["prediction"] for row in rows)
-    return Table(_examples(rows, "label"), f"{path.stem}/accuracy", correct / len(rows))
+    found = {}
+    for number, row in enumerate(_rows(path, COST_COLUMNS), start=2):
+        try:
+            found[row["quantity"]] = float(row["value"])
+        except ValueError as error:
+            raise BadInput(f"{path}:{number}: found {row['value']!r}; expected a number") from error
+    return found
 
 
-def _examples(rows: list[dict[str, str]], content: str) -> frozenset[tuple[str, str, str, str]]:
-    return frozenset((row["id"], row["sha256"], row["measured"], row[content]) for row in rows)
+def _check(path: Path, score: str, labels: list[str]) -> None:
+    """Refuse labels of which the score says nothing."""
+    if of_numbers(score) and len(set(labels)) < 2:
+        raise BadInput(f"{path}: all labels are {labels[0]}; expected different ones, for {score} is of their order")
+    for _, of in parts_of(score):
+        if of and of not in labels:
+            known = ", ".join(sorted(set(labels)))
+            raise BadInput(f"{path}: no label is {of!r}, whose F1 is the score; expected it among {known}")
+
+
+def _numbers(path: Path, column: str, texts: list[str]) -> np.ndarray:
+    try:
+        numbers = np.array([float(text) for text in texts])
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}; expected numbers in the column {column}") from error
+    if not np.isfinite(numbers).all():
+        raise BadInput(
+            f"{path}: the column {column} holds {numbers[~np.isfinite(numbers)][0]}; expected finite numbers"
+        )
+    return numbers
+
+
+def _content(rows: list[dict[str, str]]) -> list[tuple[str, ...]]:
+    return [tuple(row[name] for name in ("id", "sha256", "subset", "label", "measured")) for row in rows]
+
+
+def _examples(rows: list[dict[str, str]], *content: str) -> frozenset[tuple[str, str, str, str]]:
+    return frozenset(
+        (row["id"], row["sha256"], row["measured"], "\x1f".join(row[name] for name in content)) for row in rows
+    )
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """The rows in the order of the first column, which tells them apart."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
@@ -93,11 +198,11 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
         raise BadInput(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}")
     if not rows:
         raise BadInput(f"{path}: holds no example; expected at least one row")
-    seen: set[str] = set()
+    key, seen = columns[0], set[str]()
     for number, row in enumerate(rows, start=2):
         if any(row[name] is None for name in columns):
             raise BadInput(f"{path}:{number}: too few fields; expected {','.join(columns)}")
-        if row["id"] in seen:
-            raise BadInput(f"{path}:{number}: the id {row['id']!r} occurs twice; expected one row an example")
-        seen.add(row["id"])
-    return rows
+        if row[key] in seen:
+            raise BadInput(f"{path}:{number}: the {key} {row[key]!r} occurs twice; expected one row an example")
+        seen.add(row[key])
+    return sorted(rows, key=lambda row: row[key])

@@ -1,21 +1,38 @@
 """The gate: may a challenger replace the champion? Pure logic on two folders of per-example results.
 
-``tasks/gate.py`` runs it; ``evidence.py`` says what an evidence folder holds. Metrics are computed from its rows, on
-the same examples for both sides; no summary is trusted. Models of different papers have likelihoods of different
-quantities, which are never compared; their accuracies are.
+``tasks/gate.py`` runs it; ``evidence.py`` says what an evidence folder holds, ``rules.py`` what is asked. Metrics are
+computed from its rows, on the same examples for both sides; no summary is trusted. Models of different papers have
+likelihoods of different quantities, which are never compared; their scores at the tasks are.
+
+A challenger passes when it is significantly better on the primary: the bootstrap's interval of the difference lies
+above 0, and the permutation test agrees (the one speaks of other seeds too, the other is right for few examples). Or
+when it is cheaper, and the interval's lower end is above -margin (a test of non-inferiority): within the margin it may
+even be significantly worse, for that is what a margin allows. No metric may be worse by more than its tolerance.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+
+import numpy as np
 
 from plm_core.config import BadInput
-from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, QUANTITIES, Table, read_likelihood, read_task
+from plm_core.evaluation import significance
+from plm_core.evaluation.answers import Answers, Sums
+from plm_core.evaluation.evidence import (
+    COST,
+    LIKELIHOOD,
+    PARAMETERS,
+    Table,
+    read_cost,
+    read_likelihood,
+    read_task,
+    task_files,
+)
+from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
+from plm_core.evaluation.significance import Interval
 
-EVERY_TASK = "accuracy"
-"""A rule of this name is that of every task in the challenger's evidence that has none of its own. As the primary it is
-the plain mean of all tasks' accuracies as well (the average of GLUE, Wang et al. 2019, section 3)."""
 UNJUDGED = ("not measured", "not comparable")
 """Verdicts on a likelihood of another quantity or excerpt: against the challenger only where it is the primary."""
 OBJECTIONS = ("not finite", "worse")
@@ -24,78 +41,13 @@ DIGITS = 12
 
 
 @dataclass(frozen=True)
-class MetricRule:
-    """How one metric is judged."""
+class Evidence:
+    """What is known of one model."""
 
-    direction: Literal["lower", "higher"]
-    """Which way is better."""
-    tolerance: float
-    """How far, in the metric's own unit, the challenger may be worse than the champion; 0 or more."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance: found {self.tolerance}; expected a number from 0")
-
-
-@dataclass(frozen=True)
-class GateRules:
-    """The section ``promotion`` of ``params.yaml``, as far as the gate is concerned."""
-
-    primary: str
-    """The metric on which the challenger must be better; ``accuracy`` compares models of different papers too, and
-    where there are no tasks, stands for the challenger's own likelihood."""
-    min_gain: float
-    """By more than this, in the metric's own unit; 0 or more."""
-    metrics: dict[str, MetricRule]
-    """Every metric that is compared."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.min_gain < math.inf:
-            raise ValueError(f"min_gain: found {self.min_gain}; expected a number from 0")
-        if self.primary not in self.metrics:
-            raise ValueError(f"primary: found {self.primary!r}; expected one of promotion.metrics")
-        for name in self.metrics:
-            if name not in (*QUANTITIES, EVERY_TASK) and not (name.endswith("/accuracy") and name.count("/") == 1):
-                raise ValueError(
-                    f"metrics.{name}: unknown; expected {EVERY_TASK}, <task>/accuracy or one of {', '.join(QUANTITIES)}"
-                )
-
-    def for_evidence(self, folder: Path) -> "GateRules":
-        """The same rules with ``accuracy`` written out for the tasks whose evidence lies in ``folder``.
-
-        Raises:
-            BadInput: the mean accuracy is the primary, there is no task, and no rule for the likelihood either.
-        """
-        rules = dict(self.metrics)
-        if (every := rules.pop(EVERY_TASK, None)) is None:
-            return self
-        tasks = sorted(path.stem for path in folder.glob("*.csv") if path.name != LIKELIHOOD)
-        accuracies = {f"{task}/accuracy": every for task in tasks}
-        if self.primary != EVERY_TASK:
-            return replace(self, metrics=accuracies | rules)
-        if accuracies or any(name.endswith("/accuracy") for name in rules):
-            return replace(self, metrics={EVERY_TASK: every} | accuracies | rules)
-        quantity = read_likelihood(folder / LIKELIHOOD).metric
-        if quantity not in rules:
-            lossy = quantity.startswith(LOSSY)
-            other = "a tokenizer that keeps all of a text" if lossy else f"promotion.metrics.{quantity}"
-            raise BadInput(
-                f"promotion.primary: {EVERY_TASK}, but no task was measured, and {quantity} has no rule; expected "
-                f"tasks in finetune.tasks, or {other}"
-            )
-        return replace(self, primary=quantity, metrics=rules)
-
-    def tasks(self) -> list[str]:
-        """The metrics among these that are a task's accuracy."""
-        return [name for name in self.metrics if name.endswith("/accuracy")]
-
-    def files(self) -> list[str]:
-        """The evidence files that these metrics need."""
-        return sorted({_file(name) for name in self.metrics if name != EVERY_TASK})
-
-
-Evidence = dict[str, Table]
-"""Evidence by file name."""
+    tables: Mapping[str, Table]
+    """By task, and under ``likelihood.csv``."""
+    parameters: float | None = None
+    """What it costs; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +62,8 @@ class Row:
     """Challenger minus champion."""
     verdict: str
     note: str = ""
+    interval: Interval | None = None
+    """Of the difference."""
 
 
 @dataclass(frozen=True)
@@ -121,25 +75,29 @@ class Decision:
     """Why; for a refusal, every reason against."""
     table: list[Row]
     examples_differ: list[str] = field(default_factory=list)
-    """Files in which the champion's examples are not the challenger's: evaluate it again on those, then ask. If its
-    documents are the same, and only the excerpts of them are of other lengths, the decision holds even so: another
-    tokenizer's tokens will never be as long."""
+    """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
+    ask. If its documents are the same, and only the excerpts of them are of other lengths, the decision holds even so:
+    another tokenizer's tokens will never be as long."""
 
 
 def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evidence:
-    """Read the evidence files that ``rules`` need from ``folder``; with ``partial``, those that exist.
+    """Read the evidence that ``rules`` need from ``folder``; with ``partial``, what exists of it.
 
     Raises:
         BadInput: a file is missing or damaged.
     """
-    found = {}
-    for name in rules.files():
-        if (folder / name).is_file():
-            found[name] = read_likelihood(folder / name) if name == LIKELIHOOD else read_task(folder / name)
+    found, tasks = {}, task_files(folder)
+    for name in rules.sources():
+        if name == LIKELIHOOD and (folder / name).is_file():
+            found[name] = read_likelihood(folder / name)
+        elif name in tasks:
+            found[name] = read_task(tasks[name])
         elif not partial:
-            needing = ", ".join(m for m in rules.metrics if m != EVERY_TASK and _file(m) == name)
-            raise BadInput(f"{folder / name}: missing; expected it for promotion.metrics: {needing}")
-    return found
+            file = name if name == LIKELIHOOD else f"{name}.1.csv"
+            needing = ", ".join(metric for metric in rules.metrics if metric != EVERY_TASK and source(metric) == name)
+            raise BadInput(f"{folder / file}: missing; expected it for promotion.metrics: {needing}")
+    cost = read_cost(folder / COST) if (folder / COST).is_file() else {}
+    return Evidence(found, cost.get(PARAMETERS))
 
 
 def decide(challenger: Evidence, champion: Evidence | None, rules: GateRules) -> Decision:
@@ -149,50 +107,105 @@ def decide(challenger: Evidence, champion: Evidence | None, rules: GateRules) ->
     metric has been judged where a challenger passes.
 
     Raises:
-        BadInput: the challenger's evidence lacks a file that the rules need.
+        BadInput: the challenger's evidence lacks what the rules need.
     """
-    for name in rules.files():
-        if name not in challenger:
+    for name in rules.sources():
+        if name not in challenger.tables:
             raise BadInput(f"promotion.metrics: the challenger's evidence lacks {name}")
     differ: list[str] = []
     if champion is not None:
-        differ = [name for name in rules.files() if not _comparable(challenger[name], champion.get(name))]
-        if any(name != LIKELIHOOD or not _same_documents(challenger[name], champion.get(name)) for name in differ):
+        pairs = {name: (challenger.tables[name], champion.tables.get(name)) for name in rules.sources()}
+        other = [name for name, (ours, theirs) in pairs.items() if not _comparable(ours, theirs)]
+        differ = [file for name in other for file in challenger.tables[name].files or (name,)]
+        if any(name != LIKELIHOOD or not _same_documents(*pairs[name]) for name in other):
             reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
             return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
-    rows = [
-        _judge(name, rule, _table(name, challenger, rules), None if champion is None else _table(name, champion, rules))
-        for name, rule in rules.metrics.items()
-    ]
+    rows = _rows(challenger, champion, rules)
     primary = next(row for row in rows if row.metric == rules.primary)
     against = [_objection(row, rules) for row in rows if row.verdict in OBJECTIONS]
     if primary.verdict in UNJUDGED:
         against.append(_objection(primary, rules))
-    if primary.difference is not None and (gain := _gain(primary)) <= rules.min_gain:
-        against.append(f"{primary.metric}: gains {gain:g}; expected more than promotion.min_gain = {rules.min_gain:g}")
-    if against:
-        return Decision(passed=False, reasons=against, table=rows, examples_differ=differ)
     if champion is None:
-        return Decision(passed=True, reasons=["there is no champion yet, and every metric is finite"], table=rows)
-    reason = f"{primary.metric} is better by {_gain(primary):g}, and no metric is worse than its tolerance allows"
-    return Decision(passed=True, reasons=[reason], table=rows, examples_differ=differ)
+        reasons = against or ["there is no champion yet, and every metric is finite"]
+        return Decision(not against, reasons, rows)
+    if primary.interval is None:
+        return Decision(False, against, rows, differ)
+    passed, reason, lacking = _on_the_primary(primary, challenger, champion, rules)
+    if against or not passed:
+        return Decision(False, against if passed else [*against, reason], rows, differ + lacking)
+    return Decision(True, [f"{reason}; no metric is worse than its tolerance allows"], rows, differ)
 
 
-def _judge(name: str, rule: MetricRule, challenger: Table, champion: Table | None) -> Row:
-    ours, theirs = (_finite(side.value) if side and side.metric == name else None for side in (challenger, champion))
-    if challenger.metric != name:
-        return Row(name, rule.direction, theirs, None, None, "not measured", _quantities(challenger, champion))
-    if ours is None:
-        return Row(name, rule.direction, theirs, None, None, "not finite")
+def _on_the_primary(
+    row: Row, challenger: Evidence, champion: Evidence, rules: GateRules
+) -> tuple[bool, str, list[str]]:
+    """Whether the challenger passes by the primary, why or why not, and files without which that cannot be told."""
+    assert row.interval is not None
+    gain, sign = _gain(row), 1 if row.direction == "higher" else -1
+    low, high = sorted((sign * row.interval.low, sign * row.interval.high))
+    pairs = list(zip(_parts(row.metric, champion, rules), _parts(row.metric, challenger, rules), strict=True))
+    p = significance.permutation(pairs, significance.generator())
+    found = f"{gain:+.4g}, {1 - rules.alpha:.0%} interval {low:+.4g} to {high:+.4g}, p = {p:.2g}"
+    if low > 0 and p <= rules.alpha:
+        return True, f"{row.metric} is significantly better: {found}", []
+    if high < 0 and p <= rules.alpha:
+        verdict = f"{row.metric} is significantly worse: {found}"
+    else:
+        seen = f"a difference of about {row.interval.half:.2g} could have been seen"
+        verdict = f"{row.metric} is not significantly better: {found} ({seen})"
+    if low <= -rules.margin:
+        surely = f"it may be worse by more than promotion.margin = {rules.margin:g}"
+        return False, f"{verdict}, and {surely}", []
+    ours, theirs = challenger.parameters, champion.parameters
+    if ours is None or theirs is None:
+        return False, f"{verdict}, and whether it is cheaper is not known", [COST]
+    costs = f"{ours:,.0f} parameters, the champion's {theirs:,.0f}"
+    if ours < theirs:
+        within = f"is not worse by more than promotion.margin = {rules.margin:g}: {found}"
+        return True, f"{row.metric} {within}, and the model is cheaper: {costs}", []
+    return False, f"{verdict}, and the model is not cheaper: {costs}", []
+
+
+def _rows(challenger: Evidence, champion: Evidence | None, rules: GateRules) -> list[Row]:
+    """Every metric judged, with the interval of its difference where there is one."""
+    rows = [_judge(name, challenger, champion, rules) for name in rules.metrics]
     if champion is None:
-        return Row(name, rule.direction, None, ours, None, "no champion")
-    if champion.metric != name or champion.examples != challenger.examples:
-        return Row(name, rule.direction, theirs, ours, None, "not comparable", _quantities(challenger, champion))
+        return rows
+    draws: dict[str, np.ndarray] = {}
+    rng = significance.generator()
+    for row in sorted(rows, key=lambda row: row.metric):
+        if row.difference is not None and row.metric != EVERY_TASK:
+            pair = (champion.tables[source(row.metric)], challenger.tables[source(row.metric)])
+            theirs, ours = significance.bootstrap([table.results for table in pair], rng)
+            draws[row.metric] = ours[""] - theirs[""]
+    if all(name in draws for name in rules.tasks()) and rules.tasks():
+        draws[EVERY_TASK] = np.mean([draws[name] for name in rules.tasks()], axis=0)
+    return [
+        replace(row, interval=significance.interval(draws[row.metric], 1 - rules.alpha))
+        if row.metric in draws and row.difference is not None
+        else row
+        for row in rows
+    ]
+
+
+def _judge(name: str, challenger: Evidence, champion: Evidence | None, rules: GateRules) -> Row:
+    direction, tolerance = rules.metrics[name].direction, rules.metrics[name].tolerance
+    if name == EVERY_TASK:
+        ours, theirs = (_mean(side, rules) if side else None for side in (challenger, champion))
+    else:
+        table, other = challenger.tables[source(name)], champion.tables.get(source(name)) if champion else None
+        ours, theirs = (_finite(side.value) if side and side.metric == name else None for side in (table, other))
+        if table.metric != name:
+            return Row(name, direction, theirs, None, None, "not measured", _quantities(table, other))
+        if other is not None and (other.metric != name or other.examples != table.examples) and ours is not None:
+            return Row(name, direction, theirs, ours, None, "not comparable", _quantities(table, other))
+    if ours is None or (champion is not None and theirs is None):
+        return Row(name, direction, theirs, ours, None, "not finite")
     if theirs is None:
-        return Row(name, rule.direction, None, ours, None, "not finite")
-    row = Row(name, rule.direction, theirs, ours, round(ours - theirs, DIGITS), "")
+        return Row(name, direction, None, ours, None, "no champion")
+    row = Row(name, direction, theirs, ours, round(ours - theirs, DIGITS), "")
     gain = _gain(row)
-    if gain < -rule.tolerance:
+    if gain < -tolerance:
         verdict = "worse"
     elif gain < 0:
         verdict = "worse within its tolerance"
@@ -228,16 +241,14 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _file(metric: str) -> str:
-    return LIKELIHOOD if metric in QUANTITIES else f"{metric.removesuffix('/accuracy')}.csv"
+def _mean(evidence: Evidence, rules: GateRules) -> float | None:
+    values = [evidence.tables[source(task)].value for task in rules.tasks()]
+    return _finite(math.fsum(values) / len(values))
 
 
-def _table(metric: str, evidence: Evidence, rules: GateRules) -> Table:
-    """What ``evidence`` holds for a metric; the mean of all tasks is made here."""
-    if metric != EVERY_TASK:
-        return evidence[_file(metric)]
-    values = [evidence[_file(task)].value for task in rules.tasks()]
-    return Table(frozenset(), EVERY_TASK, math.fsum(values) / len(values))
+def _parts(metric: str, evidence: Evidence, rules: GateRules) -> list[Answers | Sums]:
+    """What a metric is the mean of."""
+    return [evidence.tables[source(name)].results for name in (rules.tasks() if metric == EVERY_TASK else [metric])]
 
 
 def _comparable(challenger: Table, champion: Table | None) -> bool:

@@ -1,6 +1,8 @@
-"""Classification metrics as `evaluate` modules that ship here: nothing is downloaded at run time.
+"""The scores of GLUE-like tasks as `evaluate` modules that ship here: nothing is downloaded at run time.
 
-Used by the finetune stage. Each is computed by scikit-learn; the edge cases are stated with each.
+Used by the finetune stage. Each is computed by scikit-learn or scipy; the edge cases are stated with each, and no
+score is ever NaN. How a score is written, ``accuracy+f1:equivalent``, says ``answers.py``, which has the same ones in
+the form that resampling needs.
 """
 
 import tempfile
@@ -9,63 +11,133 @@ from collections.abc import Sequence
 import datasets
 import evaluate
 import numpy as np
+from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from plm_core.evaluation.answers import of_numbers, parts_of
 
-class _Classification(evaluate.Metric):
-    """A metric of predicted against true class ids (int64)."""
+Values = Sequence[int] | Sequence[float]
+"""Class ids, or numbers."""
+
+
+class _Metric(evaluate.Metric):
+    """A score of predictions against references, as ``{"score": value}``."""
+
+    kind = "int64"
 
     def _info(self) -> evaluate.MetricInfo:
-        label = datasets.Value("int64")
+        value = datasets.Value(self.kind)
         return evaluate.MetricInfo(
             description=type(self).__doc__ or "",
             citation="",
-            inputs_description="predictions and references: class ids",
-            features=datasets.Features({"predictions": label, "references": label}),
+            inputs_description="predictions and references: class ids, or numbers for a correlation",
+            features=datasets.Features({"predictions": value, "references": value}),
         )
 
 
-class Accuracy(_Classification):
+class Accuracy(_Metric):
     """The share of correct predictions, in [0, 1]."""
 
     def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return {"accuracy": float(accuracy_score(references, predictions))}
+        return {"score": float(accuracy_score(references, predictions))}
 
 
-class MacroF1(_Classification):
+class F1(_Metric):
+    """The F1 of the class ``positive``, in [0, 1]; 0 where it is neither predicted nor true, for nothing was found."""
+
+    def _compute(self, predictions: Sequence[int], references: Sequence[int], positive: int = 1) -> dict[str, float]:
+        score = f1_score(references, predictions, labels=[positive], average="macro", zero_division=0.0)
+        return {"score": float(score)}
+
+
+class MacroF1(_Metric):
     """The plain mean of each class's F1, in [0, 1]; a class that is neither predicted nor true does not count."""
 
     def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return {"macro_f1": float(f1_score(references, predictions, average="macro", zero_division=0.0))}
+        return {"score": float(f1_score(references, predictions, average="macro", zero_division=0.0))}
 
 
-class Matthews(_Classification):
-    """Matthews' correlation (Matthews 1975; Gorodkin 2004 for several classes), in [-1, 1]; constant predictions: 0."""
+class Matthews(_Metric):
+    """Matthews' correlation (Matthews 1975; Gorodkin 2004 for several classes), in [-1, 1]; one side constant: 0."""
 
     def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return {"matthews": float(matthews_corrcoef(references, predictions))}
+        return {"score": float(matthews_corrcoef(references, predictions))}
 
 
-METRICS: dict[str, type[_Classification]] = {"accuracy": Accuracy, "macro_f1": MacroF1, "matthews": Matthews}
+class Pearson(_Metric):
+    """Pearson's correlation, in [-1, 1]; constant predictions: 0, as Matthews' has it, for they tell nothing apart."""
+
+    kind = "float64"
+
+    def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+        return {"score": 0.0 if np.ptp(predictions) == 0 else float(stats.pearsonr(references, predictions).statistic)}
 
 
-def classification_scores(names: Sequence[str], predictions: Sequence[int], labels: Sequence[int]) -> dict[str, float]:
-    """The named metrics of predictions against labels.
+class Spearman(_Metric):
+    """Pearson's correlation of the ranks, ties by their mean rank, in [-1, 1]; constant predictions: 0."""
+
+    kind = "float64"
+
+    def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+        return {"score": 0.0 if np.ptp(predictions) == 0 else float(stats.spearmanr(references, predictions).statistic)}
+
+
+METRICS: dict[str, type[_Metric]] = {
+    "accuracy": Accuracy,
+    "f1": F1,
+    "macro_f1": MacroF1,
+    "matthews": Matthews,
+    "pearson": Pearson,
+    "spearman": Spearman,
+}
+
+
+def scores(
+    names: Sequence[str], predictions: Values, references: Values, classes: Sequence[str] = ()
+) -> dict[str, float]:
+    """The named scores of predictions against references; ``classes`` are the names of the ids, for ``f1:<class>``.
 
     Raises:
-        ValueError: the set is empty, or the two differ in length.
+        ValueError: a score or its class is unknown, the set is empty, the two differ in length, a number is not finite,
+            or all references of a correlation are the same: then no prediction could be called good or bad.
     """
-    if not len(labels) or len(labels) != len(predictions):
-        raise ValueError(f"{len(predictions)} predictions for {len(labels)} labels; expected as many, and at least one")
-    scores: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            metric = METRICS[name](keep_in_memory=True, cache_dir=folder)
-            scores |= metric.compute(predictions=list(predictions), references=list(labels))
-    return scores
+    if not len(references) or len(references) != len(predictions):
+        raise ValueError(
+            f"{len(predictions)} predictions for {len(references)} references; expected as many, and at least one"
+        )
+    return {name: _mean(name, predictions, references, classes) for name in names}
+
+
+def baseline(name: str, train: Values, references: Values, classes: Sequence[str] = ()) -> float:
+    """The score of always giving one answer: the training set's most frequent class (the lowest id of several), or the
+    mean of its numbers. A correlation with a constant is undefined, and 0 here.
+    """
+    if of_numbers(name):
+        constant: Values = [float(np.mean(train))] * len(references)
+    else:
+        constant = [int(np.bincount(np.asarray(train)).argmax())] * len(references)
+    return scores([name], constant, references, classes)[name]
 
 
 def majority_accuracy(train_labels: Sequence[int], labels: Sequence[int]) -> float:
     """The accuracy of always answering the most frequent class of the training set: the score to beat."""
-    most = int(np.bincount(np.asarray(train_labels)).argmax())
-    return float(np.mean(np.asarray(labels) == most))
+    return baseline("accuracy", train_labels, labels)
+
+
+def _mean(name: str, predictions: Values, references: Values, classes: Sequence[str]) -> float:
+    """The mean of the scores that are joined with + in ``name``."""
+    found = []
+    for metric, of in parts_of(name):
+        if of and of not in classes:
+            raise ValueError(f"score: found {name!r}; expected one of the classes {', '.join(classes)}")
+        if METRICS[metric].kind == "float64":
+            if not np.isfinite([*predictions, *references]).all():
+                raise ValueError(f"{name}: a prediction or a reference is not finite; expected finite numbers")
+            if np.ptp(references) == 0:
+                raise ValueError(f"{name}: all references are {references[0]}; expected different ones")
+        given = {"positive": list(classes).index(of)} if of else {}
+        with tempfile.TemporaryDirectory() as folder:
+            module = METRICS[metric](keep_in_memory=True, cache_dir=folder)
+            result = module.compute(predictions=list(predictions), references=list(references), **given)
+        found.append(result["score"])
+    return float(np.mean(found))

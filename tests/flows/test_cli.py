@@ -42,7 +42,7 @@ def project(toy):
         "  second:\n    cmd: cat a > b\n    deps: [a]\n    outs: [b]\n",
         params_yaml=(
             "tracking: {uri: 'sqlite:///store/mlflow.db', experiment: plm}\n"
-            "promotion:\n  registered_model: plm\n  primary: bits_per_byte\n  min_gain: 0.0\n"
+            "promotion:\n  registered_model: plm\n  primary: bits_per_byte\n  alpha: 0.05\n  margin: 0.0\n"
             "  metrics:\n    bits_per_byte: {direction: lower, tolerance: 0.0}\n"
         ),
     )
@@ -110,6 +110,24 @@ def test_an_unknown_version_names_those_there_are(project):
     done = plm(project, "promote", "7", "--reason", "because")
     assert done.returncode == 2
     assert "plm: no version or alias '7'; versions are: none yet" in done.stderr
+
+
+def test_models_of_the_workspace_and_folders_are_compared_from_anywhere_in_the_project(project):
+    rows = "".join(f"{i},s{i},100,20,{{}},bits_per_byte,r\n" for i in range(9))
+    for name, nats in (("artifacts/evidence/gpt", 200), ("below/mine", 190)):
+        (project / name).mkdir(parents=True)
+        lines = "id,sha256,bytes,tokens,nats,quantity,measured\n" + rows.format(*[nats] * 9)
+        (project / name / "likelihood.csv").write_text(lines)
+    done = plm(project / "below", "compare", "gpt", "mine")
+    assert done.returncode == 0, done.stderr
+    assert "mine is better" in done.stdout
+    assert (project / "artifacts/compare/gpt-mine/compare.json").is_file()
+    done = plm(project / "below", "compare", "gpt", "mine", "--json", "--out", "here")
+    assert json.loads(done.stdout)["second"] == "mine"
+    assert (project / "below/here/compare.md").is_file()
+    done = plm(project, "compare", "gpt", "champion")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: plm: no version or alias 'champion'; versions are: none yet")
 
 
 def test_a_model_goes_out_to_transformers_and_comes_back(project, tmp_path, make_gpt, tokenizer):

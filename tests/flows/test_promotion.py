@@ -1,7 +1,8 @@
 """Registration, gate, aliases and ledger with a real store and real models that are really loaded and served."""
 
-import csv
+import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import mlflow
 import pytest
 import torch
 
-from flows import promotion, registry
+from flows import comparing, promotion, registry
 from flows.graph import Stage
 from flows.packaging import evidence_files
 from flows.registry import RegistrationFailed, RegistryError
@@ -29,14 +30,15 @@ STAGE = Stage(
     "pretrain@gpt",
     register={"checkpoint": "artifacts/models/gpt", "evidence": "artifacts/evidence/gpt"},
     # In the real graph the evidence comes from stages below; who made it does not matter here.
-    outs=("artifacts/models/gpt", "artifacts/evidence/gpt/likelihood.csv"),
+    outs=("artifacts/models/gpt", "artifacts/evidence/gpt/likelihood.csv", "artifacts/evidence/gpt/cost.csv"),
 )
 PARAMS = """
 tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
 promotion:
   registered_model: plm
   primary: bits_per_byte
-  min_gain: 0.0
+  alpha: 0.05
+  margin: 0.0
   metrics: {bits_per_byte: {direction: lower, tolerance: 0.0}}
 """
 
@@ -60,7 +62,13 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def train(root, tokenizer, seed, nats, sha="a"):
+def documents(nats, sha="a", quantity="bits_per_byte", size=100):
+    """The lines of ``likelihood.csv`` for nine documents of so many nats each."""
+    rows = "".join(f"{i},{sha},{size},20,{nats},{quantity},r\n" for i in range(9))
+    return f"id,sha256,bytes,tokens,nats,quantity,measured\n{rows}"
+
+
+def train(root, tokenizer, seed, nats, sha="a", cost=7):
     """What stages pretrain and evaluate leave: a checkpoint, evidence, metrics."""
     model = {"vocab_size": 320, "context": 32, "layers": 1, "heads": 2, "width": 16}
     torch.manual_seed(seed)
@@ -71,12 +79,8 @@ def train(root, tokenizer, seed, nats, sha="a"):
     evidence, metrics = root / "artifacts/evidence/gpt", root / "artifacts/metrics"
     evidence.mkdir(parents=True, exist_ok=True)
     metrics.mkdir(exist_ok=True)
-    rows = [
-        ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured"),
-        (0, sha, 100, 20, nats, "bits_per_byte", "r"),
-    ]
-    with (evidence / "likelihood.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
+    (evidence / "likelihood.csv").write_text(documents(nats, sha))
+    (evidence / "cost.csv").write_text(f"quantity,value\nparameters,{cost}\n")
     (metrics / "evaluate-gpt.json").write_text(json.dumps({"bits_per_byte": nats / 100}))
     return digest
 
@@ -121,9 +125,11 @@ def test_the_life_of_a_registered_model(root, tokenizer):
     assert [v["gate"] for v in status["versions"]] == ["passed", "refused", "passed"]
     assert status["versions"][2]["checkpoint_sha256"] == first
     assert status["versions"][0]["metrics"] == {"bits_per_byte": 1.9}
-    assert promotion.compare(root, "champion", "1") == [
-        {"metric": "bits_per_byte", "first": 1.9, "second": 2.0, "better": "first"}
-    ]
+    given = argparse.Namespace(first="champion", second="1", out=root / "compared", json=False)
+    assert comparing.compare(root, given) == 0
+    (row,) = json.loads((root / "compared/compare.json").read_text())["likelihood"]
+    assert (row["better"], row["score"]) == ("champion", "bits_per_byte")
+    assert row["difference"]["value"] == pytest.approx(0.1 / math.log(2))
 
     with registry.opened(root) as opened:
         opened.client.delete_model_version_tag("plm", "3", "gate")
@@ -237,8 +243,8 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer):
         "from plm_core import checkpoint\n"
         "assert sys.argv[1:3] == ['gpt', '--checkpoint'] and sys.argv[4] == '--evidence'\n"
         "checkpoint.load(pathlib.Path(sys.argv[3]))\n"
-        "rows = 'id,sha256,bytes,tokens,nats,quantity,measured\\n0,today,100,20,195.0,bits_per_byte,r\\n'\n"
-        "(pathlib.Path(sys.argv[5]) / 'likelihood.csv').write_text(rows)\n"
+        f"(pathlib.Path(sys.argv[5]) / 'likelihood.csv').write_text({documents(195.0, 'today')!r})\n"
+        "(pathlib.Path(sys.argv[5]) / 'cost.csv').write_text('quantity,value\\nparameters,7\\n')\n"
     )
     train(root, tokenizer, seed=2, nats=197.0, sha="today")
     (worse,) = promotion.register(root, [STAGE], None)
@@ -248,45 +254,93 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer):
     assert better.action == "promoted"
 
 
-BY_ACCURACY = """
+BY_SCORE = """
 tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
 promotion:
   registered_model: plm
-  primary: accuracy
-  min_gain: 0.0
+  primary: score
+  alpha: 0.05
+  margin: 0.01
   metrics:
     bits_per_byte: {direction: lower, tolerance: 0.02}
     pseudo_bits_per_byte: {direction: lower, tolerance: 0.02}
-    accuracy: {direction: higher, tolerance: 0.03}
+    score: {direction: higher, tolerance: 0.03}
 """
+
+
+def era(right):
+    """The lines of a task's file in which so many of 100 answers are right."""
+    rows = "".join(f"{i},x{i},,old,{'old' if i < right else 'new'},accuracy,r\n" for i in range(100))
+    return f"id,sha256,subset,label,prediction,score,measured\n{rows}"
 
 
 @pytest.mark.slow
 def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluated_again(root, tokenizer):
     """There is no corpus here: an evaluation would fail."""
-    (root / "params.yaml").write_text(BY_ACCURACY)
+    (root / "params.yaml").write_text(BY_SCORE)
 
     def outcome(name, quantity, size, right):
         """Train and register a model whose excerpts have so many bytes and who is right so often in 100."""
         train(root, tokenizer, seed=size, nats=2.0 * size)
         folder = root / "artifacts/evidence/gpt"
-        rows = f"id,sha256,bytes,tokens,nats,quantity,measured\n0,a,{size},20,{2.0 * size},{quantity},r\n"
-        (folder / "likelihood.csv").write_text(rows)
-        answers = "".join(f"{i},x{i},old,{'old' if i < right else 'new'},r\n" for i in range(100))
-        (folder / "era.csv").write_text(f"id,sha256,label,prediction,measured\n{answers}")
+        (folder / "likelihood.csv").write_text(documents(2.0 * size, "a", quantity, size))
+        (folder / "era.1.csv").write_text(era(right))
         (root / "artifacts/metrics/evaluate-gpt.json").write_text(json.dumps({quantity: 2.0}))
-        (found,) = promotion.register(root, [STAGE, Stage(name, outs=("artifacts/evidence/gpt/era.csv",))], None)
+        (found,) = promotion.register(root, [STAGE, Stage(name, outs=("artifacts/evidence/gpt/era.1.csv",))], None)
         return found
 
     assert outcome("causal", "bits_per_byte", 100, 50).action == "promoted"
     worse = outcome("masked", "pseudo_bits_per_byte", 30, 48)
     assert (worse.action, len(worse.reasons)) == ("refused", 1)
-    assert worse.reasons[0].startswith("accuracy: gains -0.02; expected more than")
-    better = outcome("masked again", "pseudo_bits_per_byte", 31, 52)
-    assert better.reasons == ["accuracy is better by 0.02, and no metric is worse than its tolerance allows"]
+    assert worse.reasons[0].startswith("score is not significantly better: -0.02, 95% interval -0.05")
+    better = outcome("masked again", "pseudo_bits_per_byte", 31, 70)
+    assert better.reasons[0].startswith("score is significantly better: +0.2, 95% interval +0.1")
     assert aliases(root) == {"3": ["champion"]}
-    rows = {row["metric"]: row["better"] for row in promotion.compare(root, "1", "3")}
-    assert rows == {"bits_per_byte": None, "pseudo_bits_per_byte": None}
+    status = promotion.registry_status(root)["versions"]
+    assert [v["metrics"] for v in status] == [
+        {"pseudo_bits_per_byte": 2.0, "era/score": 0.7, "score": 0.7},
+        {"pseudo_bits_per_byte": 2.0, "era/score": 0.48, "score": 0.48},
+        {"bits_per_byte": 2.0, "era/score": 0.5, "score": 0.5},
+    ]
+
+
+@pytest.mark.slow
+def test_a_champion_from_before_seeds_and_costs_is_fine_tuned_again_and_a_cheaper_equal_replaces_it(root, tokenizer):
+    """Both tasks are replaced by ones that know today's examples: the real ones need a corpus."""
+    (root / "params.yaml").write_text(BY_SCORE)
+    folder = root / "artifacts/evidence/gpt"
+    made = Stage("finetune", outs=tuple(f"artifacts/evidence/gpt/era.{seed}.csv" for seed in (1, 2)))
+    train(root, tokenizer, seed=1, nats=200.0, cost=9)
+    (folder / "cost.csv").unlink()
+    (folder / "era.1.csv").write_text(era(50))
+    promotion.register(root, [STAGE, made], None)
+    (root / "tasks").unlink()
+    shutil.copytree(REPOSITORY / "tasks", root / "tasks")
+    for name, files in (
+        ("finetune", {"era.1.csv": era(50), "era.2.csv": era(50)}),
+        ("evaluate", {"likelihood.csv": documents(200.0), "cost.csv": "quantity,value\nparameters,{}\n"}),
+    ):
+        (root / f"tasks/{name}.py").write_text(
+            "import pathlib, sys\n"
+            "from plm_core import checkpoint\n"
+            "given = dict(zip(sys.argv[-4::2], sys.argv[-3::2]))\n"
+            f"assert sys.argv[1:-4] == ['gpt'] + ['era'] * {name == 'finetune'}\n"
+            "digest = checkpoint.load(pathlib.Path(given['--checkpoint'])).digest\n"
+            f"for name, text in {files!r}.items():\n"
+            f"    text = text.format(9 if digest == {registered(root)!r} else 7)\n"
+            "    (pathlib.Path(given['--evidence']) / name).write_text(text)\n"
+        )
+    train(root, tokenizer, seed=2, nats=200.0, cost=7)
+    for seed in (1, 2):
+        (folder / f"era.{seed}.csv").write_text(era(50))
+    (cheaper,) = promotion.register(root, [STAGE, made], None)
+    assert cheaper.action == "promoted"
+    assert "the model is cheaper: 7 parameters, the champion's 9;" in cheaper.reasons[0]
+
+
+def registered(root):
+    """The digest of the newest version's checkpoint."""
+    return promotion.registry_status(root)["versions"][0]["checkpoint_sha256"]
 
 
 def test_an_opened_registry_leaves_the_environment_as_it_was(root):
@@ -308,12 +362,12 @@ def test_with_mlflow_down_registration_says_so_at_once(root, tokenizer, monkeypa
 def test_evidence_that_no_stage_of_the_graph_makes_is_left_out(root):
     folder = root / "artifacts/evidence/gpt"
     folder.mkdir(parents=True)
-    for name in ("likelihood.csv", "removed-task.csv", "kept-task.csv"):
+    for name in ("likelihood.csv", "removed-task.1.csv", "kept-task.1.csv"):
         (folder / name).write_text("id\n")
-    kept = Stage("finetune@gpt-kept-task", outs=("artifacts/evidence/gpt/kept-task.csv", "artifacts/finetuned/gpt"))
-    other = Stage("finetune@bert-removed-task", outs=("artifacts/evidence/bert/removed-task.csv",))
+    kept = Stage("finetune@gpt-kept-task", outs=("artifacts/evidence/gpt/kept-task.1.csv", "artifacts/finetuned/gpt"))
+    other = Stage("finetune@bert-removed-task", outs=("artifacts/evidence/bert/removed-task.1.csv",))
     found = evidence_files(root, STAGE, [STAGE, kept, other])
-    assert [path.name for path in found] == ["kept-task.csv", "likelihood.csv"]
+    assert [path.name for path in found] == ["kept-task.1.csv", "likelihood.csv"]
     with pytest.raises(RegistryError, match=r"artifacts/evidence/gpt: holds no output of any stage"):
         evidence_files(root, STAGE, [other])
 

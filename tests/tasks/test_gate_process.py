@@ -8,7 +8,8 @@ PARAMS = """
 promotion:
   registered_model: plm
   primary: bits_per_byte
-  min_gain: 0.0
+  alpha: 0.05
+  margin: 0.0
   metrics:
     bits_per_byte: {direction: lower, tolerance: 0.0}
 """
@@ -22,8 +23,8 @@ def gate(folder, *arguments, params=PARAMS):
 
 def evidence(folder, name, nats, sha="a", quantity="bits_per_byte"):
     (folder / name).mkdir()
-    rows = f"id,sha256,bytes,tokens,nats,quantity,measured\n0,{sha},100,20,{nats},{quantity},r\n"
-    (folder / name / "likelihood.csv").write_text(rows)
+    rows = "".join(f"{i},{sha},100,20,{nats},{quantity},r\n" for i in range(9))
+    (folder / name / "likelihood.csv").write_text(f"id,sha256,bytes,tokens,nats,quantity,measured\n{rows}")
 
 
 def test_the_decision_is_in_the_file_whether_passed_or_refused(tmp_path):
@@ -53,28 +54,30 @@ def test_other_examples_have_a_field_of_their_own(tmp_path):
     assert json.loads((tmp_path / "decision.json").read_text())["examples_differ"] == ["likelihood.csv"]
 
 
-BY_ACCURACY = """
+BY_SCORE = """
 promotion:
   registered_model: plm
-  primary: accuracy
-  min_gain: 0.0
+  primary: score
+  alpha: 0.05
+  margin: 0.0
   metrics:
     bits_per_byte: {direction: lower, tolerance: 0.02}
-    accuracy: {direction: higher, tolerance: 0.03}
+    score: {direction: higher, tolerance: 0.03}
 """
 
 
 def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
     for name, prediction, quantity in [("old", "b", "bits_per_byte"), ("new", "a", "pseudo_bits_per_byte")]:
         evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
-        (tmp_path / name / "era.csv").write_text(f"id,sha256,label,prediction,measured\n0,x,a,{prediction},r\n")
-    assert gate(tmp_path, "--challenger", "new", "--champion", "old", params=BY_ACCURACY).returncode == 0
+        rows = "".join(f"{i},x,,a,{prediction},accuracy,r\n" for i in range(9))
+        (tmp_path / name / "era.1.csv").write_text(f"id,sha256,subset,label,prediction,score,measured\n{rows}")
+    assert gate(tmp_path, "--challenger", "new", "--champion", "old", params=BY_SCORE).returncode == 0
     decision = json.loads((tmp_path / "decision.json").read_text())
     assert decision["passed"]
     assert decision["examples_differ"] == []
     assert {row["metric"]: row["verdict"] for row in decision["table"]} == {
-        "accuracy": "better",
-        "era/accuracy": "better",
+        "score": "better",
+        "era/score": "better",
         "bits_per_byte": "not measured",
     }
 
@@ -85,12 +88,12 @@ def test_bad_input_is_one_line_and_status_2(tmp_path):
     cases = [
         (("--challenger", "empty"), PARAMS, "error: empty/likelihood.csv: missing; expected it for promotion.metrics"),
         (("--challenger", "good"), PARAMS.replace("lower", "down"), "error: promotion.metrics.bits_per_byte.direction"),
-        (("--challenger", "good"), PARAMS.replace("min_gain: 0.0", "min_gian: 0.0"), "error: promotion.min_gian"),
+        (("--challenger", "good"), PARAMS.replace("margin: 0.0", "margni: 0.0"), "error: promotion.margni"),
         (("--challenger", "good"), "tracking: {}", "error: promotion: no such section"),
         (
             ("--challenger", "good"),
-            BY_ACCURACY.replace("bits_per_byte", "pseudo_bits_per_byte"),
-            "error: promotion.primary: accuracy, but no task was measured, and bits_per_byte has no rule",
+            BY_SCORE.replace("bits_per_byte", "pseudo_bits_per_byte"),
+            "error: promotion.primary: score, but no task was measured, and bits_per_byte has no rule",
         ),
     ]
     for arguments, params, message in cases:

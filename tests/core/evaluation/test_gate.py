@@ -5,58 +5,71 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
 from plm_core.evaluation.evidence import QUANTITIES, Table
-from plm_core.evaluation.gate import UNJUDGED, GateRules, MetricRule, decide, read_evidence
+from plm_core.evaluation.gate import UNJUDGED, Evidence, decide, read_evidence
+from plm_core.evaluation.rules import GateRules, MetricRule
 
 RULES = GateRules(
     primary="bits_per_byte",
-    min_gain=0.0,
-    metrics={"bits_per_byte": MetricRule("lower", 0.0), "era/accuracy": MetricRule("higher", 0.03)},
+    alpha=0.05,
+    margin=0.0,
+    metrics={"bits_per_byte": MetricRule("lower", 0.0), "era/score": MetricRule("higher", 0.03)},
 )
 PAPERS = GateRules(
-    primary="accuracy",
-    min_gain=0.0,
-    metrics={name: MetricRule("lower", 0.02) for name in QUANTITIES} | {"accuracy": MetricRule("higher", 0.03)},
+    primary="score",
+    alpha=0.05,
+    margin=0.01,
+    metrics={name: MetricRule("lower", 0.02) for name in QUANTITIES} | {"score": MetricRule("higher", 0.03)},
 )
 """Rules for models of different papers, as in the parameters."""
 
 
 def write(
-    folder, nats=(100.0, 200.0), correct=50, quantity="bits_per_byte", task="era", shuffle=None, last_text="7", rule="r"
+    folder,
+    nats=0.0,
+    correct=50,
+    quantity="bits_per_byte",
+    task="era",
+    shuffle=None,
+    documents=12,
+    last_text="7",
+    rule="r",
+    parameters=1000,
+    size=100,
+    seeds=1,
+    turn=0,
 ):
-    """An evidence folder of two documents and 100 classified examples, ``correct`` of them right."""
+    """An evidence folder: documents of 10 bytes, with so many nats more than usual each; and ``size`` classified
+    examples, ``correct`` of them right, those that come first after the first ``turn``."""
     folder.mkdir(parents=True, exist_ok=True)
-    documents = [(i, f"{i}" if i else last_text, 30 + i, 7, value, quantity, rule) for i, value in enumerate(nats)]
-    examples = [(f"e{i}", f"sha{i}", "old", "old" if i < correct else "new", rule) for i in range(100)]
-    if shuffle is not None:
-        random.Random(shuffle).shuffle(documents)
-        random.Random(shuffle).shuffle(examples)
-    for name, header, rows in [
-        ("likelihood", ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured"), documents),
-        (task, ("id", "sha256", "label", "prediction", "measured"), examples),
-    ]:
+    each = [(i, f"{i}" if i else last_text, 10, 7, 1 + nats + 0.01 * i, quantity, rule) for i in range(documents)]
+    files = {"likelihood": [("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured"), *each]}
+    for seed in range(1, seeds + 1):
+        examples = [
+            (f"e{i}", f"sha{i}", "", "old", "old" if (i - turn) % size < correct else "new", "accuracy", rule)
+            for i in range(size)
+        ]
+        header = ("id", "sha256", "subset", "label", "prediction", "score", "measured")
+        files[f"{task}.{seed}"] = [header, *examples]
+    files["cost"] = [("quantity", "value"), ("parameters", parameters)]
+    for name, rows in files.items():
+        if shuffle is not None:
+            rows[1:] = random.Random(shuffle).sample(rows[1:], len(rows) - 1)
         with (folder / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([header, *rows])
+            csv.writer(file).writerows(rows)
     return folder
 
 
-def evidence(bits, accuracy, quantity="bits_per_byte"):
-    """Evidence in memory, with these metric values."""
-    return {
-        "likelihood.csv": Table(frozenset({("0", "a", "r", "9")}), quantity, bits),
-        "era.csv": Table(frozenset({("0", "a", "r", "old")}), "era/accuracy", accuracy),
-    }
-
-
-def with_tasks(folder, quantity, era, following, nats=(100.0, 200.0)):
-    """An evidence folder with two tasks, of whose 100 examples so many are right."""
-    write(folder, nats, era, quantity)
-    return write(folder, nats, following, quantity, task="next")
+def with_tasks(folder, quantity, era, following, nats=0.0, **how):
+    """An evidence folder with two tasks, of whose examples so many are right."""
+    write(folder, nats, era, quantity, **how)
+    return write(folder, nats, following, quantity, task="next", **how)
 
 
 def verdicts(decision):
@@ -67,56 +80,140 @@ def judge(challenger, champion, rules=RULES):
     return decide(read_evidence(challenger, rules), read_evidence(champion, rules, partial=True), rules)
 
 
+def by_tasks(challenger, champion, rules=PAPERS):
+    return judge(challenger, champion, rules.for_evidence(challenger))
+
+
 def test_metrics_come_from_the_rows(tmp_path):
-    found = read_evidence(write(tmp_path, nats=(100.0, 200.0), correct=37), RULES)
-    assert found["likelihood.csv"].value == pytest.approx(300 / math.log(2) / 61)
-    assert found["era.csv"].value == 0.37
+    found = read_evidence(write(tmp_path, nats=0.5, correct=37), RULES)
+    assert found.tables["likelihood.csv"].value == pytest.approx((12 * 1.5 + 0.66) / math.log(2) / 120)
+    assert found.tables["era"].value == 0.37
+    assert found.parameters == 1000
 
 
-@pytest.mark.parametrize("metric", ["bits_per_byte", "era/accuracy"])
+@pytest.mark.parametrize("metric", ["bits_per_byte", "era/score", "score"])
 @pytest.mark.parametrize("better", [True, False])
 def test_the_better_model_wins_and_the_worse_is_refused_on_every_metric(tmp_path, metric, better):
-    rules = replace(RULES, primary=metric)
-    good, bad = write(tmp_path / "good", nats=(99.0, 199.0), correct=60), write(tmp_path / "bad", correct=50)
-    decision = judge(good, bad, rules) if better else judge(bad, good, rules)
+    good, bad = write(tmp_path / "good", nats=-0.1, correct=70), write(tmp_path / "bad", correct=50)
+    rules = replace(RULES, primary=metric, metrics=RULES.metrics | {"score": MetricRule("higher", 0.03)})
+    decision = by_tasks(good, bad, rules) if better else by_tasks(bad, good, rules)
     assert decision.passed is better
     assert {row.verdict for row in decision.table} == {"better" if better else "worse"}
+    word = "better" if better else "worse"
+    assert any(f"{metric} is significantly {word}: " in reason for reason in decision.reasons)
+    (row,) = (row for row in decision.table if row.metric == metric)
+    assert row.interval.low - 1e-9 <= row.difference <= row.interval.high + 1e-9
+    assert (row.interval.low > 0) == (row.difference > 0)
+
+
+@pytest.mark.parametrize(
+    "metric", ["bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte", "score", "era/score"]
+)
+def test_a_rule_that_would_prefer_the_worse_is_refused(metric):
+    wrong = "higher" if metric in QUANTITIES else "lower"
+    metrics = {metric: {"direction": wrong, "tolerance": 0.0}}
+    section = {"primary": metric, "alpha": 0.05, "margin": 0.0, "metrics": metrics}
+    with pytest.raises(BadInput, match=rf"promotion.metrics.{metric}.direction: found {wrong}; expected"):
+        from_dict(GateRules, section, "promotion")
 
 
 def test_a_metric_beside_the_primary_may_worsen_by_its_tolerance_and_no_more(tmp_path):
     champion = write(tmp_path / "champion", correct=53)
-    within = judge(write(tmp_path / "within", nats=(90.0, 190.0), correct=50), champion)
-    beyond = judge(write(tmp_path / "beyond", nats=(90.0, 190.0), correct=49), champion)
+    within = judge(write(tmp_path / "within", nats=-0.1, correct=50), champion)
+    beyond = judge(write(tmp_path / "beyond", nats=-0.1, correct=49), champion)
     assert within.passed
     assert within.table[1].verdict == "worse within its tolerance"
-    assert beyond.reasons == ["era/accuracy: worse by 0.04; allowed are 0.03"]
+    assert beyond.reasons == ["era/score: worse by 0.04; allowed are 0.03"]
 
 
-def test_the_gain_must_exceed_min_gain():
-    rules = replace(RULES, min_gain=0.1)
-    assert not decide(evidence(1.9, 0.5), evidence(2.0, 0.5), rules).passed
-    assert decide(evidence(1.89, 0.5), evidence(2.0, 0.5), rules).passed
+def test_better_at_random_is_not_better(tmp_path):
+    """52 of 100 right instead of 50, and on other examples: as likely luck."""
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
+    lucky = with_tasks(tmp_path / "new", "bits_per_byte", 52, 62, turn=30)
+    decision = by_tasks(lucky, champion)
+    assert not decision.passed
+    assert verdicts(decision)["score"] == "better"
+    (reason,) = decision.reasons
+    (row,) = (row for row in decision.table if row.metric == "score")
+    assert reason.startswith("score is not significantly better: +0.02, 95% interval -0.")
+    assert f"(a difference of about {row.interval.half:.2g} could have been seen)" in reason
+    assert reason.endswith("it may be worse by more than promotion.margin = 0.01")
+    clearly = with_tasks(tmp_path / "clear", "bits_per_byte", 70, 80, turn=10)
+    assert by_tasks(clearly, champion).passed
+
+
+def test_an_equal_model_is_refused_and_an_equal_one_that_is_cheaper_passes(tmp_path):
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
+    same = by_tasks(champion, champion)
+    assert not same.passed
+    assert same.reasons[0].endswith("and the model is not cheaper: 1,000 parameters, the champion's 1,000")
+    for parameters, passed in [(999, True), (1001, False)]:
+        challenger = with_tasks(tmp_path / f"{parameters}", "bits_per_byte", 50, 60, parameters=parameters)
+        decision = by_tasks(challenger, champion)
+        assert decision.passed is passed
+        assert decision.examples_differ == []
+    cheaper = by_tasks(tmp_path / "999", champion).reasons
+    assert cheaper == [
+        "score is not worse by more than promotion.margin = 0.01: +0, 95% interval +0 to +0, p = 1, and the model is "
+        "cheaper: 999 parameters, the champion's 1,000; no metric is worse than its tolerance allows"
+    ]
+
+
+@pytest.mark.parametrize(("margin", "passed"), [(0.03, True), (0.01, False), (0.005, False), (0.0, False)])
+def test_cheaper_passes_only_when_it_is_surely_within_the_margin(tmp_path, margin, passed):
+    """One more example of 200 wrong: the interval reaches from 0.015 worse to 0."""
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 51, 60)
+    challenger = with_tasks(tmp_path / "new", "bits_per_byte", 50, 60, parameters=10)
+    assert by_tasks(challenger, champion, replace(PAPERS, margin=margin)).passed is passed
+
+
+def test_cheaper_saves_no_model_that_lost_too_much_at_one_task(tmp_path):
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
+    challenger = with_tasks(tmp_path / "new", "bits_per_byte", 54, 56, parameters=10)
+    decision = by_tasks(challenger, champion, replace(PAPERS, margin=0.5))
+    assert decision.reasons == ["next/score: worse by 0.04; allowed are 0.03"]
+
+
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_where_the_cost_would_decide_and_is_not_known_it_is_asked_for(tmp_path, side):
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
+    challenger = with_tasks(tmp_path / "new", "bits_per_byte", 50, 60, parameters=10)
+    (tmp_path / side / "cost.csv").unlink()
+    decision = by_tasks(challenger, champion)
+    assert not decision.passed
+    assert decision.examples_differ == ["cost.csv"]
+    better = with_tasks(tmp_path / "better", "bits_per_byte", 90, 90)
+    (better / "cost.csv").unlink()
+    assert by_tasks(better, champion).examples_differ == []
+
+
+def test_the_likelihood_of_few_documents_is_no_proof(tmp_path):
+    """Five documents that all got better could be luck in 2 cases of 32; six in 2 of 64."""
+    rules = replace(RULES, metrics={"bits_per_byte": MetricRule("lower", 0.0)})
+    for documents, passed in [(1, False), (5, False), (6, True)]:
+        sides = [write(tmp_path / f"{nats}-{documents}", nats, documents=documents) for nats in (-0.1, 0.0)]
+        assert judge(*sides, rules).passed is passed
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("first", [True, False])
-def test_what_is_not_a_finite_number_never_passes(value, first):
-    champion = None if first else evidence(2.0, 0.5)
-    decision = decide(evidence(value, 0.9), champion, RULES)
-    assert not decision.passed
-    assert decision.reasons == ["bits_per_byte: not a finite number"]
-    assert not decide(evidence(1.0, 0.9), evidence(value, 0.5), RULES).passed
+def test_what_is_not_a_finite_number_never_passes(tmp_path, value):
+    sides = [write(tmp_path / f"{nats}", nats) for nats in (value, 0.0)]
+    first = decide(read_evidence(sides[0], RULES), None, RULES)
+    assert first.reasons == judge(*sides).reasons == ["bits_per_byte: not a finite number"]
+    assert not first.passed
+    assert not judge(*sides).passed
+    assert not judge(sides[1], sides[0]).passed
 
 
-def test_the_first_model_passes():
-    decision = decide(evidence(2.0, 0.5), None, RULES)
+def test_the_first_model_passes(tmp_path):
+    decision = decide(read_evidence(write(tmp_path), RULES), None, RULES)
     assert decision.passed
     assert [row.verdict for row in decision.table] == ["no champion", "no champion"]
 
 
 def test_likelihoods_of_different_names_are_never_compared(tmp_path):
     causal = write(tmp_path / "causal")
-    masked = write(tmp_path / "masked", nats=(1.0, 2.0), quantity="pseudo_bits_per_byte")
+    masked = write(tmp_path / "masked", nats=-0.9, quantity="pseudo_bits_per_byte")
     for challenger, champion, verdict in [
         (masked, causal, "not measured"),
         (causal, masked, "not comparable"),
@@ -129,57 +226,73 @@ def test_likelihoods_of_different_names_are_never_compared(tmp_path):
         assert decision.reasons[0].startswith(f"bits_per_byte: {verdict}, and is promotion.primary: the challenger's")
 
 
-def test_a_model_of_another_paper_is_judged_by_its_accuracies(tmp_path):
+def test_a_model_of_another_paper_is_judged_by_its_scores(tmp_path):
     causal = with_tasks(tmp_path / "causal", "bits_per_byte", 50, 60)
-    masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 49, 62, nats=(1e3, 1e3))
-    rules = PAPERS.for_evidence(masked)
-    decision = judge(masked, causal, rules)
+    masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 49, 80, nats=9.0)
+    decision = by_tasks(masked, causal)
     assert decision.passed
-    assert decision.reasons == ["accuracy is better by 0.005, and no metric is worse than its tolerance allows"]
+    (reason,) = decision.reasons
+    assert reason.startswith("score is significantly better: +0.095, 95% interval +0.05")
+    assert reason.endswith("; no metric is worse than its tolerance allows")
     assert verdicts(decision) == {
-        "accuracy": "better",
-        "era/accuracy": "worse within its tolerance",
-        "next/accuracy": "better",
+        "score": "better",
+        "era/score": "worse within its tolerance",
+        "next/score": "better",
         "bits_per_byte": "not measured",
         "pseudo_bits_per_byte": "not comparable",
         "fixed_order_bits_per_byte": "not measured",
     }
     shown = {row.metric: (row.champion, row.challenger) for row in decision.table}
-    assert shown["accuracy"] == pytest.approx((0.55, 0.555))
-    assert shown["bits_per_byte"] == (pytest.approx(300 / math.log(2) / 61), None)
-    assert shown["pseudo_bits_per_byte"] == (None, pytest.approx(2000 / math.log(2) / 61))
+    assert shown["score"] == pytest.approx((0.55, 0.645))
+    assert shown["bits_per_byte"] == (pytest.approx(12.66 / math.log(2) / 120), None)
+    assert shown["pseudo_bits_per_byte"] == (None, pytest.approx(120.66 / math.log(2) / 120))
     assert shown["fixed_order_bits_per_byte"] == (None, None)
-    back = judge(causal, masked, rules)
-    assert back.reasons == ["accuracy: gains -0.005; expected more than promotion.min_gain = 0"]
+    back = by_tasks(causal, masked)
+    assert back.reasons[-1].startswith("score is significantly worse: -0.095")
     assert verdicts(back)["bits_per_byte"] == "not comparable"
 
 
-@pytest.mark.parametrize(("nats", "passed"), [(101.0, True), (98.0, True), (102.0, False)])
+@pytest.mark.parametrize(("nats", "passed"), [(0.1, True), (-0.5, True), (0.15, False)])
 def test_a_model_of_the_same_paper_is_judged_by_its_likelihood_as_well(tmp_path, nats, passed):
-    """0.02 bits a byte of 61 bytes are 0.85 nats."""
-    champion = with_tasks(tmp_path / "old", "fixed_order_bits_per_byte", 50, 60, nats=(100.5, 200.0))
-    challenger = with_tasks(tmp_path / "new", "fixed_order_bits_per_byte", 70, 60, nats=(nats, 200.0))
-    decision = judge(challenger, champion, PAPERS.for_evidence(challenger))
+    """0.02 bits a byte of 10 bytes are 0.14 nats a document."""
+    champion = with_tasks(tmp_path / "old", "fixed_order_bits_per_byte", 50, 60)
+    challenger = with_tasks(tmp_path / "new", "fixed_order_bits_per_byte", 70, 60, nats=nats)
+    decision = by_tasks(challenger, champion)
     assert decision.passed is passed
     assert verdicts(decision)["bits_per_byte"] == "not measured"
     if not passed:
-        assert decision.reasons[0].startswith("fixed_order_bits_per_byte: worse by 0.035")
+        assert decision.reasons == ["fixed_order_bits_per_byte: worse by 0.0216404; allowed are 0.02"]
 
 
 def test_no_single_task_may_lose_more_than_the_tolerance_whatever_the_mean_gains(tmp_path):
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
     challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 90, 56)
-    decision = judge(challenger, champion, PAPERS.for_evidence(challenger))
-    assert decision.reasons == ["next/accuracy: worse by 0.04; allowed are 0.03"]
-    assert verdicts(decision)["accuracy"] == "better"
+    decision = by_tasks(challenger, champion)
+    assert decision.reasons == ["next/score: worse by 0.04; allowed are 0.03"]
+    assert verdicts(decision)["score"] == "better"
 
 
-def test_the_mean_must_gain_more_than_min_gain(tmp_path):
-    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
-    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 50, 62)
-    for min_gain, passed in [(0.0, True), (0.01, False)]:
-        rules = replace(PAPERS, min_gain=min_gain).for_evidence(challenger)
-        assert judge(challenger, champion, rules).passed is passed
+def test_with_several_seeds_their_mean_is_judged(tmp_path):
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60, seeds=3)
+    challenger = with_tasks(tmp_path / "new", "bits_per_byte", 70, 80, seeds=2)
+    assert by_tasks(challenger, champion).passed
+    assert not by_tasks(champion, challenger).passed
+    (champion / "era.3.csv").write_text((champion / "era.3.csv").read_text().replace("old,new", "old,old"))
+    rules = PAPERS.for_evidence(champion)
+    assert read_evidence(champion, rules).tables["era"].value == pytest.approx((0.5 + 0.5 + 1) / 3)
+
+
+def test_a_single_lucky_seed_is_no_proof(tmp_path):
+    """On these examples the difference is beyond chance; that another seed would have it too is not shown."""
+    champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60, seeds=2)
+    challenger = with_tasks(tmp_path / "new", "bits_per_byte", 50, 60, seeds=2)
+    for task in ("era", "next"):
+        path = challenger / f"{task}.2.csv"
+        path.write_text(path.read_text().replace("old,new", "old,old"))
+    decision = by_tasks(challenger, champion)
+    assert not decision.passed
+    assert decision.reasons[0].startswith("score is not significantly better: +0.225, 95% interval -")
+    assert "p = 0.0001 " in decision.reasons[0]
 
 
 def test_the_first_model_of_any_paper_passes(tmp_path):
@@ -195,28 +308,34 @@ def test_the_first_model_of_any_paper_passes(tmp_path):
 @pytest.mark.parametrize("quantity", ["bits_per_byte", "pseudo_bits_per_byte"])
 def test_a_likelihood_that_is_not_finite_never_passes_whatever_the_champion_has(tmp_path, quantity):
     champion = with_tasks(tmp_path / "old", quantity, 50, 60)
-    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 90, 90, nats=(math.nan, 1.0))
-    decision = judge(challenger, champion, PAPERS.for_evidence(challenger))
-    assert decision.reasons == ["pseudo_bits_per_byte: not a finite number"]
+    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 90, 90, nats=math.nan)
+    assert by_tasks(challenger, champion).reasons == ["pseudo_bits_per_byte: not a finite number"]
 
 
 def test_other_examples_matter_where_they_are_compared_only(tmp_path):
     """An excerpt has fewer bytes than a document: no reason to evaluate a champion of another quantity again."""
     causal = with_tasks(tmp_path / "causal", "bits_per_byte", 50, 60)
-    masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 51, 61, nats=(1.0,))
-    shorter = with_tasks(tmp_path / "shorter", "bits_per_byte", 51, 61, nats=(1.0,))
-    assert judge(masked, causal, PAPERS.for_evidence(masked)).passed
-    assert judge(shorter, causal, PAPERS.for_evidence(shorter)).examples_differ == ["likelihood.csv"]
-    (causal / "next.csv").unlink()
-    assert judge(masked, causal, PAPERS.for_evidence(masked)).examples_differ == ["next.csv"]
+    masked = with_tasks(tmp_path / "masked", "pseudo_bits_per_byte", 71, 81, documents=3)
+    shorter = with_tasks(tmp_path / "shorter", "bits_per_byte", 51, 61, documents=3)
+    assert by_tasks(masked, causal).passed
+    assert by_tasks(shorter, causal).examples_differ == ["likelihood.csv"]
+    (causal / "next.1.csv").unlink()
+    assert by_tasks(masked, causal).examples_differ == ["next.1.csv"]
+
+
+def test_evidence_of_a_task_under_another_score_is_of_other_examples(tmp_path):
+    champion, challenger = (with_tasks(tmp_path / name, "bits_per_byte", 50, 60, seeds=2) for name in ("old", "new"))
+    for path in challenger.glob("era.*.csv"):
+        path.write_text(path.read_text().replace("accuracy", "matthews"))
+    assert by_tasks(challenger, champion).examples_differ == ["era.1.csv", "era.2.csv"]
 
 
 def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_path):
     """The first 128 tokens of a document are other bytes for another tokenizer, however often they are evaluated."""
     champion = with_tasks(tmp_path / "old", "pseudo_bits_per_byte", 50, 60)
-    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 51, 61, nats=(1e3, 1e3))
+    challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 71, 81, nats=9.0)
     path = challenger / "likelihood.csv"
-    path.write_text(path.read_text().replace("1,1,31,", "1,1,29,"))
+    path.write_text(path.read_text().replace("\n1,1,10,", "\n1,1,9,"))
     rules = PAPERS.for_evidence(challenger)
     decision = judge(challenger, champion, rules)
     assert decision.passed
@@ -226,38 +345,34 @@ def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_
     assert not by_likelihood.passed
     assert by_likelihood.examples_differ == ["likelihood.csv"]
     assert by_likelihood.reasons[0].startswith("pseudo_bits_per_byte: not comparable, and is promotion.primary: ")
-    (champion / "next.csv").unlink()
+    (champion / "next.1.csv").unlink()
     assert judge(challenger, champion, rules).table == []
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_without_a_task_the_challengers_likelihood_is_the_primary(tmp_path, quantity):
-    champion, challenger = (
-        write(tmp_path / name, nats, quantity=quantity) for name, nats in [("a", (9, 9)), ("b", (8, 9))]
-    )
+    champion, challenger = (write(tmp_path / name, nats, quantity=quantity) for name, nats in [("a", 0.0), ("b", -0.1)])
     for folder in (champion, challenger):
-        (folder / "era.csv").unlink()
+        (folder / "era.1.csv").unlink()
     rules = PAPERS.for_evidence(challenger)
     assert (rules.primary, list(rules.metrics)) == (quantity, list(QUANTITIES))
     assert judge(challenger, champion, rules).passed
     assert not judge(champion, challenger, rules).passed
-    unruled = replace(PAPERS, metrics={"accuracy": PAPERS.metrics["accuracy"]})
-    with pytest.raises(
-        BadInput, match=rf"^promotion.primary: accuracy, but no task was measured, and {quantity} has no"
-    ):
+    unruled = replace(PAPERS, metrics={"score": PAPERS.metrics["score"]})
+    with pytest.raises(BadInput, match=rf"^promotion.primary: score, but no task was measured, and {quantity} has no"):
         unruled.for_evidence(challenger)
 
 
 @pytest.mark.parametrize(
     ("change", "differing"),
     [
-        ({"nats": (1.0,)}, ["likelihood.csv"]),
+        ({"documents": 11}, ["likelihood.csv"]),
         ({"last_text": "other"}, ["likelihood.csv"]),
-        ({"rule": "another"}, ["era.csv", "likelihood.csv"]),
+        ({"rule": "another"}, ["era.1.csv", "likelihood.csv"]),
     ],
 )
 def test_other_examples_or_rules_are_named_and_nothing_is_compared(tmp_path, change, differing):
-    decision = judge(write(tmp_path / "a", nats=(1.0, 1.0)), write(tmp_path / "b", **change))
+    decision = judge(write(tmp_path / "a", nats=-0.5), write(tmp_path / "b", **change))
     assert not decision.passed
     assert decision.examples_differ == differing
     assert decision.table == []
@@ -265,39 +380,17 @@ def test_other_examples_or_rules_are_named_and_nothing_is_compared(tmp_path, cha
 
 def test_a_champion_without_a_needed_file_has_other_examples(tmp_path):
     champion = write(tmp_path / "b")
-    (champion / "era.csv").unlink()
-    assert judge(write(tmp_path / "a"), champion).examples_differ == ["era.csv"]
-
-
-TASK, LIKELIHOODS = "id,sha256,label,prediction,measured\n", "id,sha256,bytes,tokens,nats,quantity,measured\n"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("era.csv", None, "era.csv: missing; expected it for promotion.metrics: era/accuracy"),
-        ("era.csv", "", "era.csv: lacks the columns id, sha256, label, prediction, measured"),
-        ("era.csv", TASK, "holds no example"),
-        ("era.csv", f"{TASK}1,a,x,x,r\n1,b,x,x,r\n", "era.csv:3: the id '1' occurs twice"),
-        ("era.csv", f"{TASK}1,a\n", "era.csv:2: too few fields"),
-        ("era.csv", f"{TASK}1,a,\udcff,x,r\n", "era.csv: damaged"),
-        ("era.csv", f'{TASK}1,"{"a" * 200_000}', "era.csv: damaged"),
-        ("likelihood.csv", f"{LIKELIHOODS}1,a,x,1,1,bits_per_byte,r\n", "invalid literal"),
-        ("likelihood.csv", f"{LIKELIHOODS}1,a,0,1,1,bits_per_byte,r\n", "0 bytes of text"),
-        ("likelihood.csv", f"{LIKELIHOODS}1,a,9,1,1,perplexity,r\n", "holds perplexity"),
-    ],
-)
-def test_damaged_evidence_is_a_clear_error(tmp_path, file, text, message):
-    path = write(tmp_path) / file
-    path.unlink() if text is None else path.write_text(text, errors="surrogateescape")
-    with pytest.raises(BadInput, match=message.replace(".", r"\.")):
-        read_evidence(tmp_path, RULES)
+    (champion / "era.1.csv").unlink()
+    assert judge(write(tmp_path / "a"), champion).examples_differ == ["era.1.csv"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"min_gain": -0.1}, "promotion.min_gain: found -0.1; expected a number from 0"),
+        ({"alpha": 0.0}, r"promotion\.alpha: found 0\.0; expected a number between 0 and 1"),
+        ({"alpha": 1.0}, r"promotion\.alpha: found 1\.0"),
+        ({"margin": -0.1}, r"promotion\.margin: found -0\.1; expected a number from 0"),
+        ({"min_gain": 0.0}, r"promotion\.min_gain: unknown parameter"),
         ({"primary": "loss"}, "promotion.primary: found 'loss'"),
         ({"metrics": {"bits_per_byte": {"direction": "up", "tolerance": 0.0}}}, "promotion.metrics.bits_per_byte.dir"),
         ({"metrics": {"bits_per_byte": {"direction": "lower", "tolerance": -1.0}}}, "byte.tolerance: found -1"),
@@ -307,101 +400,121 @@ def test_damaged_evidence_is_a_clear_error(tmp_path, file, text, message):
 def test_rules_are_read_strictly(change, message):
     rules = {
         "primary": "bits_per_byte",
-        "min_gain": 0.0,
+        "alpha": 0.05,
+        "margin": 0.0,
         "metrics": {"bits_per_byte": {"direction": "lower", "tolerance": 0.0}},
     }
     with pytest.raises(BadInput, match=message):
         from_dict(GateRules, rules | change, "promotion")
 
 
-NUMBERS = st.floats(0, 10)
-SIDES = st.builds(evidence, NUMBERS, st.floats(0, 1), st.sampled_from(QUANTITIES))
-ANY_RULES = st.builds(
-    lambda primary, gain, one, two: GateRules(
-        primary,
-        gain,
-        {name: MetricRule("lower", one) for name in QUANTITIES}
-        | {name: MetricRule("higher", two) for name in ("accuracy", "era/accuracy")},
-    ),
-    st.sampled_from(["bits_per_byte", "pseudo_bits_per_byte", "era/accuracy", "accuracy"]),
-    NUMBERS,
-    NUMBERS,
-    NUMBERS,
-)
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Folders of evidence by name, and pairs of rules for them."""
+    root = tmp_path_factory.mktemp("several")
+    return [
+        with_tasks(
+            root / f"{era}-{following}-{nats}-{parameters}", quantity, era, following, nats, parameters=parameters
+        )
+        for era, following in [(50, 60), (52, 59), (80, 75)]
+        for nats in (0.0, 0.05)
+        for parameters in (10, 1000)
+        for quantity in ["bits_per_byte"]
+    ]
 
 
-@given(SIDES, SIDES, ANY_RULES)
-def test_of_two_models_at_most_one_beats_the_other(one, two, rules):
-    assert not (decide(one, two, rules).passed and decide(two, one, rules).passed)
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 11), st.integers(0, 11), st.sampled_from([0.0, 0.01, 0.2]), st.sampled_from([0.0, 0.03]))
+def test_of_two_models_at_most_one_beats_the_other_where_there_is_no_margin(several, one, two, margin, tolerance):
+    rules = replace(
+        PAPERS, margin=margin, metrics=PAPERS.metrics | {"score": MetricRule("higher", tolerance)}
+    ).for_evidence(several[0])
+    there, back = judge(several[one], several[two], rules), judge(several[two], several[one], rules)
+    better = [
+        any("significantly better:" in reason for reason in side.reasons) and side.passed for side in (there, back)
+    ]
+    cheaper = [any("is cheaper:" in reason for reason in side.reasons) and side.passed for side in (there, back)]
+    assert not all(better)
+    assert not all(cheaper)
+    assert margin > 0 or not (there.passed and back.passed)
+    assert one != two or not there.passed
+    for decision in (there, back):
+        assert not decision.passed or verdicts(decision)["score"] not in UNJUDGED
+        assert all(row.difference is None for row in decision.table if row.verdict in UNJUDGED)
 
 
-@given(SIDES, ANY_RULES)
-def test_no_model_beats_itself(side, rules):
-    assert not decide(side, side, rules).passed
-
-
-@given(SIDES, st.none() | SIDES, ANY_RULES)
-def test_who_passes_was_judged_by_the_primary(challenger, champion, rules):
-    decision = decide(challenger, champion, rules)
-    if decision.passed:
-        assert verdicts(decision)[rules.primary] in ("better", "no champion")
-    assert all(row.difference is None for row in decision.table if row.verdict in UNJUDGED)
-
-
-@given(NUMBERS, st.floats(0, 1), st.sampled_from(QUANTITIES), SIDES, ANY_RULES, st.floats(0, 10), st.floats(0, 1))
-def test_a_better_challenger_is_never_refused_where_a_worse_one_passes(
-    bits, accuracy, quantity, champion, rules, less, more
-):
-    before = decide(evidence(bits, accuracy, quantity), champion, rules)
-    after = decide(evidence(bits - less, accuracy + more, quantity), champion, rules)
-    assert after.passed or not before.passed
-
-
+@settings(max_examples=13, deadline=None)
 @given(order=st.integers(0, 1000))
 def test_the_order_of_the_rows_changes_no_digit(tmp_path_factory, order):
     folder = tmp_path_factory.mktemp("evidence")
-    nats = (0.1, 0.2, 0.3, 1e9, -1e9)
-    plain = read_evidence(write(folder / "plain", nats=nats), RULES)
-    assert plain == read_evidence(write(folder / "shuffled", nats=nats, shuffle=order), RULES)
+    champion = write(folder / "champion", nats=1e-9)
+    plain, shuffled = write(folder / "plain", correct=51), write(folder / "shuffled", correct=51, shuffle=order)
+    assert read_evidence(plain, RULES) == read_evidence(shuffled, RULES)
+    assert judge(plain, champion) == judge(shuffled, champion)
 
 
-def test_the_rule_accuracy_is_that_of_every_task_without_its_own(tmp_path):
+def test_the_rule_score_is_that_of_every_task_without_its_own(tmp_path):
     every, own = MetricRule("higher", 0.03), MetricRule("higher", 0.5)
     rules = GateRules(
-        "bits_per_byte", 0.0, {"bits_per_byte": MetricRule("lower", 0.0), "accuracy": every, "b/accuracy": own}
+        "bits_per_byte", 0.05, 0.0, {"bits_per_byte": MetricRule("lower", 0.0), "score": every, "b/score": own}
     )
-    for name in ("likelihood.csv", "a.csv", "b.csv"):
+    for name in ("likelihood.csv", "cost.csv", "a.1.csv", "a.2.csv", "b.1.csv", "c.csv", "d.x.csv"):
         (tmp_path / name).touch()
     written_out = rules.for_evidence(tmp_path)
-    assert written_out.metrics == {"bits_per_byte": MetricRule("lower", 0.0), "a/accuracy": every, "b/accuracy": own}
+    assert written_out.metrics == {"bits_per_byte": MetricRule("lower", 0.0), "a/score": every, "b/score": own}
     assert written_out.for_evidence(tmp_path) == written_out
-    mean = replace(rules, primary="accuracy").for_evidence(tmp_path)
-    assert mean.metrics == written_out.metrics | {"accuracy": every}
-    assert mean.tasks() == ["a/accuracy", "b/accuracy"]
-    assert mean.files() == ["a.csv", "b.csv", "likelihood.csv"]
+    mean = replace(rules, primary="score").for_evidence(tmp_path)
+    assert mean.metrics == written_out.metrics | {"score": every}
+    assert mean.tasks() == ["a/score", "b/score"]
+    assert mean.sources() == ["a", "b", "likelihood.csv"]
     assert mean.for_evidence(tmp_path) == mean
 
 
 def test_a_likelihood_by_a_lossy_tokenizer_is_kept_and_never_judged(tmp_path):
     """Not even between two of them: which of a text each drops is not known here."""
-    better = write(tmp_path / "challenger", (1.0, 2.0), 60, "lossy_bits_per_byte")
-    worse = write(tmp_path / "champion", (100.0, 200.0), 50, "lossy_bits_per_byte")
+    better = write(tmp_path / "challenger", -0.9, 80, "lossy_bits_per_byte")
+    worse = write(tmp_path / "champion", 0.0, 50, "lossy_bits_per_byte")
     for challenger, champion, passed in ((better, worse, True), (worse, better, False)):
-        rules = PAPERS.for_evidence(challenger)
-        decision = decide(read_evidence(challenger, rules), read_evidence(champion, rules), rules)
+        decision = by_tasks(challenger, champion)
         assert decision.passed is passed
         found = verdicts(decision)
         assert {found[name] for name in QUANTITIES} == {"not measured"}
-    with pytest.raises(BadInput, match=r"metrics\.lossy_bits_per_byte: unknown; expected accuracy"):
+    with pytest.raises(BadInput, match=r"metrics\.lossy_bits_per_byte: unknown; expected score"):
         from_dict(
             GateRules,
             {
-                "primary": "accuracy",
-                "min_gain": 0.0,
-                "metrics": {n: {"direction": "lower", "tolerance": 0.0} for n in ("accuracy", "lossy_bits_per_byte")},
+                "primary": "lossy_bits_per_byte",
+                "alpha": 0.05,
+                "margin": 0.0,
+                "metrics": {"lossy_bits_per_byte": {"direction": "lower", "tolerance": 0.0}},
             },
             "promotion",
         )
-    (better / "era.csv").unlink()
+    (better / "era.1.csv").unlink()
     with pytest.raises(BadInput, match=r"lossy_bits_per_byte has no rule; expected .* a tokenizer that keeps all"):
         PAPERS.for_evidence(better)
+
+
+def test_what_the_rules_need_is_missed_by_name(tmp_path):
+    folder = write(tmp_path)
+    (folder / "era.1.csv").unlink()
+    with pytest.raises(BadInput, match=r"era\.1\.csv: missing; expected it for promotion\.metrics: era/score"):
+        read_evidence(folder, RULES)
+    with pytest.raises(BadInput, match="the challenger's evidence lacks era"):
+        decide(read_evidence(folder, RULES, partial=True), None, RULES)
+
+
+def test_evidence_in_memory_is_enough():
+    """The decision is a function of tables; files are one way to have them."""
+    from plm_core.evaluation.answers import Sums
+
+    sides = []
+    for nats in (np.linspace(0.9, 1.0, 20), np.linspace(1.0, 1.1, 20)):
+        examples = frozenset((str(i), "x", "r", "10") for i in range(20))
+        value = float(nats.sum() / math.log(2) / 200)
+        sides.append(
+            Evidence({"likelihood.csv": Table(examples, "bits_per_byte", value, Sums(nats, np.full(20, 10.0)))})
+        )
+    rules = replace(RULES, metrics={"bits_per_byte": MetricRule("lower", 0.0)})
+    assert decide(*sides, rules).passed
+    assert not decide(*reversed(sides), rules).passed

@@ -1,0 +1,230 @@
+"""Two models side by side, task by task, with what chance explains. Used by the task compare.
+
+Scores and differences (the second's less the first's) with intervals, a p-value by the test that fits, Holm's
+correction over the tasks, an effect size, and the averages that papers report. One model is called better where the
+p-value says so and the interval of the difference does not hold 0.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from plm_core.config import BadInput
+from plm_core.evaluation import significance
+from plm_core.evaluation.answers import Answers, scores
+from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, Table, read_likelihood, read_task, task_files
+from plm_core.evaluation.significance import Array, Interval
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+BOTH_SETS = ("mnli matched", "mnli mismatched")
+AVERAGES: dict[str, tuple[str, ...]] = {
+    "GLUE, 8 tasks without WNLI": GLUE,
+    "GLUE, 9 numbers of 8 tasks, MNLI's sets apart": (*(task for task in GLUE if task != "mnli"), *BOTH_SETS),
+    "GLUE, all 9 tasks": (*GLUE, "wnli"),
+}
+"""Plain means of the main scores of these tasks and subsets (``<task> <subset>``): Devlin et al. 2019 leave WNLI out;
+Geiping and Goldstein 2023, "Cramming", count MNLI's two sets as two numbers; the benchmark has nine tasks (Wang et al.
+2019, section 3)."""
+MEAN = "mean of all tasks"
+BOOTSTRAP, MCNEMAR, PERMUTATION = "paired bootstrap", "McNemar", "paired permutation"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number of one model, or a difference, and its interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A task, a subset of one, an average, or the likelihood."""
+
+    name: str
+    score: str
+    """What is measured: ``accuracy+f1:equivalent``, ``bits_per_byte``, ``mean``."""
+    examples: int
+    first: Estimate
+    second: Estimate
+    difference: Estimate
+    """The second's less the first's."""
+    p: float
+    test: str
+    """The test of ``p``."""
+    holm: float | None
+    """``p`` corrected for the number of tasks; None for what is not one of several tasks."""
+    effect: float | None
+    """Cohen's g, above 0 where the second is better on more examples; None for a mean of tasks."""
+    better: str | None
+    """The name of the model that is significantly better; None for neither."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of it."""
+
+    first: str
+    second: str
+    alpha: float
+    tasks: list[Compared]
+    """Each followed by its subsets."""
+    averages: list[Compared]
+    """The mean of all tasks, and those of ``AVERAGES`` of which every task is there."""
+    likelihood: list[Compared]
+    """One, where both have the same quantity of the same documents."""
+    notes: list[str]
+    """What was left out, and why."""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A number of both models with its resamples ``[R]``."""
+
+    name: str
+    score: str
+    examples: int
+    values: tuple[float, float]
+    draws: tuple[Array, Array]
+    p: float | None = None
+    """None: the bootstrap's own is taken."""
+    test: str = BOOTSTRAP
+    effect: float | None = None
+    lower: bool = False
+    """Whether less is better."""
+
+
+def compare(
+    folders: tuple[Path, Path], names: tuple[str, str], alpha: float = 0.05, only: Collection[str] | None = None
+) -> Comparison:
+    """Compare the evidence in two folders, of models with these names.
+
+    ``only`` are the names of the tasks' files that count; None: all that are there.
+
+    Raises:
+        BadInput: a file is damaged, a task's examples are not the same ones on both sides, or nothing is on both.
+    """
+    rng = significance.generator()
+    tables, notes = _shared(folders, names, only)
+    pairs = {task: _task(task, sides, rng) for task, sides in tables.items()}
+    likelihood = _likelihood(folders, rng, notes)
+    if not pairs and not likelihood:
+        raise BadInput(f"{folders[0]} and {folders[1]}: have nothing in common; {'; '.join(notes)}")
+    holm = significance.holm([whole.p or 0.0 for whole, *_ in pairs.values()])
+    tasks = []
+    for (whole, *parts), corrected in zip(pairs.values(), holm, strict=True):
+        tasks += [_compared(whole, names, alpha, corrected), *(_compared(part, names, alpha) for part in parts)]
+    averages = [_compared(pair, names, alpha) for pair in _averages(pairs, tables, rng)]
+    return Comparison(*names, alpha, tasks, averages, [_compared(pair, names, alpha) for pair in likelihood], notes)
+
+
+def _shared(
+    folders: tuple[Path, Path], names: tuple[str, str], only: Collection[str] | None
+) -> tuple[dict[str, tuple[Table, Table]], list[str]]:
+    """The tables of each task that both have, and notes on the others."""
+    first, second = (task_files(folder, only) for folder in folders)
+    notes = [
+        f"{task}: only {names[0] if task in first else names[1]} has it"
+        for task in sorted(first.keys() ^ second.keys())
+    ]
+    found = {}
+    for task in sorted(first.keys() & second.keys()):
+        one, two = read_task(first[task]), read_task(second[task])
+        if one.examples != two.examples:
+            both = len({e[:2] for e in one.examples} & {e[:2] for e in two.examples})
+            raise BadInput(
+                f"{second[task][0]}: holds other examples than {first[task][0]}, or they were measured by other rules "
+                f"({both} examples are on both sides); expected the same: evaluate both models again"
+            )
+        found[task] = one, two
+    return found, notes
+
+
+def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator) -> list[_Pair]:
+    """A task, and each of its subsets."""
+    one, two = _answers(tables[0]), _answers(tables[1])
+    draws, values = significance.bootstrap([one, two], rng), (scores(one), scores(two))
+    found = []
+    for subset in draws[0]:
+        size = int(np.sum(one.strata == one.subsets.index(subset))) if subset else len(one.labels)
+        both = (draws[0][subset], draws[1][subset])
+        title = f"{name} {subset}".rstrip()
+        found.append(_Pair(title, one.score, size, (values[0][subset], values[1][subset]), both))
+    p, test = _test(one, two, rng)
+    found[0] = replace(found[0], p=p, test=test, effect=significance.effect(one, two))
+    return found
+
+
+def _test(one: Answers, two: Answers, rng: np.random.Generator) -> tuple[float, str]:
+    if one.score == "accuracy" and len(one.predictions) == len(two.predictions) == 1:
+        first, second = one.right()[0], two.right()[0]
+        return significance.mcnemar(int(np.sum(first & ~second)), int(np.sum(second & ~first))), MCNEMAR
+    return significance.permutation([(one, two)], rng), PERMUTATION
+
+
+def _averages(
+    pairs: Mapping[str, Sequence[_Pair]], tables: Mapping[str, tuple[Table, Table]], rng: np.random.Generator
+) -> list[_Pair]:
+    """The mean of all tasks where there are several, and the known averages of which every task is there."""
+    numbers = {pair.name: pair for task in pairs.values() for pair in task}
+    found = []
+    if len(pairs) > 1:
+        every = [(one.results, two.results) for one, two in tables.values()]
+        mean = _mean(MEAN, [numbers[task] for task in pairs])
+        found.append(replace(mean, p=significance.permutation(every, rng), test=PERMUTATION))
+    known = [(name, parts) for name, parts in AVERAGES.items() if numbers.keys() >= set(parts)]
+    return found + [_mean(name, [numbers[part] for part in parts]) for name, parts in known]
+
+
+def _mean(name: str, parts: Sequence[_Pair]) -> _Pair:
+    """The plain mean of independent numbers: each was resampled by itself, so this is a stratified bootstrap."""
+    first, second = (float(np.mean([part.values[side] for part in parts])) for side in (0, 1))
+    draws = tuple(np.mean([part.draws[side] for part in parts], axis=0) for side in (0, 1))
+    return _Pair(name, "mean", sum(part.examples for part in parts), (first, second), (draws[0], draws[1]))
+
+
+def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: list[str]) -> list[_Pair]:
+    """The likelihood, or none and a note that says why."""
+    if not all((folder / LIKELIHOOD).is_file() for folder in folders):
+        notes.append("likelihood: not both models have it")
+        return []
+    one, two = (read_likelihood(folder / LIKELIHOOD) for folder in folders)
+    if not np.isfinite([one.value, two.value]).all():
+        notes.append("likelihood: not a finite number")
+        return []
+    if one.metric != two.metric or one.metric.startswith(LOSSY):
+        notes.append(f"likelihood: {one.metric} and {two.metric} are not comparable")
+        return []
+    if one.examples != two.examples:
+        if one.documents != two.documents:
+            raise BadInput(f"{folders[1] / LIKELIHOOD}: holds other documents than {folders[0] / LIKELIHOOD}")
+        notes.append("likelihood: excerpts of other lengths are not comparable")
+        return []
+    first, second = significance.bootstrap([one.results, two.results], rng)
+    p = significance.permutation([(one.results, two.results)], rng)
+    effect = significance.effect(one.results, two.results)
+    values, draws = (one.value, two.value), (first[""], second[""])
+    return [_Pair("likelihood", one.metric, len(one.examples), values, draws, p, PERMUTATION, effect, lower=True)]
+
+
+def _compared(pair: _Pair, names: tuple[str, str], alpha: float, holm: float | None = None) -> Compared:
+    first, second = (
+        Estimate(value, significance.interval(draws, 1 - alpha))
+        for value, draws in zip(pair.values, pair.draws, strict=True)
+    )
+    differences = pair.draws[1] - pair.draws[0]
+    difference = Estimate(pair.values[1] - pair.values[0], significance.interval(differences, 1 - alpha))
+    p = significance.bootstrap_p(differences) if pair.p is None else pair.p
+    better = None
+    if (p if holm is None else holm) <= alpha and not difference.interval.low <= 0 <= difference.interval.high:
+        better = names[(difference.value > 0) != pair.lower]
+    return Compared(
+        pair.name, pair.score, pair.examples, first, second, difference, p, pair.test, holm, pair.effect, better
+    )
+
+
+def _answers(table: Table) -> Answers:
+    assert isinstance(table.results, Answers)
+    return table.results

@@ -1,0 +1,104 @@
+"""The rules by which the gate judges: the section ``promotion`` of ``params.yaml``. Used by ``gate.py``."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from plm_core.config import BadInput
+from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, QUANTITIES, SCORE, read_likelihood, task_files
+
+EVERY_TASK = SCORE
+"""A rule of this name is that of every task in the challenger's evidence that has none of its own. As the primary it is
+the plain mean of all tasks' scores as well (the average of GLUE, Wang et al. 2019, section 3)."""
+
+
+@dataclass(frozen=True)
+class MetricRule:
+    """How one metric is judged."""
+
+    direction: Literal["lower", "higher"]
+    """Which way is better."""
+    tolerance: float
+    """How far, in the metric's own unit, the challenger may be worse than the champion; 0 or more."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance: found {self.tolerance}; expected a number from 0")
+
+
+@dataclass(frozen=True)
+class GateRules:
+    """The section ``promotion`` of ``params.yaml``, as far as the gate is concerned."""
+
+    primary: str
+    """The metric on which the challenger must be better, or not worse and cheaper; ``score`` compares models of
+    different papers too, and where there are no tasks, stands for the challenger's own likelihood."""
+    alpha: float
+    """How often, at most, a challenger that is no better may pass for better: the level of the tests, 0.05 as a rule.
+    Intervals hold the rest, 95 %."""
+    margin: float
+    """In the primary's own unit: a challenger that is surely not worse by more than this is not worse; 0 or more. It
+    passes where it is cheaper."""
+    metrics: dict[str, MetricRule]
+    """Every metric that is compared."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise ValueError(f"alpha: found {self.alpha}; expected a number between 0 and 1")
+        if not 0 <= self.margin < math.inf:
+            raise ValueError(f"margin: found {self.margin}; expected a number from 0")
+        if self.primary not in self.metrics:
+            raise ValueError(f"primary: found {self.primary!r}; expected one of promotion.metrics")
+        for name, rule in self.metrics.items():
+            if name not in (*QUANTITIES, EVERY_TASK) and not is_of_a_task(name):
+                raise ValueError(
+                    f"metrics.{name}: unknown; expected {EVERY_TASK}, <task>/{SCORE} or one of {', '.join(QUANTITIES)}"
+                )
+            better = "lower" if name in QUANTITIES else "higher"
+            if rule.direction != better:
+                raise ValueError(
+                    f"metrics.{name}.direction: found {rule.direction}; expected {better}, which is better"
+                )
+
+    def for_evidence(self, folder: Path) -> "GateRules":
+        """The same rules with ``score`` written out for the tasks whose evidence lies in ``folder``.
+
+        Raises:
+            BadInput: the mean score is the primary, there is no task, and no rule for the likelihood either.
+        """
+        rules = dict(self.metrics)
+        if (every := rules.pop(EVERY_TASK, None)) is None:
+            return self
+        of_tasks = {f"{task}/{SCORE}": every for task in task_files(folder)}
+        if self.primary != EVERY_TASK:
+            return replace(self, metrics=of_tasks | rules)
+        if of_tasks or any(is_of_a_task(name) for name in rules):
+            return replace(self, metrics={EVERY_TASK: every} | of_tasks | rules)
+        quantity = read_likelihood(folder / LIKELIHOOD).metric
+        if quantity not in rules:
+            lossy = quantity.startswith(LOSSY)
+            other = "a tokenizer that keeps all of a text" if lossy else f"promotion.metrics.{quantity}"
+            raise BadInput(
+                f"promotion.primary: {EVERY_TASK}, but no task was measured, and {quantity} has no rule; expected "
+                f"tasks in finetune.tasks, or {other}"
+            )
+        return replace(self, primary=quantity, metrics=rules)
+
+    def tasks(self) -> list[str]:
+        """The metrics among these that are a task's score."""
+        return [name for name in self.metrics if is_of_a_task(name)]
+
+    def sources(self) -> list[str]:
+        """The evidence that these metrics need: tasks by name, and ``likelihood.csv``."""
+        return sorted({source(name) for name in self.metrics if name != EVERY_TASK})
+
+
+def is_of_a_task(metric: str) -> bool:
+    """Whether it is written ``<task>/score``."""
+    return metric.endswith(f"/{SCORE}") and metric.count("/") == 1
+
+
+def source(metric: str) -> str:
+    """The task's name, or ``likelihood.csv``."""
+    return LIKELIHOOD if metric in QUANTITIES else metric.removesuffix(f"/{SCORE}")

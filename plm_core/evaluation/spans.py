@@ -1,0 +1,89 @@
+"""Scores of texts inside texts: entity F1 of labelled tokens, exact match and F1 of answers.
+
+For fine-tuning on named entities and on question answering. Pure functions of texts; no tokenizer is involved.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+Entity = tuple[int, int, str]
+"""First token, the one behind the last, type."""
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence in IOB2, read strictly: ``B-X`` begins one, ``I-X`` behind it goes on with it.
+
+    An ``I-X`` behind anything else is part of none, as in seqeval's ``mode="strict", scheme=IOB2``.
+
+    Raises:
+        ValueError: a tag is not ``O``, ``B-<type>`` or ``I-<type>``.
+    """
+    found: list[Entity] = []
+    open_since, kind = None, ""
+    for position, tag in enumerate([*tags, "O"]):
+        prefix, _, of = tag.partition("-")
+        if tag != "O" and not (prefix in ("B", "I") and of):
+            raise ValueError(f"tag {position + 1}: found {tag!r}; expected O, B-<type> or I-<type>")
+        if open_since is not None and (prefix, of) != ("I", kind):
+            found.append((open_since, position, kind))
+            open_since = None
+        if prefix == "B":
+            open_since, kind = position, of
+    return found
+
+
+def entity_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    """F1 of the entities of all sentences together (the micro average): right is one whose place and type are right.
+
+    0 where no entity is right, also where there is none at all, as in seqeval (Nakayama 2018) and in conlleval (Tjong
+    Kim Sang and De Meulder 2003).
+
+    Raises:
+        ValueError: there are no sentences, or other numbers of them or of their tags, or a tag is not of IOB2.
+    """
+    if not references or len(predictions) != len(references):
+        raise ValueError(f"{len(predictions)} sentences for {len(references)}; expected as many, and at least one")
+    right = total = 0
+    for number, (said, true) in enumerate(zip(predictions, references, strict=True), start=1):
+        if len(said) != len(true):
+            raise ValueError(f"sentence {number}: {len(said)} tags for {len(true)}; expected as many")
+        one, two = set(entities(said)), set(entities(true))
+        right, total = right + len(one & two), total + len(one) + len(two)
+    return 2 * right / total if total else 0.0
+
+
+def normalized_answer(text: str) -> str:
+    """An answer as SQuAD compares it: lower case, without punctuation, articles and additional white space.
+
+    ``normalize_answer`` of the official scripts (Rajpurkar et al. 2016, section 6.1).
+    """
+    bare = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str]) -> float:
+    """1 where the prediction is one of the right answers, else 0; without one (SQuAD 2.0), "" is the right answer."""
+    return max(float(normalized_answer(prediction) == answer) for answer in _golden(answers))
+
+
+def answer_f1(prediction: str, answers: Sequence[str]) -> float:
+    """The F1 of the prediction's words against the right answer that is nearest; without one, "" is the right answer.
+
+    Where either side is empty, 1 if both are, else 0: the rule of SQuAD 2.0 (Rajpurkar et al. 2018), which says of
+    empty answers alone other than the script of 1.1.
+    """
+    said = normalized_answer(prediction).split()
+    return max(_words_f1(said, answer.split()) for answer in _golden(answers))
+
+
+def _words_f1(said: Sequence[str], true: Sequence[str]) -> float:
+    if not said or not true:
+        return float(said == true)
+    same = (Counter(said) & Counter(true)).total()
+    return 2 * same / (len(said) + len(true))
+
+
+def _golden(answers: Sequence[str]) -> list[str]:
+    return [normal for answer in answers if (normal := normalized_answer(answer))] or [""]

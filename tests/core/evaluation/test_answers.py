@@ -1,0 +1,136 @@
+"""Scores as functions of weights are those of scikit-learn and scipy on the examples repeated as often."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score
+
+from plm_core.evaluation import metrics
+from plm_core.evaluation.answers import Answers, Sums, parts_of, scores
+
+CLASSES = ("a", "b", "c")
+OF_CLASSES = ("accuracy", "f1:a", "f1:b", "macro_f1", "matthews", "accuracy+f1:b")
+OF_NUMBERS = ("pearson", "spearman", "pearson+spearman")
+
+
+def answers(score, labels, *predictions, subsets=None):
+    kind = np.float64 if score in OF_NUMBERS else np.int64
+    names = tuple(sorted(set(subsets))) if subsets else ("",)
+    strata = np.array([names.index(name) for name in subsets]) if subsets else np.zeros(len(labels), int)
+    return Answers(
+        score,
+        np.array(labels, dtype=kind),
+        np.array(predictions, dtype=kind),
+        strata,
+        () if score in OF_NUMBERS else CLASSES,
+        names,
+    )
+
+
+EXAMPLES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 3)), min_size=2, max_size=31)
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@settings(max_examples=37, deadline=None)
+@given(EXAMPLES, st.sampled_from(OF_CLASSES + OF_NUMBERS))
+def test_a_weight_is_so_many_copies(examples, score):
+    labels, predictions, weights = zip(*examples, strict=True)
+    repeated = [(a, b) for a, b, weight in examples for _ in range(weight)]
+    if not repeated or (score in OF_NUMBERS and len({label for label, _ in repeated}) == 1):
+        return
+    found = answers(score, labels, predictions).values(np.array([weights], dtype=float))
+    expected = metrics.scores([score], [b for _, b in repeated], [a for a, _ in repeated], CLASSES)[score]
+    assert found == pytest.approx(np.array([[expected]]), abs=1e-12)
+
+
+@settings(max_examples=31, deadline=None)
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=3, max_size=31), st.integers(0, 99))
+def test_correlations_of_numbers_with_all_their_digits(pairs, seed):
+    labels, predictions = zip(*pairs, strict=True)
+    weights = np.random.default_rng(seed).integers(0, 3, len(pairs))
+    repeated = [pair for pair, weight in zip(pairs, weights, strict=True) for _ in range(weight)]
+    if min((np.ptp(side) for side in zip(*repeated, strict=True)), default=0) < 1e-3:
+        return  # nearly constant: scipy warns that its own value is not to be trusted
+    for score in OF_NUMBERS:
+        found = answers(score, labels, predictions).values(weights[None].astype(float))[0, 0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            expected = metrics.scores([score], *reversed(list(zip(*repeated, strict=True))))[score]
+        assert found == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("score", OF_NUMBERS)
+@pytest.mark.parametrize("constant", [0.1, 1e-30, 3e9])
+def test_a_correlation_with_a_constant_is_0(score, constant):
+    """Also where only a resample is constant, and in whatever unit."""
+    labels = [constant] * 3 + [constant * 2]
+    weights = np.array([[1.0, 1, 1, 0], [1.0, 2, 0, 4]])
+    assert answers(score, labels, labels).values(weights)[:, 0] == pytest.approx([0.0, 1.0])
+    assert answers(score, labels, [7.0] * 4).values(weights).tolist() == [[0.0], [0.0]]
+
+
+def test_several_weightings_and_seeds_at_once_are_each_by_itself():
+    rng = np.random.default_rng(3)
+    for score in OF_CLASSES + OF_NUMBERS:
+        sides = rng.integers(0, 3, (3, 29))
+        weights = rng.integers(0, 3, (5, 29)).astype(float)
+        both = answers(score, *sides).values(weights)
+        assert both.shape == (5, 2)
+        for seed in range(2):
+            for row in range(5):
+                one = answers(score, sides[0], sides[1 + seed]).values(weights[row : row + 1])
+                assert both[row, seed] == pytest.approx(one[0, 0])
+
+
+def test_the_score_of_a_task_is_the_mean_over_seeds_and_of_each_subset():
+    found = answers("accuracy", [0, 1, 1, 2], [0, 1, 1, 0], [1, 1, 0, 0], subsets=["m", "mm", "m", "mm"])
+    assert scores(found) == {"": (0.75 + 0.25) / 2, "m": (1.0 + 0.0) / 2, "mm": (0.5 + 0.5) / 2}
+
+
+def test_the_likelihood_is_a_ratio_of_sums():
+    sums = Sums(np.array([10.0, 30.0]), np.array([5.0, 20.0]))
+    assert scores(sums) == {"": pytest.approx(40 / math.log(2) / 25)}
+    assert sums.values(np.array([[2.0, 0.0]])) == pytest.approx(np.array([[2 / math.log(2)]]))
+
+
+def test_two_models_that_know_different_classes_are_joined_by_their_names():
+    one = Answers("macro_f1", np.array([0, 1]), np.array([[1, 1]]), np.zeros(2, int), ("a", "c"))
+    two = Answers("macro_f1", np.array([0, 2]), np.array([[0, 2], [0, 1], [0, 2]]), np.zeros(2, int), ("a", "b", "c"))
+    both = one.joined(two)
+    first, second = both.values(np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])).mean(axis=1)
+    assert (first, second) == pytest.approx((scores(one)[""], scores(two)[""]))
+    assert both.predictions.shape == (3, 4)
+
+
+def test_an_advantage_is_more_seeds_right_or_nearer_or_fewer_nats():
+    one = answers("accuracy", [0, 0, 0], [0, 1, 0], [0, 1, 1])
+    two = answers("accuracy", [0, 0, 0], [0, 0, 1], [1, 1, 1])
+    assert one.advantage(two).tolist() == [0.5, -0.5, 0.5]
+    near, far = (answers("pearson", [1.0, 2.0], guess) for guess in ([1.5, 2.0], [0.0, 2.0]))
+    assert near.advantage(far).tolist() == [0.5, 0.0]
+    assert Sums(np.array([1.0]), np.ones(1)).advantage(Sums(np.array([3.0]), np.ones(1))).tolist() == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ("f2", "score: found 'f2'; expected accuracy, f1:<class>, macro_f1"),
+        ("f1", "score: found 'f1'; expected accuracy, f1:<class>"),
+        ("accuracy:a", "found 'accuracy:a'"),
+        ("", "found ''"),
+        ("accuracy+", "found 'accuracy"),
+        ("accuracy+pearson", "of classes or of numbers, not both"),
+    ],
+)
+def test_a_score_that_does_not_exist_is_refused(score, message):
+    with pytest.raises(ValueError, match=message.replace("+", r"\+")):
+        parts_of(score)
+
+
+def test_parts_of_a_score():
+    assert parts_of("accuracy+f1:not_duplicate") == [("accuracy", ""), ("f1", "not_duplicate")]
+    assert accuracy_score([0, 1], [0, 0]) == answers("accuracy", [0, 1], [0, 0]).values(np.ones((1, 2)))[0, 0]

@@ -1,0 +1,108 @@
+"""Evidence files are read strictly, in any order of their rows, and a task's seeds are one table."""
+
+import numpy as np
+import pytest
+
+from plm_core.config import BadInput
+from plm_core.evaluation.evidence import read_cost, read_likelihood, read_task, task_files
+
+TASK = "id,sha256,subset,label,prediction,score,measured\n"
+LIKELIHOOD = "id,sha256,bytes,tokens,nats,quantity,measured\n"
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Write a file of these rows; returns its path."""
+
+    def put(name, rows, header=TASK):
+        path = tmp_path / name
+        path.write_text(header + "".join(f"{row}\n" for row in rows), errors="surrogateescape")
+        return path
+
+    return put
+
+
+def test_files_are_found_by_task_with_their_seeds_in_order(put, tmp_path):
+    for name in ("b.10.csv", "b.2.csv", "a-b_c.1.csv", "likelihood.csv", "cost.csv", "old.csv", "x.y.csv", "z.1.txt"):
+        put(name, [])
+    found = {task: [path.name for path in files] for task, files in task_files(tmp_path).items()}
+    assert found == {"a-b_c": ["a-b_c.1.csv"], "b": ["b.2.csv", "b.10.csv"]}
+
+
+def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
+    one = put("nli.1.csv", ["2,x,mm,yes,no,accuracy,r", "1,y,m,no,no,accuracy,r"])
+    two = put("nli.2.csv", ["1,y,m,no,maybe,accuracy,r", "2,x,mm,yes,no,accuracy,r"])
+    table = read_task([one, two])
+    assert (table.metric, table.value, table.files) == ("nli/score", 0.25, ("nli.1.csv", "nli.2.csv"))
+    assert table.results.classes == ("maybe", "no", "yes")
+    assert table.results.subsets == ("m", "mm")
+    assert table.results.predictions.tolist() == [[1, 1], [0, 1]]
+    assert read_task([one]).examples == table.examples
+
+
+def test_numbers_keep_their_digits(put):
+    rows = [f"{i},x,,{label!r},{label + 0.1!r},pearson+spearman,r" for i, label in enumerate([0.1, 1 / 3, 5.0])]
+    table = read_task([put("sim.1.csv", rows)])
+    assert table.results.labels.tolist() == [0.1, 1 / 3, 5.0]
+    assert table.value == pytest.approx(1.0)
+    assert table.results.predictions.dtype == np.float64
+
+
+def test_what_a_model_costs(put):
+    assert read_cost(put("cost.csv", ["parameters,1234567"], "quantity,value\n")) == {"parameters": 1234567.0}
+    with pytest.raises(BadInput, match=r"cost\.csv:2: found 'many'; expected a number"):
+        read_cost(put("cost.csv", ["parameters,many"], "quantity,value\n"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["1,a,,x,x,accuracy,r", "1,b,,x,x,accuracy,r"], r"t\.1\.csv:3: the id '1' occurs twice"),
+        (["1,a"], r"t\.1\.csv:2: too few fields"),
+        (["1,a,,\udcff,x,accuracy,r"], r"t\.1\.csv: damaged"),
+        ([f'1,"{"a" * 200_000}'], r"t\.1\.csv: damaged"),
+        ([], "holds no example"),
+        (["1,a,,x,x,accuracy,r", "2,b,,x,x,matthews,r"], "the column score holds other than 'accuracy'"),
+        (["1,a,,x,x,perplexity,r"], r"t\.1\.csv: score: found 'perplexity'; expected accuracy"),
+        (["1,a,,x,x,f1:y,r"], "no label is 'y', whose F1 is the score; expected it among x"),
+        (["1,a,,1.5,2,pearson,r", "2,b,,x,2,pearson,r"], "could not convert.*expected numbers in the column label"),
+        (["1,a,,1,2,pearson,r", "2,b,,2,nan,pearson,r"], "the column prediction holds nan; expected finite numbers"),
+        (["1,a,,1,2,pearson,r", "2,b,,1,3,pearson,r"], "all labels are 1; expected different ones"),
+    ],
+)
+def test_a_damaged_task_is_a_clear_error(put, rows, message):
+    with pytest.raises(BadInput, match=message):
+        read_task([put("t.1.csv", rows)])
+
+
+def test_a_seed_of_other_examples_is_named(put):
+    one = put("t.1.csv", ["1,a,,x,x,accuracy,r"])
+    for row in (
+        "1,b,,x,x,accuracy,r",
+        "1,a,m,x,x,accuracy,r",
+        "1,a,,y,x,accuracy,r",
+        "1,a,,x,x,accuracy,q",
+        "2,a,,x,x,accuracy,r",
+    ):
+        with pytest.raises(BadInput, match=r"t\.2\.csv: holds other examples than t\.1\.csv"):
+            read_task([one, put("t.2.csv", [row])])
+    with pytest.raises(BadInput, match=r"t\.2\.csv: the column score holds other than 'accuracy'"):
+        read_task([one, put("t.2.csv", ["1,a,,x,x,matthews,r"])])
+
+
+def test_a_missing_column_is_named(put):
+    with pytest.raises(BadInput, match="lacks the columns subset, score; expected id,sha256,subset"):
+        read_task([put("t.1.csv", ["1,a,x,x,r"], "id,sha256,label,prediction,measured\n")])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,a,x,1,1,bits_per_byte,r", "invalid literal"),
+        ("1,a,0,1,1,bits_per_byte,r", "0 bytes of text"),
+        ("1,a,9,1,1,perplexity,r", "holds perplexity"),
+    ],
+)
+def test_a_damaged_likelihood_is_a_clear_error(put, row, message):
+    with pytest.raises(BadInput, match=message):
+        read_likelihood(put("likelihood.csv", [row], LIKELIHOOD))

@@ -1,0 +1,283 @@
+"""Tests against scipy and published numbers, and in simulation: intervals cover, equal models are rarely told apart."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, chi2, norm, pearsonr, wilcoxon
+from scipy.stats import bootstrap as scipy_bootstrap
+from scipy.stats import permutation_test as scipy_permutation
+
+from plm_core.evaluation.answers import Answers, Sums
+from plm_core.evaluation.significance import (
+    bootstrap,
+    bootstrap_p,
+    effect,
+    generator,
+    holm,
+    interval,
+    mcnemar,
+    permutation,
+)
+
+
+def of_classes(labels, *predictions, score="accuracy"):
+    return Answers(score, labels, np.array(predictions), np.zeros(len(labels), int), ("a", "b"))
+
+
+def simulated(rng, *, size=200, right=(0.7, 0.7), seeds=1, spread=0.0):
+    """Two models of these accuracies on the same examples, some of which are hard for both.
+
+    Seeds differ in accuracy with this standard deviation.
+    """
+    labels, hard = rng.integers(0, 2, size), rng.normal(size=size) * 0.5
+    sides = []
+    for accuracy in right:
+        skill = norm.ppf(accuracy) * math.sqrt(1.25) + rng.normal(size=(seeds, 1)) * spread
+        correct = skill + hard + rng.normal(size=(seeds, size)) > 0
+        sides.append(of_classes(labels, *np.where(correct, labels, 1 - labels)))
+    return sides
+
+
+def test_the_percentile_interval_is_that_of_scipy():
+    rng = np.random.default_rng(5)
+    one, two = simulated(rng, size=150, right=(0.6, 0.75))
+    (first,), (second,) = ([draws[""]] for draws in bootstrap([one, two], generator(1)))
+    found = interval(second - first)
+    reference = scipy_bootstrap(
+        (two.right()[0].astype(float) - one.right()[0],), np.mean, method="percentile", n_resamples=9999, rng=7
+    ).confidence_interval
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=0.01)
+    assert found.half == pytest.approx((found.high - found.low) / 2)
+
+
+def test_the_interval_of_a_correlation_is_that_of_scipy():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=60)
+    y = x + rng.normal(size=60)
+    (draws,) = bootstrap([Answers("pearson", x, y[None], np.zeros(60, int))], generator(1))
+    reference = scipy_bootstrap(
+        (x, y),
+        lambda a, b: pearsonr(a, b).statistic,
+        paired=True,
+        vectorized=False,
+        method="percentile",
+        n_resamples=2999,
+        rng=7,
+    ).confidence_interval
+    found = interval(draws[""])
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=0.02)
+
+
+def test_counting_equal_examples_together_changes_no_distribution():
+    """The standard error of a share has a formula."""
+    labels = np.zeros(400, int)
+    (draws,) = bootstrap([of_classes(labels, np.arange(400) % 4 == 0)], generator(1))
+    assert np.std(draws[""]) == pytest.approx(math.sqrt(0.75 * 0.25 / 400), rel=0.03)
+    assert np.mean(draws[""]) == pytest.approx(0.75, abs=0.001)
+
+
+def test_a_subset_keeps_its_size_in_every_resample():
+    labels = np.zeros(40, int)
+    strata = np.arange(40) // 30
+    found = Answers("accuracy", labels, np.array([strata]), strata, ("a", "b"), ("m", "mm"))
+    (draws,) = bootstrap([found], generator(1), resamples=50)
+    assert set(draws[""]) == {0.75}
+    assert set(draws["m"]) == {1.0}
+    assert set(draws["mm"]) == {0.0}
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+def test_the_spread_over_seeds_is_in_the_interval(seeds):
+    """Every example alike, seeds right or wrong as a whole: the standard error is that of a mean of S seeds."""
+    shares = np.linspace(0, 1, seeds) >= 0.5
+    one = of_classes(np.zeros(100, int), *(np.full(100, int(not right)) for right in shares))
+    (draws,) = bootstrap([one], generator(1))
+    assert np.std(draws[""]) == pytest.approx(np.std(shares, ddof=1) / math.sqrt(seeds), rel=0.03)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (3, 9), (12, 12), (24, 0), (10, 14)])
+def test_mcnemar_below_25_is_the_binomial_test(first, second):
+    expected = binomtest(first, first + second).pvalue if first + second else 1.0
+    assert mcnemar(first, second) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("first", "second"), [(13, 12), (40, 12), (25, 25), (150, 86), (1000, 900)])
+def test_mcnemar_from_25_is_chi_squared_with_continuity_correction(first, second):
+    statistic = max(abs(first - second) - 1, 0) ** 2 / (first + second)
+    assert mcnemar(first, second) == pytest.approx(chi2.sf(statistic, df=1))
+    assert mcnemar(first, second) == mcnemar(second, first)
+
+
+def test_mcnemar_on_published_counts():
+    """The example of R's mcnemar.test: approval in two surveys (Agresti 1990, "Categorical Data Analysis", p. 350)."""
+    statistic = (150 - 86 - 1) ** 2 / (150 + 86)
+    assert statistic == pytest.approx(16.82, abs=0.005)
+    assert mcnemar(150, 86) == pytest.approx(math.erfc(math.sqrt(statistic / 2))) == pytest.approx(4.1e-05, rel=0.01)
+
+
+def test_the_permutation_test_of_few_examples_is_the_exact_one():
+    one, two = np.array([1.0, 4.0, 2.5, 7.0, 3.0]), np.array([1.5, 3.0, 4.0, 9.0, 5.0])
+    size = np.full(5, 10.0)
+    signs = np.array(list(product([1, -1], repeat=5)))
+    exact = np.mean(np.abs(signs @ (two - one)) >= abs((two - one).sum()) - 1e-9)
+    assert permutation([(Sums(one, size), Sums(two, size))], generator(1)) == pytest.approx(exact, abs=0.01)
+    reference = scipy_permutation((one, two), lambda a, b, axis: np.mean(a - b, axis=axis), permutation_type="samples")
+    assert exact == pytest.approx(reference.pvalue)
+
+
+def test_the_permutation_test_of_a_score_that_is_no_mean_is_that_of_scipy():
+    rng = np.random.default_rng(8)
+    one, two = (side.predictions[0] for side in simulated(rng, size=80, right=(0.6, 0.75)))
+    labels = simulated(np.random.default_rng(8), size=80, right=(0.6, 0.75))[0].labels
+    sides = [of_classes(labels, side, score="f1:b") for side in (one, two)]
+
+    def f1(said):
+        return 2 * np.sum(said & labels) / (np.sum(said) + np.sum(labels))
+
+    reference = scipy_permutation(
+        (one, two), lambda a, b: f1(a) - f1(b), permutation_type="samples", vectorized=False, n_resamples=4999, rng=7
+    )
+    assert permutation([tuple(sides)], generator(1)) == pytest.approx(reference.pvalue, abs=0.02)
+
+
+def test_equal_answers_are_never_told_apart():
+    one, _ = simulated(np.random.default_rng(4))
+    first, second = bootstrap([one, one], generator(1))
+    assert np.array_equal(first[""], second[""])
+    assert bootstrap_p(second[""] - first[""]) == 1.0
+    assert permutation([(one, one)], generator(1)) == 1.0
+    assert effect(one, one) == 0.0
+    assert mcnemar(0, 0) == 1.0
+
+
+def test_the_same_seed_gives_the_same_numbers():
+    sides = simulated(np.random.default_rng(6), seeds=3)
+    found = [
+        (bootstrap(sides, rng, 50)[1][""].tolist(), permutation([tuple(sides)], rng, 50))
+        for rng in (generator(), generator(), generator(99))
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+def test_the_bootstrap_p_value_is_where_the_interval_touches_0():
+    draws = np.random.default_rng(2).normal(1.5, 1, 10_000)
+    p = bootstrap_p(draws)
+    assert p == pytest.approx(2 * norm.sf(1.5), abs=0.02)
+    assert interval(draws, 1 - p - 0.005).low > 0 > interval(draws, 1 - p + 0.005).low
+    assert bootstrap_p(-draws) == p
+
+
+def test_the_effect_is_cohens_g_of_the_examples_that_tell_the_models_apart():
+    labels = np.zeros(10, int)
+    one = of_classes(labels, np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1]))
+    two = of_classes(labels, np.array([0, 0, 0, 0, 0, 1, 0, 0, 0, 1]))
+    assert effect(one, two) == 3 / 4 - 1 / 2  # of four examples the second wins three
+    assert effect(two, one) == -effect(one, two)
+    fewer, more = Sums(np.array([1.0, 2.0]), np.ones(2)), Sums(np.array([3.0, 3.0]), np.ones(2))
+    assert (effect(more, fewer), effect(fewer, more)) == (0.5, -0.5)
+
+
+def test_holms_adjusted_values_of_cases_made_by_hand():
+    assert holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+    assert holm([0.04, 0.01, 0.9, 0.6]) == pytest.approx([0.12, 0.04, 1.0, 1.0])
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), max_size=7))
+def test_holm_keeps_the_order_and_lies_between_the_value_and_bonferronis(p_values):
+    adjusted = holm(p_values)
+    for (one, first), (two, second) in product(zip(p_values, adjusted, strict=True), repeat=2):
+        assert one > two or first <= second
+    assert all(p <= a <= min(1, len(p_values) * p) for p, a in zip(p_values, adjusted, strict=True))
+
+
+def coverage(times, truth, draw):
+    """How often the interval of what ``draw`` gives holds the truth."""
+    found = [interval(draw(np.random.default_rng(i))) for i in range(times)]
+    return np.mean([low.low <= truth <= low.high for low in found])
+
+
+def test_intervals_cover_what_they_should():
+    """Of 300 samples at 95 %, 285 are expected, with a standard deviation of 3.8."""
+
+    def one_score(rng):
+        return bootstrap([simulated(rng)[0]], rng, 400)[0][""]
+
+    def a_difference(rng):
+        first, second = bootstrap(simulated(rng, right=(0.65, 0.75)), rng, 400)
+        return second[""] - first[""]
+
+    assert 0.91 <= coverage(300, 0.7, one_score) <= 0.98
+    assert 0.91 <= coverage(300, 0.1, a_difference) <= 0.98
+
+
+def test_the_interval_over_seeds_covers_and_that_of_one_seed_would_not():
+    """Five seeds of each model, whose accuracies differ by more than examples make them."""
+    truth = 0.0
+
+    def all_seeds(rng):
+        first, second = bootstrap(simulated(rng, seeds=5, spread=0.3), rng, 400)
+        return second[""] - first[""]
+
+    def one_seed(rng):
+        first, second = bootstrap(simulated(rng, seeds=1, spread=0.3), rng, 400)
+        return second[""] - first[""]
+
+    assert coverage(200, truth, all_seeds) >= 0.87
+    assert coverage(200, truth, one_seed) <= 0.8
+
+
+def p_values(times, of, **how):
+    return np.array([of(*simulated(rng, **how), rng) for rng in map(np.random.default_rng, range(times))])
+
+
+def by_mcnemar(one, two, _rng):
+    first, second = one.right()[0], two.right()[0]
+    return mcnemar(int(np.sum(first & ~second)), int(np.sum(second & ~first)))
+
+
+def by_permutation(one, two, rng):
+    return permutation([(one, two)], rng, 400)
+
+
+def by_bootstrap(one, two, rng):
+    first, second = bootstrap([one, two], rng, 400)
+    return bootstrap_p(second[""] - first[""])
+
+
+@pytest.mark.parametrize("test", [by_mcnemar, by_permutation, by_bootstrap])
+@pytest.mark.parametrize("size", [30, 200])
+def test_equal_models_are_told_apart_in_about_one_case_of_twenty(test, size):
+    """Of 400 pairs 20 are expected, with a standard deviation of 4.4; McNemar's test errs on the safe side."""
+    assert np.mean(p_values(400, test, size=size) <= 0.05) <= 0.085
+
+
+@pytest.mark.parametrize("test", [by_mcnemar, by_permutation, by_bootstrap])
+def test_a_large_difference_is_seen(test):
+    assert np.mean(p_values(100, test, right=(0.6, 0.8)) <= 0.05) >= 0.9
+
+
+def test_the_mean_over_tasks_is_tested_task_by_task():
+    """A task of few examples weighs as much as one of many; equal means are rarely told apart."""
+    found = []
+    for rng in map(np.random.default_rng, range(200)):
+        pairs = [tuple(simulated(rng, size=40)), tuple(simulated(rng, size=300, right=(0.8, 0.8)))]
+        found.append(permutation(pairs, rng, 400))
+    assert np.mean(np.array(found) <= 0.05) <= 0.1
+    rng = np.random.default_rng(1)
+    seen = [permutation([tuple(simulated(rng, right=(0.6, 0.75))) for _ in range(3)], rng) for _ in range(3)]
+    assert max(seen) < 0.01
+
+
+def test_the_permutation_test_agrees_with_wilcoxons_on_likelihoods():
+    rng = np.random.default_rng(3)
+    size = np.full(40, 100.0)
+    one = rng.normal(100, 5, 40)
+    two = one + rng.normal(0.4, 1, 40)
+    p = permutation([(Sums(one, size), Sums(two, size))], generator(1))
+    assert p == pytest.approx(wilcoxon(one, two).pvalue, abs=0.03)
