@@ -1,13 +1,13 @@
-"""Stage finetune: one model on one GLUE-like task. `python -m tasks.finetune <name> <task>`.
+"""Stage finetune: one model on one GLUE-like task, from one seed. `python -m tasks.finetune <name> <task> <seed>`.
 
-With `--checkpoint` and `--evidence` another checkpoint is fine-tuned on today's examples, and only its evidence is
-written: that is how the gate compares a champion with a challenger on the same examples.
+With `--checkpoint` and `--evidence` another checkpoint is fine-tuned on today's examples, from all seeds, and only its
+evidence is written: that is how the gate compares a champion with a challenger on the same examples.
 """
 
 import argparse
+import difflib
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,17 +16,18 @@ import torch
 
 from plm_core import checkpoint
 from plm_core.config import BadInput, digest
-from plm_core.corpus.document import read_documents
+from plm_core.evaluation import metrics
 from plm_core.evaluation.evidence import TASK_COLUMNS
-from plm_core.evaluation.metrics import classification_scores, majority_accuracy
-from plm_core.files import sha256_file
-from plm_core.finetuning.classifier import Classifier, Row, classification_loss, collate, predict
-from plm_core.finetuning.examples import Example, sample
-from plm_core.finetuning.layouts import LAYOUTS
-from plm_core.finetuning.table import GlueTask, task_of
+from plm_core.files import sha256_file, verify_checksums
+from plm_core.finetuning.batches import Batching
+from plm_core.finetuning.classifier import Classifier, Predicted, Row, collate, example_loss, predict
+from plm_core.finetuning.examples import SPLITS, Example, file_of, read_examples, sample
+from plm_core.finetuning.layouts import LAYOUTS, Layout, Written
+from plm_core.finetuning.lora import LoRAConfig, adapt, merge
+from plm_core.finetuning.recipe import Recipe
+from plm_core.finetuning.task import GlueTask, read_task
 from plm_core.objectives.loss import Batch
-from plm_core.text.views import items_at, stream_seed
-from plm_core.training.config import LoopConfig
+from plm_core.text.views import stream_seed
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import best_report, train
 from plm_core.training.passes import Evaluate
@@ -38,9 +39,8 @@ from tasks.seam.meters import Ledger
 from tasks.seam.stage import Stage, main, stage
 from tasks.seam.training import follow, listed, write_curve
 
-SPLITS = [paths.CORPUS / f"{name}.parquet" for name in ("train", "valid", "test")]
-SECTIONS = ["finetune.train_examples", "finetune.heldout_examples", "finetune.dropout", "finetune.training"]
-"""What a result depends on: not the list of tasks, so that adding one reruns no other."""
+PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
+"""What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
 
 SHORTEST_CONTEXT = 8
 """Start, delimiter and extract token, and a little text."""
@@ -51,22 +51,38 @@ class FinetuneConfig:
     """Section ``finetune`` of the parameters."""
 
     tasks: list[str]
-    """Names in ``plm_core.finetuning.table.TASKS``; [] for none."""
-    train_examples: int
-    """At most so many training examples a task."""
-    heldout_examples: int
-    """At most so many validation and so many test examples a task."""
+    """Names of sections of ``examples``; [] for none."""
+    seeds: list[int]
+    """Each task is learned once from each: it draws the head, the order of the examples and the dropout."""
+    train_examples: int | None
+    """At most so many training examples a task; null for all."""
+    heldout_examples: int | None
+    """At most so many validation and so many test examples a task; null for all."""
     dropout: float
-    """Before the classifier's linear layer."""
-    training: LoopConfig
-    """The loop and its optimizer, the same for every task."""
+    """Before the head's linear layer."""
+    auxiliary: float
+    """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, where the
+    model was trained as a causal one; 0 for none. The paper has 0.5."""
+    lora: LoRAConfig | None
+    """Train small additions to the model's matrices in its place; null to train all weights."""
+    training: Recipe
+    """The same for every task."""
 
     def __post_init__(self) -> None:
         for name in ("train_examples", "heldout_examples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 1")
+            if (most := getattr(self, name)) is not None and most < 1:
+                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: {self.dropout}; expected at least 0 and below 1")
+        if self.auxiliary < 0:
+            raise ValueError(f"auxiliary: {self.auxiliary}; expected at least 0")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: found {self.seeds}; expected at least one, and each once")
+
+    @property
+    def rule(self) -> str:
+        """The digest of what a result depends on."""
+        return digest(*(getattr(self, name) for name in PARAMETERS))
 
 
 class Rows(NamedTuple):
@@ -83,94 +99,138 @@ class Outcome(NamedTuple):
     reports: list[Report]
     train: Rows
     test: Rows
-    predictions: list[int]
+    predicted: Predicted
 
 
-def finetune(name: str, task_name: str) -> None:
+def finetune(name: str, task_name: str, seed: int) -> None:
     """Fine-tune the model that stage pretrain made; write the classifier, evidence, curve and metrics."""
-    config, task = params.section("finetune", FinetuneConfig), task_of(task_name)
-    folder, key = paths.MODELS / name, f"{name}-{task_name}"
+    config, data = params.section("finetune", FinetuneConfig), examples_of(task_name)
+    folder, key = paths.MODELS / name, f"{name}-{task_name}-{seed}"
     metrics_file = paths.METRICS / f"finetune-{key}.json"
-    with stage(f"finetune-{key}", SECTIONS, [folder, *SPLITS], metrics_file, training=True) as run:
-        device = prepare(threads=1)
+    sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
+    with stage(f"finetune-{key}", sections, [folder, data], metrics_file, training=True) as run:
+        task = task_in(data)
+        device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)
-        snapshots = Snapshots(
-            paths.SNAPSHOTS / digest(config, task_name, run.inputs, run.guard.code)[:16], config.training.keep_snapshots
-        )
-        outcome = fit(pretrained, task, config, device, snapshots, run)
-        evidence, curve = paths.EVIDENCE / name / f"{task_name}.csv", paths.CURVES / f"{key}.csv"
+        digested = digest(config.rule, task_name, seed, run.inputs, run.guard.code)[:16]
+        snapshots = Snapshots(paths.SNAPSHOTS / digested)
+        outcome = fit(pretrained, task, config, seed, device, snapshots, run)
+        evidence, curve = paths.EVIDENCE / name / f"{task_name}.{seed}.csv", paths.CURVES / f"{key}.csv"
         write_evidence(evidence, task, config, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
-        labels = [row.label for row in outcome.test.encoded]
-        majority = majority_accuracy([row.label for row in outcome.train.encoded], labels)
-        run.metrics |= classification_scores(task.metrics, outcome.predictions, labels)
-        run.metrics |= {
-            "majority_accuracy": majority,
-            "examples": len(labels),
-            "train_examples": len(outcome.train.encoded),
-            "best_step": best_report(outcome.reports).step,
-        }
+        run.metrics |= measured(task, outcome)
         run.outputs += [evidence, curve, paths.FINETUNED / key]
-        scores = {f"{task_name}.{metric}": value for metric, value in run.metrics.items()}
+        scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
         run.tracker.checkpoint_metrics(pretrained.digest, scores)
-        print(f"{key}: accuracy {run.metrics['accuracy']:.3f}, majority class {majority:.3f}, {len(labels)} examples")
+        score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))
+        print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
     snapshots.remove()
 
 
+def examples_of(task_name: str) -> Path:
+    """The folder with the examples of a task; BadInput for a name that is no section of ``examples``."""
+    known = params.section_names("examples")
+    if task_name not in known:
+        close = difflib.get_close_matches(task_name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise BadInput(f"finetune.tasks: found {task_name!r}; expected sections of examples: {', '.join(known)}{hint}")
+    return paths.EXAMPLES / task_name
+
+
+def task_in(folder: Path) -> GlueTask:
+    """The task whose examples are in the folder; BadInput when a file of it is missing or damaged."""
+    verify_checksums(folder)
+    return read_task(folder)
+
+
+def measured(task: GlueTask, outcome: Outcome) -> dict[str, float]:
+    """The figures of a fine-tuning, those of each subset of the test examples too."""
+    labels, answers = [row.label for row in outcome.test.encoded], outcome.predicted.answers
+    trained = [row.label for row in outcome.train.encoded]
+    found = {"score": metrics.scores([task.score], answers, labels, task.labels)[task.score]}
+    found |= {"baseline": metrics.baseline(task.score, trained, labels, task.labels)}
+    found |= metrics.scores(task.metrics, answers, labels, task.labels)
+    subsets = [example.subset for example in outcome.test.examples]
+    for subset in sorted(set(subsets) - {""}):
+        chosen = [i for i, each in enumerate(subsets) if each == subset]
+        said, true = ([values[i] for i in chosen] for values in (answers, labels))
+        found[f"{subset}/score"] = metrics.scores([task.score], said, true, task.labels)[task.score]
+    return found | {
+        "examples": len(labels),
+        "train_examples": len(trained),
+        "best_step": best_report(outcome.reports).step,
+    }
+
+
 def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
-    """Fine-tune any checkpoint on today's examples and write its evidence, nothing else."""
-    config, task, device = params.section("finetune", FinetuneConfig), task_of(task_name), prepare(threads=1)
-    with tempfile.TemporaryDirectory() as scratch:
-        outcome = fit(checkpoint.load(folder, device.device), task, config, device, Snapshots(Path(scratch)), None)
-    write_evidence(evidence / f"{task_name}.csv", task, config, outcome)
+    """Fine-tune any checkpoint on today's examples, from every seed, and write its evidence, nothing else."""
+    config, task = params.section("finetune", FinetuneConfig), task_in(examples_of(task_name))
+    device = prepare(threads=1, deterministic=config.training.deterministic)
+    for seed in config.seeds:
+        with tempfile.TemporaryDirectory() as scratch:
+            pretrained = checkpoint.load(folder, device.device)
+            outcome = fit(pretrained, task, config, seed, device, Snapshots(Path(scratch)), None)
+        write_evidence(evidence / f"{task_name}.{seed}.csv", task, config, outcome)
 
 
 def fit(
     pretrained: checkpoint.Loaded,
     task: GlueTask,
     config: FinetuneConfig,
+    seed: int,
     device: Device,
     snapshots: Snapshots,
     run: Stage | None,
 ) -> Outcome:
     """Train a classifier on the model, keep its best validation, and predict the test examples."""
-    loop = config.training
-    parts = [_rows(split, task, config, pretrained) for split in SPLITS]
-    train_set, valid_set, test_set = parts
-    torch.manual_seed(stream_seed(loop.seed, "head"))
-    classifier = Classifier(
-        pretrained.model, LAYOUTS[pretrained.config.objective], len(task.labels), config.dropout
-    ).to(device.device)
-
+    train_set, valid_set, test_set = (_rows(split, task, config, pretrained) for split in SPLITS)
+    batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
+    loop = config.training.loop(batching.epoch, seed)
+    classifier = new_classifier(pretrained, task, config, seed).to(device.device)
     most = pretrained.model.config.context if loop.compile else None
 
     def batch_at(step: int) -> Batch:
-        chosen = items_at(loop.order_seed, step, loop.batch, len(train_set.encoded))
-        return collate([train_set.encoded[i] for i in chosen], most)
+        return collate([train_set.encoded[i] for i in batching.at(step)], most)
 
     def validate(_: Evaluate) -> float:
-        return predict(classifier, valid_set.encoded, loop.batch, device.device)[1]
+        return predict(classifier, valid_set.encoded, loop.batch, device.device).loss
 
     def examples(step: int) -> str:
-        chosen = items_at(loop.order_seed, step, loop.batch, len(train_set.encoded))
-        return f"the examples {listed([train_set.examples[i].id for i in chosen])}"
+        return f"the examples {listed([train_set.examples[i].id for i in batching.at(step)])}"
 
-    training = partial(train, classifier, classification_loss, batch_at, validate, loop, device, snapshots)
+    training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
     if run is None:
         seen = list(training())
     else:
         ledger = Ledger(run.name, snapshots.folder.name, device)
         seen = follow(training, loop.steps, run, "finetune", examples, ledger)
-    predictions, _ = predict(classifier, test_set.encoded, loop.batch, device.device)
-    return Outcome(classifier, seen, train_set, test_set, predictions)
+    merge(classifier.backbone)
+    return Outcome(
+        classifier, seen, train_set, test_set, predict(classifier, test_set.encoded, loop.batch, device.device)
+    )
+
+
+def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
+    """The pretrained model with a head of random weights, before its training."""
+    objective = pretrained.config.objective
+    torch.manual_seed(stream_seed(seed, "head"))
+    if config.lora is not None:
+        adapt(pretrained.model, config.lora)
+    auxiliary = config.auxiliary if objective == "causal" else 0.0
+    return Classifier(pretrained.model, LAYOUTS[objective], task.kind, len(task.labels), config.dropout, auxiliary)
 
 
 def write_evidence(path: Path, task: GlueTask, config: FinetuneConfig, outcome: Outcome) -> None:
-    """One row a test example, classes by name."""
-    rule = digest(replace(config, tasks=[]), *(sha256_file(split) for split in SPLITS[:2]))[:16]
-    rows = zip(outcome.test.examples, outcome.predictions, strict=True)
-    write_rows(path, TASK_COLUMNS, ((e.id, e.sha256, task.labels[e.label], task.labels[p], rule) for e, p in rows))
+    """One row a test example: classes by name, numbers with all their digits."""
+    rule = digest(config.rule, *(sha256_file(file_of(paths.EXAMPLES / task.name, s)) for s in ("train", "valid")))[:16]
+
+    def told(answer: float) -> str:
+        return task.labels[int(answer)] if task.labels else repr(float(answer))
+
+    rows = zip(outcome.test.examples, outcome.predicted.answers, strict=True)
+    lines = ((e.id, e.sha256, e.subset, told(e.label), told(answer), task.score, rule) for e, answer in rows)
+    write_rows(path, TASK_COLUMNS, lines)
 
 
 def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:
@@ -184,38 +244,44 @@ def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded,
     checkpoint.save(folder, outcome.classifier.backbone.state_dict(), pretrained.tokenizer, config, head)
 
 
-def _rows(split: Path, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
-    most = config.train_examples if split == SPLITS[0] else config.heldout_examples
-    examples: Sequence[Example] = sample(task.examples(list(read_documents(split))), most, config.training.seed)
+def _rows(split: str, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
+    most = config.train_examples if split == "train" else config.heldout_examples
+    path = file_of(paths.EXAMPLES / task.name, split)
+    examples = sample(read_examples(path, task), most)
     if not examples:
-        raise BadInput(
-            f"{split}: gives no example for this task; expected paragraphs of fitting length (finetune.tasks)"
-        )
+        raise BadInput(f"{path}: holds no example; expected one at least: another task, or other data (finetune.tasks)")
     context = pretrained.model.config.context
     if context < SHORTEST_CONTEXT:
         raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
     layout = LAYOUTS[pretrained.config.objective]
-    rows = [Row(*layout.write(e, pretrained.tokenizer, context), e.label) for e in examples]
+    rows = [Row(_written(e, task, layout, pretrained), e.label) for e in examples]
     segments = getattr(pretrained.model.config, "segments", None)
-    if segments is not None and (most := max(max(row.segments) for row in rows)) >= segments:
-        raise BadInput(f"model.segments: {segments}; expected at least {most + 1} for this task's pairs")
-    return Rows(list(examples), rows)
+    if segments is not None and (highest := max(max(row.sequences[0].segments) for row in rows)) >= segments:
+        raise BadInput(f"model.segments: {segments}; expected at least {highest + 1} for this task's pairs")
+    return Rows(examples, rows)
+
+
+def _written(example: Example, task: GlueTask, layout: Layout, pretrained: checkpoint.Loaded) -> list[Written]:
+    orders: list[tuple[str, str | None]] = [(example.a, example.b)]
+    if example.b is not None and task.symmetric and layout.both_orders:
+        orders.append((example.b, example.a))
+    return [layout.write(a, b, pretrained.tokenizer, pretrained.model.config.context) for a, b in orders]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Fine-tune one model on one GLUE-like task.")
     parser.add_argument("name", help="one of `models` in params.yaml")
     parser.add_argument("task", help="one of `finetune.tasks`")
-    parser.add_argument("--checkpoint", type=Path, help="fine-tune this checkpoint instead")
+    parser.add_argument("seed", type=int, nargs="?", help="one of `finetune.seeds`")
+    parser.add_argument("--checkpoint", type=Path, help="fine-tune this checkpoint instead, from every seed")
     parser.add_argument("--evidence", type=Path, help="and write its evidence into this folder")
     given = parser.parse_args()
-    if (given.checkpoint is None) != (given.evidence is None):
-        parser.error("--checkpoint and --evidence go together")
-    again = given.checkpoint is not None
+    if (given.checkpoint is None) != (given.evidence is None) or (given.checkpoint is None) == (given.seed is None):
+        parser.error("expected a seed, or --checkpoint and --evidence together")
     main(
         lambda: (
-            finetune_checkpoint(given.task, given.checkpoint, given.evidence)
-            if again
-            else finetune(given.name, given.task)
+            finetune(given.name, given.task, given.seed)
+            if given.seed is not None
+            else finetune_checkpoint(given.task, given.checkpoint, given.evidence)
         )
     )

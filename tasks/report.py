@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from plm_core.files import atomic_folder
-from plm_core.finetuning.table import task_of
 from tasks.seam import params, paths
 from tasks.seam.page import drawn, page, plotting, table
+from tasks.seam.scores import finetuned
 from tasks.seam.stage import main, stage
 
-SCORES = ("accuracy", "majority_accuracy", "macro_f1", "matthews")
 EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
 """The quantities that `evaluate.excerpt` cuts short."""
 LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \
@@ -30,13 +29,22 @@ READING = """\
 - **bits per byte**, plain: each token given those before it, the likelihood of causal models. **Pseudo**: each token
   given all others, on both sides, which is not a probability of the text. **Fixed order**: a permutation model that
   reads from left to right, one order of the many that it learned. **Mean order**: the mean over random orders.
-- **majority class**: the accuracy of always giving the training set's most frequent answer; a model that does not beat
-  it has learned nothing about the task. **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for
-  certainty.
+- **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for certainty; **Pearson** and
+  **Spearman** are correlations of numbers and of their order.
 - A blank's fillings are the likeliest pieces with their probabilities; `▁` is the space before a word
   (with wordpiece, `##` begins a piece that goes on with a word).
 - **Bold** is the best of several models. Likelihoods, accuracies and samples are of the test split, which no training
   has seen and no checkpoint was chosen by; the curves' dots are of the validation split."""
+READS = {
+    "distinct_1": "distinct words",
+    "distinct_2": "distinct pairs",
+    "repeated_4": "repeated fours",
+    "copied_8": "eights that stand in the training text",
+    "longest_copy": "longest run of such words",
+}
+SAMPLES_NOTE = """\
+Of the words of all continuations: how many differ, how many pairs of neighbours differ, how many runs of four stand \
+in the same text before, how many runs of eight stand word for word in the training text."""
 METERS_NOTE = f"""\
 ## Speed and cost
 
@@ -53,17 +61,18 @@ METERS = f"""\
 
 def report() -> None:
     """Read the results of every model and GLUE-like task in the parameters and write the page."""
-    models, tasks = params.names("models"), params.names("finetune.tasks")
-    inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES]
+    models, tasks, seeds = params.names("models"), params.names("finetune.tasks"), params.read("finetune.seeds")
+    inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE, *([paths.EXAMPLES] if tasks else [])]
     with (
-        stage("report", ["models", "pretrain", "evaluate", "finetune.tasks"], inputs) as run,
+        stage("report", ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.seeds"], inputs) as run,
         atomic_folder(paths.REPORT, checksums=False) as folder,
     ):
-        figures = {f"{model}.svg": _figure([model, *(f"{model}-{task}" for task in tasks)]) for model in models}
+        scores, figures = finetuned(models, tasks, seeds)
+        figures |= {f"{model}.svg": _figure(model, tasks, seeds) for model in models}
         sections = [
             _models(models),
             _likelihoods(models),
-            _finetuned(models, tasks),
+            scores,
             _curves(models),
             _samples(models),
             _corpus(),
@@ -128,25 +137,6 @@ def _likelihoods(models: Sequence[str]) -> str:
     return "\n\n".join(["## Held-out likelihood", " ".join(notes), table(["model", *columns], rows)])
 
 
-def _finetuned(models: Sequence[str], tasks: Sequence[str]) -> str:
-    if not tasks:
-        return "## Fine-tuning\n\nNo GLUE-like task is named in `finetune.tasks`."
-    found = {task: [_metrics(f"finetune-{model}-{task}") for model in models] for task in tasks}
-    accuracies = [[row["accuracy"] for row in rows] for rows in found.values()]
-    means = [sum(values) / len(values) for values in zip(*accuracies, strict=True)]
-    columns = [_best([f"{value:.3f}" for value in values], max) for values in [*accuracies, means]]
-    summary = [[model, *cells] for model, *cells in zip(models, *columns, strict=True)]
-    parts = ["## Fine-tuning", "Accuracy, by task and on average:", table(["model", *tasks, "mean"], summary)]
-    heads = ["model", "accuracy", "majority class", "macro-F1", "Matthews", "test examples", "training examples"]
-    for task, rows in found.items():
-        scores = {name: [f"{row[name]:.3f}" for row in rows] for name in SCORES}
-        shown = [cells if name == "majority_accuracy" else _best(cells, max) for name, cells in scores.items()]
-        counts = [[f"{row[name]:,}" for row in rows] for name in ("examples", "train_examples")]
-        lines = [list(line) for line in zip(models, *shown, *counts, strict=True)]
-        parts += [f"**{task}**: {task_of(task).question}", table(heads, lines)]
-    return "\n\n".join(parts)
-
-
 def _curves(models: Sequence[str]) -> str:
     images = [f"![Loss curves of {model}]({model}.svg)" for model in models]
     note = "Training loss at every report, validation loss as dots; the ring marks the checkpoint that was kept."
@@ -155,11 +145,19 @@ def _curves(models: Sequence[str]) -> str:
 
 def _samples(models: Sequence[str]) -> str:
     parts = ["## Samples"]
+    measured = {model: _metrics(f"evaluate-{model}") for model in models}
+    if rows := [[model, *_reads(found)] for model, found in measured.items() if "longest_copy" in found]:
+        parts += [SAMPLES_NOTE, table(["model", *READS.values()], rows)]
     for model in models:
         parts.append(f"### {model}")
         for sample in json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")):
             parts.append(f"~~~~\n{_sample(sample)}\n~~~~")
     return "\n\n".join(parts)
+
+
+def _reads(found: dict[str, Any]) -> list[str]:
+    """The figures of a model's continuations; blank where they are too short for one."""
+    return [f"{found[name]:.3f}" if isinstance(found.get(name), float) else f"{found.get(name, '')}" for name in READS]
 
 
 def _sample(sample: dict[str, Any]) -> str:
@@ -214,25 +212,35 @@ def _best(cells: Sequence[str], best: Callable[[Iterable[float]], float]) -> lis
     return [f"**{cell}**" if cell and float(cell) == best(numbers) else cell for cell in cells]
 
 
-def _figure(names: Sequence[str]) -> str:
-    """The curves of a model's trainings side by side, as SVG."""
+def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
+    """The curves of a model's trainings side by side, those of a task's seeds in one picture, as SVG."""
     pyplot = plotting()
+    trainings = {model: [model], **{f"{model}-{task}": [f"{model}-{task}-{seed}" for seed in seeds] for task in tasks}}
     figure, all_axes = pyplot.subplots(
-        1, len(names), figsize=(4.6 * len(names), 3.2), squeeze=False, layout="constrained"
+        1, len(trainings), figsize=(4.6 * len(trainings), 3.2), squeeze=False, layout="constrained"
     )
-    for axes, name in zip(all_axes[0], names, strict=True):
-        with (paths.CURVES / f"{name}.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        valid = [(int(r["step"]), float(r["valid_loss"])) for r in rows if r["valid_loss"]]
-        axes.plot([int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.2, label="training")
-        axes.plot(*zip(*valid, strict=True), "o-", ms=4, lw=1, label="validation")
-        best = min(valid, key=lambda point: point[1])
-        axes.plot(*best, "o", ms=10, mfc="none", color="black")
-        axes.annotate(f"{best[1]:.3f}", best, textcoords="offset points", xytext=(-6, 9), ha="right")
-        axes.set(title=name, xlabel="step", ylabel="loss (nats)")
+    for axes, (title, names) in zip(all_axes[0], trainings.items(), strict=True):
+        for name in names:
+            _draw(axes, name, None if len(names) == 1 else f"seed {name.rpartition('-')[2]}")
+        axes.set(title=title, xlabel="step", ylabel="loss (nats)")
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)
     return drawn(figure)
+
+
+def _draw(axes: Any, name: str, seed: str | None) -> None:
+    """One training: its loss as a line, its validations as dots, the best of them in a ring."""
+    with (paths.CURVES / f"{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    valid = [(int(r["step"]), float(r["valid_loss"])) for r in rows if r["valid_loss"]]
+    (line,) = axes.plot(
+        [int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.2, label=seed or "training"
+    )
+    color = line.get_color() if seed else None
+    axes.plot(*zip(*valid, strict=True), "o-", ms=4, lw=1, color=color, label=None if seed else "validation")
+    best = min(valid, key=lambda point: point[1])
+    axes.plot(*best, "o", ms=10, mfc="none", color="black")
+    axes.annotate(f"{best[1]:.3f}", best, textcoords="offset points", xytext=(-6, 9), ha="right")
 
 
 if __name__ == "__main__":

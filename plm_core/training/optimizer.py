@@ -4,8 +4,10 @@ Sources: Kingma and Ba 2015 (Adam), Loshchilov and Hutter 2019 (AdamW), Jordan e
 hidden layers in neural networks", and Liu et al. 2025, "Muon is Scalable for LLM Training".
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ class OptimizerConfig:
 
     learning_rate: float
     """The peak learning rate, for Muon's updates too: they are scaled to the size of AdamW's."""
-    warmup_steps: int
+    warmup_steps: int = 0
     """Steps of linear growth from 0 to the peak."""
     name: Literal["adamw", "muon"] = "adamw"
     """``muon``: Muon for the matrices of the blocks (``hidden_matrices``), AdamW for the rest."""
@@ -42,6 +44,9 @@ class OptimizerConfig:
     """Adam's epsilon."""
     clip_norm: float = 1.0
     """The gradient is scaled down to this 2-norm over all parameters when it is longer."""
+    layer_decay: float = 1.0
+    """The rate of each layer, as a fraction of the next layer's: below 1, fine-tuning changes the lower layers less
+    (Howard and Ruder 2018, section 3.2). See ``rate_scales``."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "epsilon", "clip_norm"):
@@ -50,6 +55,8 @@ class OptimizerConfig:
         for name in ("beta_1", "beta_2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}; expected at least 0 and below 1")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay: {self.layer_decay}; expected above 0 and at most 1")
         if not 0 <= self.final_fraction <= 1:
             raise ValueError(f"final_fraction: {self.final_fraction}; expected between 0 and 1")
         if not 0 < self.decay_fraction <= 1:
@@ -74,22 +81,23 @@ class Optimizer:
         torch's Muon computes on them what it should, but by a collective for each of fifteen products a matrix, and
         sums that are rounded to bfloat16 before they are added over ranks: updates up to 3 % away from one rank's.
         """
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         hidden = hidden_matrices(model) if config.name == "muon" else set()
         if hidden and any(hasattr(parameter, "full_tensor") for parameter in self._parameters.values()):
             raise ValueError("optimizer.name: muon with sharded parameters; expected adamw")
+        scales = rate_scales(model, config.layer_decay)
         rest = {name: parameter for name, parameter in self._parameters.items() if name not in hidden}
-        self._parts: list[torch.optim.Optimizer] = [_adamw(rest, config)]
+        self._parts: list[torch.optim.Optimizer] = [_adamw(rest, config, scales)]
         if hidden:
             matrices = {name: parameter for name, parameter in self._parameters.items() if name in hidden}
-            self._parts.append(_muon(matrices, config))
+            self._parts.append(_muon(matrices, config, scales))
         self._hidden, self._states = hidden, {name: self._parts[name in hidden].state for name in self._parameters}
 
     def step(self, rate: float) -> None:
         """Update every parameter that has a gradient at the learning rate ``rate``, and drop the gradients."""
         for part in self._parts:
             for group in part.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group["scale"]
             part.step()
             part.zero_grad(set_to_none=True)
 
@@ -127,30 +135,64 @@ def hidden_matrices(model: nn.Module) -> set[str]:
     Not the embeddings, the output layers or the heads, which learn better with AdamW (Jordan et al. 2024), nor what is
     no matrix. Queries, keys and values that are one projection are one matrix here.
     """
-    return {name for name, p in model.named_parameters() if p.ndim == 2 and ".blocks." in f".{name}"}
+    return {n for n, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _block(n) is not None}
 
 
-def _adamw(parameters: dict[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over two groups: matrices and embeddings decay; biases and normalisation gains do not.
+def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
+    """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above its own.
+
+    Embeddings and what else stands before the blocks are the lowest layer, a block is one, and what follows the blocks
+    (the last norm, a pooler, a head) is the highest.
+    """
+    blocks = {name: _block(name) for name, _ in model.named_parameters()}
+    top = max((block for block in blocks.values() if block is not None), default=-1) + 2
+    scales, layer = {}, 0
+    for name, block in blocks.items():
+        # In the order in which they were made.
+        layer = block + 1 if block is not None else (top if layer else 0)
+        scales[name] = decay ** (top - layer)
+    return scales
+
+
+def _block(name: str) -> int | None:
+    """The number of the block that a parameter is in."""
+    found = re.search(r"\.blocks\.(\d+)\.", f".{name}")
+    return int(found[1]) if found else None
+
+
+def _adamw(
+    parameters: dict[str, nn.Parameter], config: OptimizerConfig, scales: Mapping[str, float]
+) -> torch.optim.AdamW:
+    """AdamW: matrices and embeddings decay; biases and normalisation gains do not.
 
     A bias is known by its name, for those of XLNet's attention are of one vector a head.
     """
     plain = {name for name in parameters if name.endswith("bias") or "norm" in name}
-    groups = [
-        {"params": [p for n, p in parameters.items() if n not in plain], "weight_decay": config.weight_decay},
-        {"params": [p for n, p in parameters.items() if n in plain], "weight_decay": 0.0},
-    ]
+    decays = {name: 0.0 if name in plain else config.weight_decay for name in parameters}
     return torch.optim.AdamW(
-        groups, lr=config.learning_rate, betas=(config.beta_1, config.beta_2), eps=config.epsilon, fused=True
+        _groups(parameters, decays, scales),
+        lr=config.learning_rate,
+        betas=(config.beta_1, config.beta_2),
+        eps=config.epsilon,
+        fused=True,
     )
 
 
-def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.Muon:
+def _groups(
+    parameters: dict[str, nn.Parameter], decays: Mapping[str, float], scales: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """The parameters by what their updates have in common."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        groups.setdefault((decays[name], scales[name]), []).append(parameter)
+    return [{"params": some, "weight_decay": decay, "scale": scale} for (decay, scale), some in groups.items()]
+
+
+def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig, scales: Mapping[str, float]) -> torch.optim.Muon:
     """Muon, its updates 0.2 * sqrt(max(rows, columns)) times as long: AdamW's size (Liu et al. 2025, section 2.2)."""
     return torch.optim.Muon(
-        matrices.values(),
+        _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales),
         lr=config.learning_rate,
-        weight_decay=config.weight_decay,
         momentum=MOMENTUM,
         nesterov=True,
         adjust_lr_fn="match_rms_adamw",

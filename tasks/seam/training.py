@@ -7,6 +7,7 @@ from plm_core.files import atomic_text
 from plm_core.training.loop import Diverged, Stopped
 from plm_core.training.state import Report, Unfit
 from tasks.seam.guard import Edited
+from tasks.seam.machine import leads
 from tasks.seam.meters import Ledger
 from tasks.seam.progress import Meter
 from tasks.seam.stage import Interrupted, Stage, deferred_signals
@@ -41,6 +42,8 @@ def follow(
             for report in training(interrupted=lambda: EDITED if edited else int(interrupted())):
                 if seen and report.passed != seen[-1].passed:
                     stage.tracker.repeat(report.step)
+                if report.meters is not None and seen and seen[-1].meters is None and leads():
+                    print(f"{stage.name}: resumed behind step {seen[-1].step} of {steps}", flush=True)
                 seen = [*(before for before in seen if before.step < report.step), report]
                 ledger.add(report.steps, sum(each.positions for each in seen), report.meters, report.first)
                 stage.tracker.log(_points(report) | ledger.points(), report.step)
@@ -87,5 +90,4 @@ def _points(report: Report) -> dict[str, float]:
 
 def _note(report: Report, seen: list[Report]) -> str:
     best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
-    note = f"loss {report.loss:.3f}" + ("" if best is None else f", best valid {best:.3f}")
-    return f"{note}, resumed" if report.meters is None else note
+    return f"loss {report.loss:.3f}" + ("" if best is None else f", best valid {best:.3f}")

@@ -37,6 +37,14 @@ TRAINING = {
     "snapshot_every": 4,
     "optimizer": {"learning_rate": 0.005, "warmup_steps": 5},
 }
+FINETUNING = {
+    "epochs": 1,
+    "validations": 2,
+    "batch": 8,
+    "report_every": 2,
+    "warmup": 0.4,
+    "optimizer": {"learning_rate": 0.005},
+}
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class Project:
 def finish(process, code=0):
     """The output of a process that must end with ``code``."""
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -142,7 +150,7 @@ def source(root):
         "training": TRAINING,
         "valid_windows": 13,
     }
-    params["finetune"] |= {"train_examples": 99, "heldout_examples": 37, "training": TRAINING | {"steps": 12}}
+    params["finetune"] |= {"seeds": [1, 2], "train_examples": 99, "heldout_examples": 37, "training": FINETUNING}
     (root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     return root
 

@@ -23,6 +23,17 @@ PARAMETERS = [
     (["tokenizer"], {"tokenizer__vocab_size": 7}, "tokenizer.vocab_size: 7 is too small", "more than 264"),
     (["ingest", "own"], {"sources": {"my texts": {}}}, "sources: found the name 'my texts'", "letters, digits"),
     (["clean"], {"sources": {}}, "sources: found {}", "at least one section"),
+    (["examples", "rte"], {}, "examples.rte: no such section in params.yaml", "it has sotu-era, sotu-next"),
+    (
+        ["examples", "sst"],
+        {"examples": {"sst": {"input": "data"}}},
+        "examples.sst: unknown task",
+        "did you mean 'sst2'",
+    ),
+    (["examples", "rte"], {"examples": {"rte": {"input": "nowhere"}}}, "nowhere: missing", ""),
+    (["examples", "rte"], {"examples": {"rte": {"input": "data"}}}, "data/train.tsv: missing", "its folder RTE"),
+    (["examples", "x.y"], {"examples": {"x.y": {"input": "data"}}}, "examples: found the name 'x.y'", "letters"),
+    (["finetune", "gpt", "sotu-era", "1"], {"examples": {}}, "examples: found {}", "at least one section"),
     (["ingest", "other"], {}, "sources.other: no such section in params.yaml", "it has own"),
 ]
 SOURCES = [
@@ -56,8 +67,27 @@ TRAININGS = [
     (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: 0", "at least 1"),
 ]
 FINETUNINGS = [
-    (["finetune", "gpt", "sotu-era"], {"train_examples": -5}, "finetune.train_examples: -5", "at least 1"),
-    (["finetune", "gpt", "sotu-era"], {"dropout": 1.5}, "finetune.dropout: 1.5", ""),
+    (["finetune", "gpt", "sotu-era", "1"], {"train_examples": -5}, "finetune.train_examples: -5", "at least 1"),
+    (["finetune", "gpt", "sotu-era", "1"], {"dropout": 1.5}, "finetune.dropout: 1.5", ""),
+    (["finetune", "gpt", "sotu-era", "1"], {"auxiliary": -1}, "finetune.auxiliary: -1", "at least 0"),
+    (["finetune", "gpt", "sotu-era", "1"], {"seeds": [5, 5]}, "finetune.seeds: found [5, 5]", "each once"),
+    (["finetune", "gpt", "sotu-era", "1"], {"training__epochs": 0}, "finetune.training.epochs: 0", "above 0"),
+    (["finetune", "gpt", "sotu-era", "1"], {"training__steps": 9}, "finetune.training.steps: unknown parameter", ""),
+    (["finetune", "gpt", "sotu-era", "1"], {"training__accumulation": 3}, "finetune.training.accumulation: 3", "8"),
+    (
+        ["finetune", "gpt", "sotu-era", "1"],
+        {"training__optimizer__warmup_steps": 9},
+        "finetune.training.optimizer.warmup_steps: follows from warmup",
+        "left out",
+    ),
+    (["finetune", "gpt", "sotu-era", "1"], {"lora": {"rank": 0, "alpha": 1}}, "finetune.lora.rank: 0", "at least 1"),
+    (
+        ["finetune", "gpt", "sotu-ear", "1"],
+        {},
+        "finetune.tasks: found 'sotu-ear'; expected sections of ex",
+        "mean 'sotu-era'",
+    ),
+    (["finetune", "gpt", "rte", "1"], {}, "finetune.tasks: found 'rte'; expected ", "examples: sotu-era, sotu-next"),
 ]
 
 
@@ -145,6 +175,7 @@ def test_a_folder_without_text_is_refused(small, content, error):
         ("artifacts/tokenizer/tokenizer.model", ["pack"]),
         ("artifacts/tokens/train/shard-00000.bin", ["pretrain", "gpt"]),
         ("artifacts/models/gpt/model.safetensors", ["evaluate", "gpt"]),
+        ("artifacts/examples/sotu-era/train.jsonl", ["finetune", "gpt", "sotu-era", "1"]),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(small, path, command):

@@ -6,6 +6,8 @@ import re
 import pytest
 from projects import Project, source
 
+from plm_core.finetuning.table import TASKS
+from plm_core.finetuning.task import write_task
 from tasks.seam import paths
 
 MODELS = {
@@ -28,6 +30,16 @@ CORPUS = {
 }
 
 
+def evidence(task, accuracy):
+    """Answers to 1,000 examples, of which the first ones are right."""
+    classes, right = TASKS[task].task.labels, round(accuracy * 1000)
+    lines = [
+        f"e{i:03},x{i},,{classes[i % 2]},{classes[i % 2] if i < right else classes[1 - i % 2]},accuracy,rule"
+        for i in range(1000)
+    ]
+    return "\n".join(["id,sha256,subset,label,prediction,score,measured", *lines]) + "\n"
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """A project with the results of four models on two tasks."""
@@ -43,16 +55,23 @@ def results(tmp_path_factory):
         files[f"metrics/pretrain-{name}.json"] = trained
         files[f"metrics/evaluate-{name}.json"] = likelihoods | {"nats_per_token": 3.0, "tokens": 99, "bytes": 157}
         for task, accuracy in zip(("sotu-era", "sotu-next"), accuracies, strict=True):
-            scores = {"accuracy": accuracy, "macro_f1": 0.1, "matthews": -0.2, "majority_accuracy": 0.4}
-            files[f"metrics/finetune-{name}-{task}.json"] = scores | {"examples": 37, "train_examples": 99}
+            for seed, better in ((1, 0.0), (2, 0.02)):
+                scores = {"score": accuracy + better, "baseline": 0.4, "accuracy": accuracy + better, "macro_f1": 0.1}
+                counts = {"examples": 1000, "train_examples": 99, "best_step": 26}
+                files[f"metrics/finetune-{name}-{task}-{seed}.json"] = scores | counts
+                files[f"evidence/{name}/{task}.{seed}.csv"] = evidence(task, accuracy + better)
         filled = {"cloze": "Peace ___ <all>.", "fills": [["▁to", 0.5], ["\n", 0.25]]}
         files[f"samples/{name}.json"] = [filled if name == "bert" else {"prompt": "Peace", "continuation": " to\nall"}]
-        for curve in (name, f"{name}-sotu-era", f"{name}-sotu-next"):
+        for curve in (name, *(f"{name}-{task}-{seed}" for task in ("sotu-era", "sotu-next") for seed in (1, 2))):
             files[f"curves/{curve}.csv"] = "step,loss,valid_loss\n2,3.5,\n4,3.25,3.75\n"
     for path, content in files.items():
         target = project.root / "artifacts" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content if isinstance(content, str) else json.dumps(content))
+    for task in ("sotu-era", "sotu-next"):
+        folder = project.root / "artifacts/examples" / task
+        folder.mkdir(parents=True)
+        write_task(folder, TASKS[task].task)
     project.run("tasks.report")
     return project
 
@@ -98,18 +117,42 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
     assert "of the first 17 tokens of each document only" in page
 
 
-def test_the_accuracies_and_their_mean_are_compared(page):
+def test_scores_have_their_spread_over_seeds_and_their_interval(page):
     found = table(page, "## Fine-tuning")
-    assert [list(row.values())[1:] for row in found.values()] == [
-        ["**0.713**", "0.513", "0.613"],
-        ["**0.713**", "0.537", "0.625"],
-        ["0.500", "**0.914**", "**0.707**"],
-        ["0.600", "0.700", "0.650"],
-    ]
-    one = table(page, "**sotu-next**: Does paragraph B follow paragraph A in the same speech?\n")
-    assert [row["accuracy"] for row in one.values()] == ["0.513", "0.537", "**0.914**", "0.700"]
-    # Where all are alike there is no best.
-    assert {row["macro-F1"] for row in one.values()} == {"0.100"}
+    assert list(found["gpt"]) == ["model", "sotu-era: accuracy", "sotu-next: accuracy", "mean"]
+    assert list(found) == [*MODELS, "without reading"]
+    assert found["bert"]["sotu-next: accuracy"].startswith("0.924 (0.914 to 0.934) [0.9")
+    assert found["bert"]["mean"] == "0.717"
+    assert set(list(found["without reading"].values())[1:]) == {"0.400"}
+    low, high = map(float, found["xlnet"]["sotu-era: accuracy"].partition("[")[2].strip("]").split(", "))
+    assert low < 0.6 < 0.62 < high  # the means of both seeds: seeds are drawn too
+    assert 0.06 < high - low < 0.12
+
+
+def test_who_is_better_is_said_where_it_is_beyond_chance(page):
+    assert "- gpt and wide: no difference is beyond chance" in page or "- gpt and wide: **wide** at sotu-next" in page
+    (line,) = [line for line in page.splitlines() if line.startswith("- gpt and bert: ")]
+    assert "**gpt** at sotu-era (-0.2" in line
+    assert "**bert** at sotu-next (+0.4" in line
+    assert "**bert** at mean of all tasks (+0.0" in line
+
+
+def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
+    one = table(page, "Does paragraph B follow paragraph A in the same speech?\n")
+    assert one["bert"]["accuracy"] == "0.924 (0.914 to 0.934)"
+    assert one["bert"]["macro f1"] == "0.100 (0.100 to 0.100)"
+    assert (one["bert"]["test examples"], one["bert"]["best step, by seed"]) == ("1,000", "26, 26")
+    assert (results.root / "artifacts/report/confusion-sotu-next.svg").exists()
+
+
+def test_evidence_of_a_seed_that_was_taken_out_is_not_read(results, tmp_path):
+    project = results.copied(tmp_path / "project")
+    project.change(finetune__seeds=[2])
+    project.run("tasks.report")
+    text = (project.root / "artifacts/report/report.md").read_text()
+    found = table(text, "## Fine-tuning")
+    assert found["bert"]["sotu-next: accuracy"].startswith("0.934 [")
+    assert found["bert"]["mean"] == "0.727"
 
 
 def test_samples_are_texts_or_filled_blanks(results, page):
@@ -117,7 +160,7 @@ def test_samples_are_texts_or_filled_blanks(results, page):
     assert "~~~~\nPeace ___ <all>.\n'▁to' 0.500, '\\n' 0.250\n~~~~" in page
     html = (results.root / "artifacts/report/report.html").read_text()
     assert "Peace ___ &lt;all&gt;." in html
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 6
 
 
 def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, page):

@@ -33,7 +33,7 @@ def declared(project):
 
 def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     outs = declared(built)
-    assert len(outs) == 31
+    assert len(outs) == 44
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
         assert data, name
@@ -42,7 +42,7 @@ def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
         "artifacts/tokenizer",
         "artifacts/tokens/train",
         "artifacts/models/gpt",
-        "artifacts/finetuned/gpt-sotu-era",
+        "artifacts/finetuned/gpt-sotu-era-2",
     ):
         verify_checksums(built.root / folder)
 
@@ -121,14 +121,26 @@ def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
     assert {row["quantity"] for row in evidence} == {"bits_per_byte"}
 
 
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("task", ["sotu-era", "sotu-next"])
-def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task):
-    evidence, found = rows(built, f"artifacts/evidence/gpt/{task}.csv"), built.metrics(f"finetune-gpt-{task}")
+def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task, seed):
+    evidence = rows(built, f"artifacts/evidence/gpt/{task}.{seed}.csv")
+    found = built.metrics(f"finetune-gpt-{task}-{seed}")
     assert found["examples"] == len(evidence) == 37
-    assert found["accuracy"] == pytest.approx(sum(r["label"] == r["prediction"] for r in evidence) / 37)
-    config = json.loads((built.root / f"artifacts/finetuned/gpt-{task}/config.json").read_text())
+    accuracy = sum(r["label"] == r["prediction"] for r in evidence) / 37
+    assert found["score"] == found["accuracy"] == pytest.approx(accuracy)
+    config = json.loads((built.root / f"artifacts/finetuned/gpt-{task}-{seed}/config.json").read_text())
     assert config["head"]["task"] == task
+    assert {(r["subset"], r["score"]) for r in evidence} == {("", "accuracy")}
     assert {r["label"] for r in evidence} | {r["prediction"] for r in evidence} <= set(config["head"]["labels"])
+
+
+def test_seeds_learn_other_weights_from_the_same_examples(built):
+    one, two = (rows(built, f"artifacts/evidence/gpt/sotu-era.{seed}.csv") for seed in (1, 2))
+    assert [(r["id"], r["label"], r["measured"]) for r in one] == [(r["id"], r["label"], r["measured"]) for r in two]
+    folders = [built.root / f"artifacts/finetuned/gpt-sotu-era-{seed}" for seed in (1, 2)]
+    weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
+    assert weights[0] != weights[1]
 
 
 def test_the_curve_and_the_metrics_of_pretrain_agree(built):
@@ -146,9 +158,9 @@ def test_the_curve_and_the_metrics_of_pretrain_agree(built):
 def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(built):
     text = (built.root / "artifacts/report/report.md").read_text()
     assert f"{built.metrics('evaluate-gpt')['bits_per_byte']:.4f}" in text
-    assert f"{built.metrics('finetune-gpt-sotu-era')['accuracy']:.3f}" in text
+    assert f"{built.metrics('finetune-gpt-sotu-era-2')['accuracy']:.3f}" in text
     page = (built.root / "artifacts/report/report.html").read_text()
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 3
     assert "<script" not in page
     assert "<img" not in page
 
@@ -166,8 +178,9 @@ def test_another_checkpoint_is_measured_without_touching_the_models_own_results(
     evidence = ("--checkpoint", "champion", "--evidence", "elsewhere")
     small.run("tasks.evaluate", "gpt", *evidence)
     small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
-    assert sorted(small.files("elsewhere")) == ["elsewhere/likelihood.csv", "elsewhere/sotu-era.csv"]
-    for name in ("likelihood.csv", "sotu-era.csv"):
+    names = ["cost.csv", "likelihood.csv", "sotu-era.1.csv", "sotu-era.2.csv"]
+    assert sorted(small.files("elsewhere")) == [f"elsewhere/{name}" for name in names]
+    for name in names:
         own = built.root / "artifacts/evidence/gpt" / name
         assert (small.root / "elsewhere" / name).read_bytes() == own.read_bytes()
     (small.root / "champion").rename(small.root / "artifacts/models/gpt")
@@ -182,7 +195,7 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
             (rule,) = {row["measured"] for row in csv.DictReader(file)}
         return rule
 
-    found = {"likelihood": set(), "sotu-era": set()}
+    found = {"likelihood": set(), "sotu-era.1": set()}
     evidence = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
     for change in ({}, {"evaluate__stride": 7, "finetune__dropout": 0.2}, {"models": ["gpt", "bert"]}):
         small.change(**change)
@@ -190,7 +203,7 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
         small.run("tasks.finetune", "gpt", "sotu-era", *evidence)
         for name, rules in found.items():
             rules.add(measured(name))
-    assert {name: len(rules) for name, rules in found.items()} == {"likelihood": 2, "sotu-era": 2}
+    assert {name: len(rules) for name, rules in found.items()} == {"likelihood": 2, "sotu-era.1": 2}
 
 
 def test_generate_streams_the_continuation_that_evaluation_sampled(small):

@@ -1,5 +1,6 @@
 """The classifier reads an example as its model was trained to read, whatever padding follows, and learns."""
 
+import math
 import random
 
 import pytest
@@ -7,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, classification_loss, collate, predict
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, collate, example_loss, predict
+from plm_core.finetuning.layouts import LAYOUTS, Written
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.text.special import BOS, CLS, PAD, SEP
@@ -22,12 +22,17 @@ from plm_core.training.snapshot import Snapshots
 EACH = pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet", "transformer_xl"])
 
 
+def row(ids, label, segments=None):
+    """An example of one sequence."""
+    return Row([Written(ids, segments or [0] * len(ids))], label)
+
+
 def rows(count, seed=0, longest=13):
     """Rows of different lengths and segments."""
     draw = random.Random(seed)
     lengths = [draw.randint(2, longest) for _ in range(count)]
     return [
-        Row([draw.randrange(37) for _ in range(n)], [0] * (n // 2) + [1] * (n - n // 2), draw.randrange(3))
+        row([draw.randrange(37) for _ in range(n)], draw.randrange(3), [0] * (n // 2) + [1] * (n - n // 2))
         for n in lengths
     ]
 
@@ -36,7 +41,7 @@ def rows(count, seed=0, longest=13):
 def make_classifier(make_gpt):
     """Makes the classifier of a paper."""
 
-    def make(paper, dtype=torch.float64, **sizes):
+    def make(paper, dtype=torch.float64, kind="classification", auxiliary=0.0, **sizes):
         torch.manual_seed(5)
         shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 24, "dropout": 0.0}
         objective = {"bert": "masked", "xlnet": "permutation"}.get(paper, "causal")
@@ -46,7 +51,7 @@ def make_classifier(make_gpt):
             backbone = BERT(BERTConfig(**(shape | sizes)))
         else:
             backbone = XLNet(XLNetConfig(**(shape | sizes), memory=7))
-        return Classifier(backbone, LAYOUTS[objective], 3, sizes.get("dropout", 0.0)).to(dtype)
+        return Classifier(backbone, LAYOUTS[objective], kind, 3, sizes.get("dropout", 0.0), auxiliary).to(dtype)
 
     return make
 
@@ -54,10 +59,9 @@ def make_classifier(make_gpt):
 @given(text=st.text(max_size=40), context=st.integers(3, 37))
 def test_a_text_is_framed_as_each_paper_does_within_the_context(tokenizer, text, context):
     whole = tokenizer.encode(text)[: context - 2]
-    example = Example("x", text, None, 0)
-    assert LAYOUTS["causal"].write(example, tokenizer, context)[0] == [BOS, *whole, CLS]
-    assert LAYOUTS["masked"].write(example, tokenizer, context)[0] == [CLS, *whole, SEP]
-    ids, segments = LAYOUTS["permutation"].write(example, tokenizer, context)
+    assert LAYOUTS["causal"].write(text, None, tokenizer, context).ids == [BOS, *whole, CLS]
+    assert LAYOUTS["masked"].write(text, None, tokenizer, context).ids == [CLS, *whole, SEP]
+    ids, segments = LAYOUTS["permutation"].write(text, None, tokenizer, context)
     assert ids == [*whole, SEP, CLS]
     assert segments == [0] * (len(whole) + 1) + [2]
 
@@ -70,7 +74,7 @@ def test_a_pair_is_framed_as_each_paper_does_and_its_longer_text_is_cut_first(to
         ("masked", [CLS], [SEP], [1]),
         ("permutation", [], [SEP, CLS], [1, 2]),
     ]:
-        ids, segments = LAYOUTS[objective].write(Example("x", a, b, 0), tokenizer, context)
+        ids, segments = LAYOUTS[objective].write(a, b, tokenizer, context)
         middle = ids.index(SEP)
         kept_a, kept_b = ids[len(before) : middle], ids[middle + 1 : len(ids) - len(after)]
         assert ids == [*before, *kept_a, SEP, *kept_b, *after]
@@ -89,13 +93,20 @@ def test_a_pair_is_framed_as_each_paper_does_and_its_longer_text_is_cut_first(to
 
 
 def test_a_batch_is_padded_behind_its_rows():
-    batch = collate([Row([BOS, 9, CLS], [0, 0, 0], 2), Row([BOS, 9, 13, 99, CLS], [0, 0, 1, 1, 1], 0)])
-    assert batch.inputs.tolist() == [[BOS, 9, CLS, PAD, PAD], [BOS, 9, 13, 99, CLS]]
-    assert batch.segments.tolist() == [[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]
-    assert (batch.lengths.tolist(), batch.targets.tolist(), int(batch.count)) == ([3, 5], [2, 0], 2)
+    batch = collate([row([BOS, 9, CLS], 2), row([BOS, 9, 13, 99, CLS], 0, [0, 0, 1, 1, 1])])
+    assert batch.inputs.tolist() == [[[BOS, 9, CLS, PAD, PAD]], [[BOS, 9, 13, 99, CLS]]]
+    assert batch.segments.tolist() == [[[0, 0, 0, 0, 0]], [[0, 0, 1, 1, 1]]]
+    assert (batch.lengths.tolist(), batch.targets.tolist(), int(batch.count)) == ([[3], [5]], [2, 0], 2)
     halves = list(batch.split(2))
-    assert [half.lengths.tolist() for half in halves] == [[3], [5]]
+    assert [half.lengths.tolist() for half in halves] == [[[3]], [[5]]]
     assert all(type(half) is ExampleBatch for half in halves)
+
+
+def test_where_lengths_shall_be_few_rows_are_padded_to_the_next_of_them():
+    widths = [collate([row([9] * n, 0)], 90).inputs.shape[-1] for n in range(1, 91)]
+    assert sorted(set(widths)) == [8, 12, 16, 24, 32, 48, 64, 90]
+    assert all(width >= n for n, width in enumerate(widths, start=1))
+    assert [widths[n - 1] for n in (1, 8, 9, 12, 13, 49, 65)] == [8, 8, 12, 12, 16, 64, 90]
 
 
 @EACH
@@ -103,11 +114,11 @@ def test_a_batch_is_padded_behind_its_rows():
 def test_padding_and_neighbours_change_no_logit(make_classifier, paper):
     classifier, some = make_classifier(paper).eval(), rows(13)
     together = classifier(collate(some))
-    for i, row in enumerate(some):
-        torch.testing.assert_close(classifier(collate([row]))[0], together[i], rtol=1e-12, atol=1e-12)
-        padded = collate([row, Row([1] * 13, [0] * 13, 0)])
+    for i, one in enumerate(some):
+        torch.testing.assert_close(classifier(collate([one]))[0], together[i], rtol=1e-12, atol=1e-12)
+        padded = collate([one, row([1] * 13, 0)])
         garbage = padded.inputs.clone()
-        garbage[0, len(row.ids) :] = 36
+        garbage[0, 0, one.longest :] = 36
         other = ExampleBatch(garbage, padded.targets, padded.segments, padded.lengths)
         assert torch.equal(classifier(other)[0], classifier(padded)[0])
 
@@ -118,14 +129,15 @@ def test_predictions_come_in_the_order_of_the_rows_whatever_the_batch(make_class
     classifier, some = make_classifier(paper).eval(), rows(37)
     for parameter in classifier.parameters():
         torch.nn.init.normal_(parameter)
-    classifier.head[-1].bias -= torch.cat([classifier(collate([row])) for row in some]).mean(0)  # no class wins all
-    logits = torch.cat([classifier(collate([row])) for row in some])
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([row.label for row in some])).item()
+    classifier.head[-1].bias -= torch.cat([classifier(collate([one])) for one in some]).mean(0)  # no class wins all
+    logits = torch.cat([classifier(collate([one])) for one in some])
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([one.label for one in some])).item()
     assert len(set(logits.argmax(-1).tolist())) > 1
     for batch in (1, 5, 37, 99):
-        predictions, nats = predict(classifier, some, batch, device.device)
-        assert predictions == logits.argmax(-1).tolist()
-        assert nats == pytest.approx(expected, rel=1e-12)
+        found = predict(classifier, some, batch, device.device)
+        assert found.answers == logits.argmax(-1).tolist()
+        assert found.confidences == pytest.approx(logits.softmax(-1).amax(-1).tolist(), rel=1e-12)
+        assert found.loss == pytest.approx(expected, rel=1e-12)
 
 
 @EACH
@@ -138,7 +150,7 @@ def test_prediction_draws_no_dropout(make_classifier, device, paper):
 @EACH
 def test_the_head_begins_small_and_the_loss_near_the_logarithm_of_the_classes(make_classifier, paper):
     model = make_classifier(paper)
-    loss = classification_loss(model, collate(rows(99)))
+    loss = example_loss(model, collate(rows(99)))
     assert (loss.nats / loss.count).item() == pytest.approx(1.0986, abs=0.1)
     assert all((layer.bias == 0).all() for layer in model.head if isinstance(layer, torch.nn.Linear))
 
@@ -148,13 +160,13 @@ def test_a_separable_task_is_learned(make_classifier, device, tmp_path, paper):
     """The class is which of three tokens stands somewhere in the row."""
     draw = random.Random(1)
 
-    def row():
+    def drawn():
         label = draw.randrange(3)
         ids = [draw.randrange(10, 37) for _ in range(draw.randint(1, 9))]
         ids.insert(draw.randrange(len(ids) + 1), 7 + label)
-        return Row([BOS, *ids, CLS], [0] * (len(ids) + 2), label)
+        return row([BOS, *ids, CLS], label)
 
-    training, test = [row() for _ in range(299)], [row() for _ in range(99)]
+    training, test = [drawn() for _ in range(299)], [drawn() for _ in range(99)]
     model = make_classifier(paper, dtype=torch.float32)
     for parameter in model.backbone.parameters():
         if parameter.dim() > 1:
@@ -166,14 +178,65 @@ def test_a_separable_task_is_learned(make_classifier, device, tmp_path, paper):
 
     reports = train(
         model,
-        classification_loss,
+        example_loss,
         batch_at,
-        lambda _: predict(model, training, 32, device.device)[1],
+        lambda _: predict(model, training, 32, device.device).loss,
         config,
         device,
         Snapshots(tmp_path),
     )
     first, *_, last = list(reports)
     assert last.loss < first.loss / 5
-    predictions, _ = predict(model, test, 13, device.device)
-    assert sum(p == row.label for p, row in zip(predictions, test, strict=True)) > 94
+    answers = predict(model, test, 13, device.device).answers
+    assert sum(answer == one.label for answer, one in zip(answers, test, strict=True)) > 94
+
+
+@EACH
+def test_a_number_is_predicted_by_squared_errors(make_classifier, device, paper):
+    model, some = make_classifier(paper, kind="regression").eval(), rows(13)
+    some = [one._replace(label=one.label / 7) for one in some]
+    found = predict(model, some, 5, device.device)
+    outputs = model(collate(some))
+    assert outputs.shape == (13, 1)
+    assert found.answers == pytest.approx(outputs[:, 0].tolist(), rel=1e-12)
+    errors = [(answer - one.label) ** 2 for answer, one in zip(found.answers, some, strict=True)]
+    assert found.loss == pytest.approx(sum(errors) / 13, rel=1e-6)
+    loss = example_loss(model, collate(some))
+    assert (loss.nats / loss.count).item() == pytest.approx(found.loss, rel=1e-6)
+    assert all(math.isnan(confidence) for confidence in found.confidences)
+
+
+def test_a_pair_in_both_orders_is_the_same_pair_the_other_way_round(make_classifier):
+    """Radford et al. 2018, section 3.3: both orders are processed, and their states added before the linear layer."""
+    model = make_classifier("gpt").eval()
+    one, other = Written([BOS, 9, SEP, 7, 8, CLS], [0] * 6), Written([BOS, 7, 8, SEP, 9, CLS], [0] * 6)
+    both, reverse = model(collate([Row([one, other], 0)])), model(collate([Row([other, one], 0)]))
+    torch.testing.assert_close(both, reverse, rtol=1e-12, atol=1e-12)
+    bias = model.head[-1].bias
+    each = sum(model(collate([Row([sequence], 0)])) - bias for sequence in (one, other))
+    torch.testing.assert_close(both, each + bias, rtol=1e-12, atol=1e-12)
+
+
+def test_the_auxiliary_loss_is_the_language_models_on_the_examples(make_classifier):
+    """Radford et al. 2018, equation 5: L3 = L2 + lambda L1, and the gradient is the sum of theirs."""
+    some = [row([BOS, 9, 13, 7, CLS], 1), row([BOS, 5, CLS], 2)]
+    gradients = {}
+    for weight in (0.0, 0.5):
+        model = make_classifier("gpt", auxiliary=weight)
+        loss = example_loss(model, collate(some))
+        loss.nats.backward()
+        gradients[weight] = {name: p.grad for name, p in model.named_parameters()}
+        assert int(loss.count) == 2
+    model = make_classifier("gpt")
+    language = sum(
+        torch.nn.functional.cross_entropy(
+            model.backbone.logits(model.backbone.read(torch.tensor([ids]))[0])[0, :-1], torch.tensor(ids[1:])
+        )
+        for ids in ([BOS, 9, 13, 7, CLS], [BOS, 5, CLS])
+    )
+    language.backward()
+    for name, parameter in model.named_parameters():
+        extra = 0.0 if parameter.grad is None else 0.5 * parameter.grad
+        torch.testing.assert_close(gradients[0.5][name], gradients[0.0][name] + extra, rtol=1e-9, atol=1e-12)
+    assert gradients[0.5]["backbone.tokens.weight"][22].any()  # in no example: the softmax's part alone
+    assert not gradients[0.0]["backbone.tokens.weight"][22].any()

@@ -12,8 +12,8 @@ import torch
 from folds import CONFIG, ROWS, plain, same
 from torch._dynamo.utils import counters
 
-from plm_core.finetuning.classifier import Classifier, Row, classification_loss, collate
-from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
+from plm_core.finetuning.layouts import LAYOUTS, Written
 from plm_core.models import MODELS
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.causal import causal_batch
@@ -140,15 +140,17 @@ def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, archi
     torch.manual_seed(3)
     entry, draw = MODELS[architecture], np.random.default_rng(5)
     backbone = entry.model(entry.config(**(SIZES | {"context": 42}))).double()
-    classifier = Classifier(backbone, LAYOUTS[objective], 3, 0.0).double()
-    loss_of = compiled(classification_loss, device.device)
-    lengths = [7, 13, 31, 32, 33, 41, 42, 40]
+    classifier = Classifier(backbone, LAYOUTS[objective], "classification", 3, 0.0).double()
+    loss_of = compiled(example_loss, device.device)
+    lengths = [25, 31, 32, 33, 41, 42, 40]
     widths = set()
     for length in lengths:
-        rows = [Row(draw.integers(7, 37, n).tolist(), [0] * n, int(draw.integers(3))) for n in (5, length, 6)]
+        rows = [
+            Row([Written(draw.integers(7, 37, n).tolist(), [0] * n)], int(draw.integers(3))) for n in (5, length, 6)
+        ]
         few, exact = collate(rows, 42), collate(rows)
-        widths.add(few.inputs.shape[1])
-        found, expected = loss_of(classifier, few, None), classification_loss(classifier, exact)
+        widths.add(few.inputs.shape[-1])
+        found, expected = loss_of(classifier, few, None), example_loss(classifier, exact)
         torch.testing.assert_close(found.nats, expected.nats, rtol=1e-9, atol=0)
         torch.testing.assert_close(gradients(classifier, found), gradients(classifier, expected), rtol=1e-7, atol=1e-9)
     assert widths == {32, 42}

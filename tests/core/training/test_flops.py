@@ -8,8 +8,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.finetuning.classifier import Classifier, Row, classification_loss, collate
-from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
+from plm_core.finetuning.layouts import LAYOUTS, Written
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, PRESETS, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
@@ -117,10 +117,10 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
 def test_a_fine_tuning_can_be_counted_too(paper, store, device):
     model, *_ = case(paper, store)
     name = {"gpt": "causal", "bert": "masked", "xlnet": "permutation"}[paper]
-    classifier = Classifier(model, LAYOUTS[name], 3, 0.1)
-    rows = [Row(list(range(7, 7 + n)), [0] * n, n % 3) for n in (13, 5)]
+    classifier = Classifier(model, LAYOUTS[name], "classification", 3, 0.1)
+    rows = [Row([Written(list(range(7, 7 + n)), [0] * n)], n % 3) for n in (13, 5)]
     blocks = L * 12 * D * D * 6  # a position: what all papers have in common
-    assert step_flops(classifier, classification_loss, collate(rows)) > 2 * 13 * blocks
+    assert step_flops(classifier, example_loss, collate(rows)) > 2 * 13 * blocks
 
 
 def test_a_function_that_looks_at_numbers_cannot_be_counted(make_gpt):

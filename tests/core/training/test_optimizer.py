@@ -196,3 +196,32 @@ def test_the_state_is_named_after_the_parameters():
 def test_an_impossible_setting_is_refused_by_name(field, value):
     with pytest.raises(BadInput, match=rf"^o\..*{field}"):
         from_dict(OptimizerConfig, {"learning_rate": 0.1, "warmup_steps": 3} | {field: value}, "o")
+
+
+@pytest.mark.parametrize("paper", MODELS)
+def test_lower_layers_learn_more_slowly(paper):
+    """Howard and Ruder 2018, section 3.2: the rate of a layer is a fraction of that of the next one."""
+    model = torch.nn.ModuleDict({"backbone": small(paper), "head": torch.nn.Linear(30, 3)})
+    optimizer = Optimizer(model, OptimizerConfig(0.1, 0, layer_decay=0.5, weight_decay=0.0))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.0)
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step(0.1)
+    moved = {name: -float(p.detach().double().mean()) for name, p in model.named_parameters()}
+    for name, fraction in {
+        "backbone.tokens.weight": 0.125,
+        "backbone.blocks.0.up.weight": 0.25,
+        "backbone.blocks.1.up.weight": 0.5,
+        "head.weight": 1.0,
+        "head.bias": 1.0,
+    }.items():
+        assert moved[name] == pytest.approx(0.1 * fraction, rel=1e-5), name
+
+
+def test_a_frozen_weight_is_not_updated_and_has_no_state():
+    model = small("gpt")
+    model.blocks[0].requires_grad_(False)
+    optimizer = Optimizer(model, ADAMW)
+    assert not any(name.startswith("blocks.0") for name in optimizer.tensors())
+    assert any(name.startswith("blocks.1") for name in optimizer.tensors())

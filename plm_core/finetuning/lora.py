@@ -1,0 +1,68 @@
+"""LoRA: a pretrained model stays as it is, and small products beside its matrices are trained (Hu et al. 2021).
+
+Used by the finetune stage. Shapes: O outputs, I inputs of a linear layer, r the rank.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+TARGETS = ("attention", "feed_forward")
+
+
+@dataclass(frozen=True)
+class LoRAConfig:
+    """Section ``finetune.lora``."""
+
+    rank: int
+    """Of the products that are added to the matrices; 1 or more."""
+    alpha: float
+    """They are scaled by alpha / rank."""
+    targets: tuple[str, ...] = ("attention",)
+    """Whose matrices: ``attention``, ``feed_forward``; the paper adapts the attention's."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank: {self.rank}; expected at least 1")
+        if not self.alpha > 0:
+            raise ValueError(f"alpha: {self.alpha}; expected above 0")
+        if not self.targets or not set(self.targets) <= set(TARGETS):
+            raise ValueError(f"targets: found {', '.join(self.targets) or 'none'}; expected of {', '.join(TARGETS)}")
+
+
+class Update(nn.Module):
+    """W + alpha / r * B A (Hu et al. 2021, equation 3); B ``[O, r]`` begins at zero: nothing changes at first."""
+
+    def __init__(self, weight: Tensor, config: LoRAConfig) -> None:
+        super().__init__()
+        outputs, inputs = weight.shape
+        self.a = nn.Parameter(weight.new_empty(config.rank, inputs))
+        self.b = nn.Parameter(weight.new_zeros(outputs, config.rank))
+        self.scale = config.alpha / config.rank
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))  # as released by the paper's authors
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The adapted weight ``[O, I]``."""
+        return weight + self.scale * self.b @ self.a
+
+
+def adapt(backbone: nn.Module, config: LoRAConfig) -> None:
+    """Freeze a model's weights and put an ``Update`` on the matrices of its blocks that ``config`` names, in place."""
+    backbone.requires_grad_(False)
+    for name, layer in list(backbone.named_modules()):
+        if isinstance(layer, nn.Linear) and name.startswith("blocks."):
+            kind = "attention" if ".attention." in name else "feed_forward"
+            if kind in config.targets:
+                parametrize.register_parametrization(layer, "weight", Update(layer.weight, config))
+
+
+@torch.no_grad()
+def merge(backbone: nn.Module) -> None:
+    """Add the updates to the weights they belong to, in place: the same model, without adapters."""
+    for layer in list(backbone.modules()):
+        if parametrize.is_parametrized(layer, "weight"):
+            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+    backbone.requires_grad_(True)

@@ -1,0 +1,62 @@
+"""How a fine-tuning trains: section ``finetune.training``. Epochs and shares, for tasks are of very different sizes."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from plm_core.training.anomalies import AnomalyConfig
+from plm_core.training.config import LoopConfig
+from plm_core.training.device import Precision
+from plm_core.training.optimizer import OptimizerConfig
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Section ``finetune.training``; see ``LoopConfig`` for what is not explained here."""
+
+    epochs: float
+    """How often the training examples are read."""
+    batch: int
+    """Examples a step."""
+    optimizer: OptimizerConfig
+    """Without ``warmup_steps``, which follow from ``warmup``."""
+    warmup: float = 0.1
+    """The share of the steps in which the learning rate grows."""
+    validations: int = 1
+    """How often in an epoch the validation examples are predicted. The weights of the least loss on them are kept."""
+    accumulation: int = 1
+    precision: Precision = "float32"
+    compile: bool = False
+    """With it, examples are padded to a few lengths."""
+    deterministic: bool = True
+    anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
+    report_every: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.epochs > 0:
+            raise ValueError(f"epochs: {self.epochs}; expected above 0")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup: {self.warmup}; expected at least 0 and below 1")
+        if self.validations < 1:
+            raise ValueError(f"validations: {self.validations}; expected at least 1")
+        if self.optimizer.warmup_steps:
+            raise ValueError("optimizer.warmup_steps: follows from warmup; expected it to be left out")
+        self.loop(1, 1)
+
+    def loop(self, epoch: int, seed: int) -> LoopConfig:
+        """The loop for a task whose epoch has so many steps; a snapshot stands behind every validation."""
+        steps = max(1, math.ceil(self.epochs * epoch))
+        between = max(1, round(epoch / self.validations / self.report_every)) * self.report_every
+        return LoopConfig(
+            seed=seed,
+            steps=steps,
+            batch=self.batch,
+            optimizer=replace(self.optimizer, warmup_steps=int(self.warmup * steps)),
+            accumulation=self.accumulation,
+            precision=self.precision,
+            compile=self.compile,
+            deterministic=self.deterministic,
+            anomalies=self.anomalies,
+            report_every=self.report_every,
+            valid_every=between,
+            snapshot_every=between,
+        )

@@ -1,0 +1,157 @@
+"""The report's section on fine-tuning: scores with their intervals, who is better, and which classes are mixed up.
+
+All of it comes from the evidence, example by example, and from the metrics files. Used by the stage report.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from plm_core.evaluation import significance
+from plm_core.evaluation.answers import Answers, of_numbers
+from plm_core.evaluation.comparison import compare
+from plm_core.evaluation.evidence import Table, read_task
+from plm_core.finetuning import task as glue
+from tasks.seam import paths
+from tasks.seam.page import drawn, plotting, table
+
+MOST_CLASSES = 8
+"""More do not fit a picture."""
+READING = """\
+A score is the median over {seeds} fine-tunings from different seeds (least to greatest), and in brackets the interval \
+that holds 95 % of the scores when examples and seeds are drawn anew (bootstrap). **Without reading** is the score of \
+always giving the training examples' most frequent class or mean: a model that does not beat it has learned nothing \
+about the task."""
+
+Tables = dict[str, dict[str, Table]]
+"""By task and model."""
+
+
+def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int]) -> tuple[str, dict[str, str]]:
+    """The section as Markdown, and its pictures by file name.
+
+    Raises:
+        BadInput: evidence is missing or damaged.
+    """
+    if not tasks:
+        return "## Fine-tuning\n\nNo GLUE-like task is named in `finetune.tasks`.", {}
+    tables = {task: {model: _evidence(model, task, seeds) for model in models} for task in tasks}
+    parts = ["## Fine-tuning", READING.format(seeds=len(seeds)), _summary(tables, models, seeds)]
+    parts += _better(models, [f"{task}.{seed}.csv" for task in tasks for seed in seeds])
+    figures = {}
+    for task, rows in tables.items():
+        described = glue.read_task(paths.EXAMPLES / task)
+        parts += [f"### {task}", described.question, _details(task, models, seeds)]
+        if not of_numbers(described.score) and len(described.labels) <= MOST_CLASSES:
+            figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
+            parts.append(f"![Which classes of {task} are taken for which](confusion-{task}.svg)")
+    return "\n\n".join(parts), figures
+
+
+def _evidence(model: str, task: str, seeds: Sequence[int]) -> Table:
+    """The answers of the fine-tunings in the parameters: a seed that was taken out leaves its file there."""
+    files = [paths.EVIDENCE / model / f"{task}.{seed}.csv" for seed in seeds]
+    return read_task(files)
+
+
+def _summary(tables: Tables, models: Sequence[str], seeds: Sequence[int]) -> str:
+    values = {task: [_metrics(model, task, seeds)["score"] for model in models] for task in tables}
+    columns = [
+        [f"{_spread(scores)} {_interval(tables[task][model])}" for model, scores in zip(models, each, strict=True)]
+        for task, each in values.items()
+    ]
+    heads = ["model", *(f"{task}: {next(iter(rows.values())).results.score}" for task, rows in tables.items())]  # type: ignore[union-attr]
+    if len(tables) > 1:
+        means = [[tables[task][model].value for task in tables] for model in models]
+        heads.append("mean")
+        columns.append([f"{np.mean(scores):.3f}" for scores in means])
+    lines = [[model, *cells] for model, *cells in zip(models, *columns, strict=True)]
+    guesses = [_metrics(models[0], task, seeds)["baseline"][0] for task in tables]
+    guesses += [float(np.mean(guesses))] if len(tables) > 1 else []
+    return table(heads, [*lines, ["without reading", *(f"{value:.3f}" for value in guesses)]])
+
+
+def _better(models: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Of each two models, which is better at what, beyond chance."""
+    said = []
+    for one, two in itertools.combinations(models, 2):
+        result = compare((paths.EVIDENCE / one, paths.EVIDENCE / two), (one, two), only=files)
+        found = [
+            f"**{row.better}** at {row.name} ({row.difference.value:+.3f}, "
+            f"{row.difference.interval.low:+.3f} to {row.difference.interval.high:+.3f})"
+            for row in [*result.tasks, *result.averages]
+            if row.better
+        ]
+        said.append(f"- {one} and {two}: " + ("; ".join(found) or "no difference is beyond chance"))
+    if not said:
+        return []
+    note = (
+        "Who is better beyond chance (p < 0.05 on the same examples, by Holm's correction over the tasks); in brackets "
+        "the second's score less the first's. `plm compare A B` tells more of two."
+    )
+    return [note, "\n".join(said)]
+
+
+def _details(task: str, models: Sequence[str], seeds: Sequence[int]) -> str:
+    """Every metric of a task, as the median over seeds."""
+    found = {model: _metrics(model, task, seeds) for model in models}
+    names = [name for name in found[models[0]] if name not in ("score", "baseline", "best_step")]
+    rows = []
+    for model, each in found.items():
+        counts = ("examples", "train_examples")
+        cells = [f"{each[name][0]:,.0f}" if name in counts else _spread(each[name]) for name in names]
+        rows.append([model, *cells, ", ".join(f"{step:,.0f}" for step in each["best_step"])])
+    titles = {"examples": "test examples", "train_examples": "training examples"}
+    return table(["model", *(titles.get(n, n.replace("_", " ")) for n in names), "best step, by seed"], rows)
+
+
+def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
+    """True classes by answered ones, shares of each true class, all seeds together: a picture a model."""
+    pyplot = plotting()
+    side = 1.6 + 0.55 * len(labels)
+    figure, all_axes = pyplot.subplots(
+        1, len(rows), figsize=(side * len(rows) + 1, side), squeeze=False, layout="constrained", sharey=True
+    )
+    for axes, (model, found) in zip(all_axes[0], rows.items(), strict=True):
+        shares = _shares(found, labels)
+        axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
+        for (i, j), share in np.ndenumerate(shares):
+            axes.text(j, i, f"{share:.2f}", ha="center", va="center", color="white" if share > 0.6 else "black")
+        axes.set(title=model, xlabel="answered", xticks=range(len(labels)), yticks=range(len(labels)))
+        axes.set_xticklabels(labels, rotation=30, ha="right")
+        axes.set_yticklabels(labels)
+    all_axes[0][0].set_ylabel("true")
+    return drawn(figure)
+
+
+def _shares(found: Table, labels: Sequence[str]) -> np.ndarray:
+    answers = found.results
+    assert isinstance(answers, Answers)
+    place = np.array([labels.index(name) if name in labels else -1 for name in answers.classes])
+    counts = np.zeros((len(labels), len(labels)))
+    for predictions in answers.predictions:
+        np.add.at(counts, (place[answers.labels.astype(int)], place[predictions.astype(int)]), 1)
+    return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+
+
+def _interval(found: Table) -> str:
+    (draws,) = significance.bootstrap([found.results], significance.generator())
+    interval = significance.interval(draws[""])
+    return f"[{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, and the least and the greatest where there are several."""
+    around = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
+    return f"{median(values):.3f}{around}"
+
+
+def _metrics(model: str, task: str, seeds: Sequence[int]) -> dict[str, list[float]]:
+    """Each number of the metrics files, by seed."""
+    files = [paths.METRICS / f"finetune-{model}-{task}-{seed}.json" for seed in seeds]
+    each = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
+    return {name: [found[name] for found in each] for name in each[0]}

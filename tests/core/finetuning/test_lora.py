@@ -1,0 +1,63 @@
+"""LoRA changes nothing at first, trains little, and its merged weights are the adapted model."""
+
+import pytest
+import torch
+
+from plm_core.config import BadInput, from_dict
+from plm_core.finetuning.lora import LoRAConfig, adapt, merge
+from plm_core.models import MODELS
+from plm_core.training.optimizer import Optimizer, OptimizerConfig
+
+
+def made(paper):
+    torch.manual_seed(3)
+    entry = MODELS[paper]
+    return entry.model(entry.config(vocab_size=99, context=17, layers=2, heads=3, width=30, dropout=0.0)).double()
+
+
+def states(model):
+    ids = torch.arange(22).reshape(2, 11) % 99
+    return model.encode(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("paper", MODELS)
+@pytest.mark.parametrize(("targets", "of_a_block"), [(("attention",), None), (("attention", "feed_forward"), 2)])
+def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, targets, of_a_block):
+    model, untouched = made(paper), made(paper)
+    adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
+    torch.testing.assert_close(states(model), states(untouched), rtol=0, atol=0)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    linears = {"gpt": 2, "bert": 2, "xlnet": 5}[paper] + (of_a_block or 0)
+    assert len(trained) == 2 * 2 * linears  # a and b, two blocks
+    assert all(name.startswith("blocks.") and name.endswith((".a", ".b")) for name in trained)
+
+    optimizer = Optimizer(model, OptimizerConfig(0.05, 0))
+    direction = torch.randn(states(model).shape, dtype=torch.float64)
+    for _ in range(3):
+        (states(model) * direction).sum().backward()
+        optimizer.step(0.05)
+    adapted = states(model).detach()
+    assert not torch.allclose(adapted, states(untouched))
+    merge(model)
+    torch.testing.assert_close(states(model), adapted, rtol=1e-12, atol=1e-12)
+    assert model.state_dict().keys() == untouched.state_dict().keys()
+    assert all(p.requires_grad for p in model.parameters())
+    moved = {name for name, p in model.state_dict().items() if not torch.equal(p, untouched.state_dict()[name])}
+    assert len(moved) == 2 * linears
+    for name in moved:  # the update of a matrix is of rank 5
+        assert torch.linalg.matrix_rank(model.state_dict()[name] - untouched.state_dict()[name], rtol=1e-9) == 5
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"rank": 0, "alpha": 1}, "finetune.lora.rank: 0; expected at least 1"),
+        ({"rank": 1, "alpha": 0}, "finetune.lora.alpha: 0.0; expected above 0"),
+        ({"rank": 1, "alpha": 1, "targets": ["head"]}, "finetune.lora.targets: found head; expected of attention"),
+        ({"rank": 1, "alpha": 1, "targets": []}, "finetune.lora.targets: found none"),
+    ],
+)
+def test_a_wrong_section_is_refused(section, says):
+    with pytest.raises(BadInput) as error:
+        from_dict(LoRAConfig, section, "finetune.lora")
+    assert str(error.value).startswith(says)

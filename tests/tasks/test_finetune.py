@@ -1,0 +1,74 @@
+"""Stage finetune on tasks of one's own: numbers, pairs in both orders, adapters, the language model's loss beside."""
+
+import csv
+import json
+import random
+
+import pytest
+import torch
+from scipy import stats
+
+from plm_core import checkpoint
+
+
+@pytest.fixture
+def tickets(small):
+    """A project with a task of pairs, whose number is by how many words they agree."""
+    draw, folder = random.Random(3), small.root / "data/tickets"
+    folder.mkdir(parents=True)
+    for split, count in (("train", 99), ("test", 37)):
+        lines = ["first\tsecond\talike"]
+        for _ in range(count):
+            words = [draw.choice(["bafo", "limu", "pesa", "toku"]) for _ in range(4)]
+            other = [word if draw.random() < 0.5 else draw.choice(["bafo", "limu"]) for word in words]
+            alike = sum(a == b for a, b in zip(words, other, strict=True))
+            lines.append(f"{' '.join(words)}\t{' '.join(other)}\t{alike}")
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    columns = {"a": "first", "b": "second", "label": "alike"}
+    task = {"input": "data/tickets", "kind": "regression", "score": "pearson+spearman", "symmetric": True}
+    small.change(examples={"tickets": task | columns}, finetune__tasks=["tickets"], finetune__seeds=[5])
+    small.run("tasks.examples", "tickets")
+    return small
+
+
+def learned(project):
+    """The evidence, the metrics and the fine-tuned weights."""
+    project.run("tasks.finetune", "gpt", "tickets", "5")
+    with (project.root / "artifacts/evidence/gpt/tickets.5.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    weights = checkpoint.load(project.root / "artifacts/finetuned/gpt-tickets-5").model.state_dict()
+    return rows, project.metrics("finetune-gpt-tickets-5"), weights
+
+
+def test_numbers_are_predicted_and_correlations_measured(tickets):
+    rows, found, _ = learned(tickets)
+    labels, answers = ([float(row[name]) for row in rows] for name in ("label", "prediction"))
+    assert len(set(answers)) > 9
+    assert found["pearson"] == pytest.approx(stats.pearsonr(labels, answers).statistic, abs=1e-9)
+    assert found["spearman"] == pytest.approx(stats.spearmanr(labels, answers).statistic, abs=1e-9)
+    assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
+    assert found["baseline"] == 0.0
+    assert {row["score"] for row in rows} == {"pearson+spearman"}
+    tickets.run("tasks.report")
+    page = (tickets.root / "artifacts/report/report.md").read_text()
+    assert "tickets: pearson+spearman" in page
+    assert f"{found['score']:.3f} [" in page
+
+
+def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpoint(tickets):
+    tickets.change(finetune__lora={"rank": 3, "alpha": 6.0})
+    _, _, weights = learned(tickets)
+    before = checkpoint.load(tickets.root / "artifacts/models/gpt").model.state_dict()
+    assert weights.keys() == before.keys()
+    changed = {name for name in weights if not torch.equal(weights[name], before[name])}
+    assert changed == {f"blocks.{i}.attention.{name}.weight" for i in (0, 1) for name in ("qkv", "out")}
+
+
+def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets):
+    _, alone, without = learned(tickets)
+    tickets.change(finetune__auxiliary=0.5)
+    _, beside, together = learned(tickets)
+    assert any(not torch.equal(without[name], together[name]) for name in without)
+    assert alone["examples"] == beside["examples"] == 37
+    config = json.loads((tickets.root / "artifacts/finetuned/gpt-tickets-5/config.json").read_text())
+    assert config["head"] == {"task": "tickets", "labels": []}
