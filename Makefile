@@ -10,7 +10,7 @@ UV := uv==0.13.8
 export DO_NOT_TRACK := true
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo test test-slow bench-data bench-generate bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo test test-slow bench-data bench-finetune bench-generate bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -33,6 +33,11 @@ test: setup check
 
 test-slow: setup
 	pytest -m slow
+
+# Where the official GLUE download lies.
+GLUE ?= ../shared/data/glue
+bench-finetune: setup
+	python tests/bench/bench_finetune.py --sst2 $(GLUE)/SST-2
 
 bench-generate: setup
 	python tests/bench/bench_generate.py

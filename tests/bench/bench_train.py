@@ -173,7 +173,7 @@ def side(link: Connection, job: Job, name: str) -> None:
         list(reports)
 
 
-def take_turns(job: Job, names: list[str]) -> dict[str, list[Turn]]:
+def take_turns(side: Callable[..., None], job: Any, names: list[str]) -> dict[str, list[Turn]]:
     """The turns of every side, each of which waits while another has its own."""
     context = get_context("spawn")
     links, processes, found = {}, [], {name: [] for name in names}
@@ -199,7 +199,7 @@ def row(work: str, unit: str, ours: float, peer: float, peer_name: str, ratio: f
 def speeds(paper: str, store: Path, turns: int, busy: bool) -> list[dict[str, Any]]:
     """Tokens a second of ours and of the peer in each precision: prints a line, and gives the rows of the file."""
     job = Job(paper, store, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy=busy)
-    found = take_turns(job, [*PRECISIONS, "ours"])
+    found = take_turns(side, job, [*PRECISIONS, "ours"])
     tokens = STEPS_A_TURN * ROWS * job.shape["context"]
     speed = {name: statistics.median(tokens / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
     curves = {name: [turn.loss for turn in said] for name, said in found.items()}
@@ -229,7 +229,7 @@ def to_loss(folder: Path, busy: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as stores:
         write_stores(texts["train"], texts["valid"], Path(stores))
         job = Job("gpt", Path(stores), WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS, busy)
-        found = take_turns(job, [precision, "ours"])
+        found = take_turns(side, job, [precision, "ours"])
     target = found[precision][-1].valid
     seconds = {}
     for name, said in found.items():
@@ -259,14 +259,14 @@ def write_stores(train_texts: list[str], valid_texts: list[str], folder: Path) -
         write_store(folder / name, ((str(i), text) for i, text in enumerate(split)), tokenizer)
 
 
-def write_rows(rows: list[dict[str, Any]]) -> None:
+def write_rows(rows: list[dict[str, Any]], out: Path = OUT) -> None:
     """Into the file, in place of those of the same works."""
-    kept = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
+    kept = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
     works = {new["work"] for new in rows}
-    OUT.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     rows = [old for old in kept if old["work"] not in works] + rows
-    OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    print(f"\n{OUT}")
+    out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    print(f"\n{out}")
 
 
 def bench(papers: list[str], turns: int, busy: bool) -> None:

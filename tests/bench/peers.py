@@ -1,4 +1,4 @@
-"""The peer of bench_train: models of transformers, trained by its Trainer one turn at a time.
+"""The peer of bench_train and bench_finetune: models of transformers, trained by its Trainer one turn at a time.
 
 The Trainer is as it comes (its default optimizer, its own loop) but for what would make it learn something else: it is
 given the same batches, weights and learning rates, and nothing is logged, saved or evaluated.
@@ -66,13 +66,18 @@ PEERS: dict[str, tuple[Any, Any, Callable[[Any], dict[str, Any]]]] = {
 
 def same_model(paper: str, ours: Any) -> Any:
     """The peer's model with our weights, without dropout, and with the attention that transformers chooses itself."""
-    config, model, _ = PEERS[paper]
+    return same_weights(paper, ours, PEERS[paper][1])
+
+
+def same_weights(paper: str, ours: Any, kind: Any) -> Any:
+    """One of the peer's models with our weights; the head of a task is none of them."""
     family = FAMILIES[paper]
-    theirs = model(config(**family.their_config(vars(ours.config))))
+    theirs = kind(PEERS[paper][0](**family.their_config(vars(ours.config))))
     weights = family.to_theirs(ours.state_dict(), ours.config.layers, ours.config.heads)
     lacking, unknown = theirs.load_state_dict(weights, strict=False)
-    assert set(lacking) <= set(family.tied), lacking
-    assert not unknown, unknown
+    heads = ("classifier.", "cls.")
+    assert not [name for name in lacking if name not in family.tied and not name.startswith(heads)], lacking
+    assert not [name for name in unknown if not name.startswith(heads)], unknown
     theirs.tie_weights()
     assert all(module.p == 0.0 for module in theirs.modules() if isinstance(module, torch.nn.Dropout))
     return theirs
@@ -102,9 +107,6 @@ class SameTrainer(transformers.Trainer):
         self.losses.append(loss.detach())
         return loss
 
-    def get_train_dataloader(self) -> DataLoader:
-        return DataLoader(self.train_dataset, batch_size=None)
-
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Linear warm-up, then half a cosine down to the final fraction."""
         config = self.loop.optimizer
@@ -118,6 +120,13 @@ class SameTrainer(transformers.Trainer):
 
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, fraction)
         return self.lr_scheduler
+
+
+class GivenBatches(SameTrainer):
+    """Which draws no batches of its own."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        return DataLoader(self.train_dataset, batch_size=None)
 
 
 class Turns(transformers.TrainerCallback):
@@ -146,6 +155,20 @@ def train_peer(
     end: Callable[[Any, list[torch.Tensor]], None],
 ) -> None:
     """One training by the Trainer: ``begin()`` before each turn, ``end(model, losses of its steps)`` behind it."""
+    steps = Steps(batch_at, PEERS[paper][2], loop.steps)
+    train_by(GivenBatches, model, {"train_dataset": steps}, loop, bfloat16, begin, end)
+
+
+def train_by(
+    kind: type[SameTrainer],
+    model: Any,
+    data: dict[str, Any],
+    loop: LoopConfig,
+    bfloat16: bool,
+    begin: Callable[[], None],
+    end: Callable[[Any, list[torch.Tensor]], None],
+) -> None:
+    """``train_peer`` with a Trainer that gets its data as ``data`` says."""
 
     def behind(model: Any) -> None:
         turn, trainer.losses = trainer.losses, []
@@ -172,10 +195,7 @@ def train_peer(
             report_to=[],
             disable_tqdm=True,
         )
-        steps = Steps(batch_at, PEERS[paper][2], loop.steps)
-        trainer = SameTrainer(
-            model, arguments, train_dataset=steps, callbacks=[Turns(loop.report_every, begin, behind)]
-        )
+        trainer = kind(model, arguments, callbacks=[Turns(loop.report_every, begin, behind)], **data)
         trainer.loop, trainer.losses = loop, []
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
