@@ -178,7 +178,9 @@ with tracked("silent", {}, {}) as t:
     messages = [json.loads(line) for line in journal.read_text().splitlines()]
     steps = [m["points"][0][3] for m in messages if m["kind"] == "metrics" and m["points"][0][0] == "loss"]
     assert steps == list(range(30_000))
-    assert messages[-1]["kind"] == "end"
+    # The recorder may still add what it sees of the machine.
+    own = [m["kind"] for m in messages if m["kind"] != "metrics" or m["points"][0][0] == "loss"]
+    assert own[-1] == "end"
 
 
 FULL_DISK = """

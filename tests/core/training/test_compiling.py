@@ -23,7 +23,7 @@ from plm_core.training.loop import Stopped
 SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, "dropout": 0.0}
 PAPERS = [
     ("gpt", "causal", {}, {}),
-    ("gpt", "causal", {"packing": "documents"}, {}),
+    pytest.param("gpt", "causal", {"packing": "documents"}, {}, marks=pytest.mark.slow),
     ("bert", "masked", {"next_sentence": True}, {}),
     ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),
 ]

@@ -49,7 +49,7 @@ def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path,
     require_equal(trained(paper, tmp_path / "stopped"), alone)
 
 
-@pytest.mark.parametrize("paper", ["gpt", pytest.param("bert", marks=pytest.mark.slow), "xlnet"])
+@pytest.mark.parametrize("paper", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "bert")), "xlnet"])
 def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(tmp_path, paper):
     alone = trained(paper, tmp_path / "alone")
     require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
