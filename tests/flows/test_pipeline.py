@@ -308,7 +308,7 @@ def test_interrupting_the_flow_saves_and_ends_every_process(toy, prefect_url, nu
     flow = _start(root, PREFECT_API_URL=prefect_url)
     family = pids(root / "pids", 4)
     flow.send_signal(number)
-    output, _ = flow.communicate(timeout=120)
+    output, _ = flow.communicate(timeout=240)
     assert flow.returncode != 0, output
     assert (root / "saved").exists()
     assert not any(alive(pid) for pid in family)
@@ -344,9 +344,9 @@ def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be
     flow = _start(root)
     wait_for(lambda: len(psutil.Process(flow.pid).children(recursive=True)) >= 2)
     children = [child.pid for child in psutil.Process(flow.pid).children(recursive=True)]
-    output, _ = flow.communicate(timeout=90)
+    output, _ = flow.communicate(timeout=240)
     assert "[('s', 'ran')] True" in output
     assert not any(alive(pid) for pid in children)
 
-    output, _ = _start(root).communicate(timeout=30)
+    output, _ = _start(root).communicate(timeout=240)
     assert "[('s', 'up to date')] False" in output

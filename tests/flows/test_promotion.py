@@ -212,7 +212,7 @@ def _ask_the_server(root):
 
 
 def _wait_until_ready(address):
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while True:
         try:
             with urllib.request.urlopen(address, timeout=2):

@@ -30,7 +30,7 @@ def start(folder, body, **environment):
 
 def stage(folder, body, **environment):
     process = start(folder, body, **environment)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -57,7 +57,7 @@ def journals(folder):
     return sorted((folder / "artifacts/journals").glob("*.jsonl"))
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=180):
     """A stage that is killed does not wait for its recorder."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -83,7 +83,7 @@ class Server:
         self.process = subprocess.Popen(
             command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        wait_until(self._answers, seconds=120)
+        wait_until(self._answers, seconds=180)
 
     def kill(self):
         """Kill all of it: the parent alone would leave its worker serving."""

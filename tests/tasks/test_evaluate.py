@@ -38,7 +38,7 @@ def measured(tmp_path_factory, documents, tokenizer):
         checkpoint.save(project.root / "artifacts/models" / name, model.state_dict(), tokenizer, config)
     running = [project.start("tasks.evaluate", name) for name in MODELS]
     for process in running:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
     return project
 

@@ -47,7 +47,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every
     server.kill()
     (journal,) = journals(small.root)
     before = lines_of(journal)
-    wait_until(lambda: lines_of(journal) > before + 10, seconds=30)
+    wait_until(lambda: lines_of(journal) > before + 10)
     assert training.poll() is None
     training.send_signal(signal.SIGSTOP)  # the server takes longer to start than the rest of the training
     server.start()
@@ -245,7 +245,7 @@ with tracked("moved", {"a": 1}, {}) as t:
         with sqlite3.connect(folder / "artifacts/mlflow/mlflow.db") as store:
             store.execute(f"delete from {table} where run_uuid = ?", (run,))
     (folder / "go").touch()
-    process.communicate(timeout=120)
+    process.communicate(timeout=240)
     (made,) = runs_of(client)
     assert made.info.run_id != run
     assert (made.info.status, points_of(client, made)) == ("FINISHED", [(0, 0.5), (1, 0.25)])

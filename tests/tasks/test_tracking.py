@@ -33,7 +33,7 @@ def test_a_run_shows_all_that_the_stage_did(folder):
     client = client_of(folder)
     wait_until(lambda: runs_of(client) and "system/cpu_utilization_percentage" in runs_of(client)[0].data.metrics)
     (folder / "go").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     # "a moment": it does not wait while the recorder imports MLflow.
     assert (process.returncode, err, out) == (0, "", "a moment\n")
     (run,) = runs_of(client)
@@ -94,7 +94,7 @@ def test_the_status_is_how_the_stage_ended(folder):
     body = "with tracked({0!r}, {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 3)\n    {0}"
     stages = {ending: start(folder, body.format(ending)) for ending in ENDINGS}
     for ending, process in stages.items():
-        process.communicate(timeout=120)
+        process.communicate(timeout=240)
         assert process.returncode == ENDINGS[ending][1]
     client = client_of(folder)
     wait_until(
@@ -107,7 +107,7 @@ def test_the_status_is_how_the_stage_ended(folder):
 def test_three_stages_may_open_a_new_database_at_once(fresh):
     body = "with tracked('x', {}, {}) as t:\n    t.log({'x': 1.0}, 0)"
     for process in [start(fresh, body) for _ in range(3)]:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=240)
         assert (process.returncode, err) == (0, "")
     assert [run.info.status for run in runs_of(client_of(fresh))] == ["FINISHED"] * 3
 
