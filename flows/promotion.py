@@ -230,7 +230,7 @@ def _evaluate_again(
     for task in tasks:
         module = "tasks.finetune" if task else "tasks.evaluate"
         fresh = _new_folder(work, "again")
-        command = [sys.executable, "-m", module, version.tags["plm.model"], *[task] * bool(task)]
+        command = [sys.executable, "-m", module, version.tags["plm.model"], *([task] if task else [])]
         command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
         done = subprocess.run(command, cwd=root, env={**os.environ, "PLM_TRACKING": "off"}, check=False)
         if done.returncode != 0:

@@ -26,6 +26,7 @@ from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss, predict
 from plm_core.finetuning.layouts import LAYOUTS
 from plm_core.finetuning.recipe import Recipe
+from plm_core.finetuning.sources.rows import file_rows
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.text.special import PAD
 from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
@@ -58,8 +59,7 @@ class Job:
 
 def read(folder: Path, name: str) -> list[tuple[str, int]]:
     """The sentences and classes of a split."""
-    lines = (folder / f"{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    return [(text, int(label)) for text, label in (line.rsplit("\t", 1) for line in lines)]
+    return [(row["sentence"], int(row["label"])) for _, row in file_rows(folder / f"{name}.tsv")]
 
 
 def side(link: Connection, job: Job, name: str) -> None:
