@@ -35,6 +35,7 @@ LEGEND = """\
   device, with its threads and in the training's precision, or that the GPU's datasheet gives for bfloat16.
 - **Peak memory**: of tensors on a GPU, of the process on a CPU. **Energy**: of the whole board or all CPU packages,
   whoever used them (NVML, RAPL). **Cost**: wall clock, validations and snapshots included, times `PLM_PRICE_PER_HOUR`.
+- **Run**: its curves and parameters; a run in a file of MLflow's is shown while `plm ui mlflow` serves it.
 - –: not known, or not on that machine."""
 
 
@@ -192,10 +193,12 @@ def _speed(trainings: list[Taken]) -> str:
 
 
 def _cost(trainings: list[Taken]) -> str:
-    heads = ["training", "steps", "tokens", "minutes", "peak memory, GiB", "energy, kJ", "cost", "device", "threads"]
+    heads = ["training", "run", "steps", "tokens", "minutes", "peak memory, GiB", "energy, kJ", "cost", "device"]
+    heads.append("threads")
     rows = [
         [
             each.stage + ("" if each.finished else " (not finished)"),
+            _link(each.stage),
             f"{each.steps:,}",
             f"{each.positions:,}",
             f"{each.seconds / 60:,.1f}",
@@ -208,6 +211,14 @@ def _cost(trainings: list[Taken]) -> str:
         for each in trainings
     ]
     return table(heads, rows)
+
+
+def _link(stage: str) -> str:
+    """A link to the training's run, where its recorder has reached MLflow."""
+    try:
+        return f"[MLflow]({(paths.RUN_LINKS / f'{stage}.txt').read_text(encoding='utf-8').strip()})"
+    except OSError:
+        return UNKNOWN
 
 
 def _read(file: Path) -> Taken | None:

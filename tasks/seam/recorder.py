@@ -24,9 +24,11 @@ from types import TracebackType
 from typing import Any
 
 from plm_core.config import BadInput
+from plm_core.files import atomic_text
+from tasks.seam import paths
 from tasks.seam.journal import Journal, parsed, path_of, waiting
 from tasks.seam.sender import BY_JOURNAL, NotYetError, Sender, one_line, refuses
-from tasks.seam.store import connect
+from tasks.seam.store import connect, page_of
 
 FLUSH_S = 5.0
 """The journal is sent this often."""
@@ -65,7 +67,7 @@ class Recorder:
         self.sender: Sender | None = None
         self.monitor: Monitor | None = None
         self.opening = next(journal.messages(), ({}, 0))[0]
-        self.told = self.announced = self.swept = False
+        self.told = self.announced = self.linked = self.swept = False
 
     def record(self, pipe: "Pipe") -> None:
         """Send until the pipe has ended and all is sent, or MLflow is away for too long after that."""
@@ -121,6 +123,7 @@ class Recorder:
         self.sender.send()
         if self.sender.sent.run and not self.announced:
             self._announce(self.sender.sent.run)
+        self._link(self.sender)
         if ending:
             self.sender.close()
 
@@ -128,6 +131,15 @@ class Recorder:
         with contextlib.suppress(OSError):  # nobody is left to read it
             print(what, flush=True)
         self.announced = True
+
+    def _link(self, sender: Sender) -> None:
+        """Leave the address of a training's run for the page of the meters."""
+        if not self.opening.get("training") or not sender.sent.run or self.linked:
+            return
+        self.linked = True
+        with contextlib.suppress(OSError):  # a full disk: the page does without
+            page = page_of(sender.client, sender.experiment, sender.sent.run)
+            atomic_text(paths.RUN_LINKS / f"{self.opening['name']}.txt", f"{page}\n")
 
     def _tell_away(self, error: Exception) -> None:
         if not self.told and not isinstance(error, NotYetError):

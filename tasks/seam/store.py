@@ -28,6 +28,13 @@ def connect() -> tuple["MlflowClient", str]:
         return client, _experiment(client, settings["experiment"], artifacts)
 
 
+def page_of(client: "MlflowClient", experiment: str, run: str) -> str:
+    """Where MLflow shows a run: on its server or, of a file, where ``plm ui mlflow`` serves it."""
+    uri = client.tracking_uri
+    server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
+    return f"{server}/#/experiments/{experiment}/runs/{run}"
+
+
 @contextlib.contextmanager
 def _alone(uri: str) -> Iterator[None]:
     """One process at a time opens a SQLite file: two that create its tables at once fail, MLflow's lock or not."""

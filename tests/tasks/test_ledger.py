@@ -53,12 +53,12 @@ class Cells(HTMLParser):
     def handle_starttag(self, tag, attrs):
         if tag == "tr":
             self.rows.append([])
-        self.inside = tag in ("th", "td")
-        if self.inside:
+        if tag in ("th", "td"):
+            self.inside = True
             self.rows[-1].append("")
 
     def handle_endtag(self, tag):
-        self.inside = False
+        self.inside = self.inside and tag not in ("th", "td")
 
     def handle_data(self, data):
         if self.inside:
@@ -145,6 +145,7 @@ def test_a_row_tells_what_a_training_took(now, monkeypatch):
     assert row.pop("device")
     assert row == {
         "training": "pretrain-gpt",
+        "run": "–",
         "tokens/s": "250",  # 8,000 in 32 s
         "MFU of measured": "10.0%",  # by the time: (8 x 0.25 + 24 x 0.05) / 32
         "MFU of datasheet": "–",
@@ -161,6 +162,15 @@ def test_a_row_tells_what_a_training_took(now, monkeypatch):
         "cost": "2.0000",
         "threads": "3",
     }
+
+
+def test_a_row_links_to_the_run(now):
+    paths.RUN_LINKS.mkdir(parents=True)
+    (paths.RUN_LINKS / "pretrain-gpt.txt").write_text("http://127.0.0.1:5000/#/experiments/1/runs/2\n")
+    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
+        ledger.add(4, 4000, METERS, first=False)
+    assert rows()["pretrain-gpt"]["run"] == "MLflow"
+    assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/2">' in (paths.METERS / "index.html").read_text()
 
 
 def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):

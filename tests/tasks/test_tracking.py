@@ -60,6 +60,15 @@ def test_a_run_shows_all_that_the_stage_did(folder):
     assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
 
 
+def test_a_training_leaves_the_address_of_its_run(folder):
+    body = "with tracked('pretrain-gpt', {}, {}, 'abc') as t:\n    t.log({'loss': 1.0}, 1)"
+    done = stage(folder, body)
+    assert (done.returncode, done.stderr) == (0, "")
+    (run,) = runs_of(client_of(folder))
+    page = f"http://127.0.0.1:5000/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    assert (folder / "artifacts/meters/runs/pretrain-gpt.txt").read_text() == f"{page}\n"
+
+
 def test_off_means_that_mlflow_is_neither_imported_nor_run(fresh):
     body = FULL + "print('mlflow' in sys.modules)"
     begin = time.monotonic()
