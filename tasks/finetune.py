@@ -9,6 +9,7 @@ import difflib
 import tempfile
 from dataclasses import dataclass
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -228,8 +229,11 @@ def write_evidence(path: Path, task: GlueTask, config: FinetuneConfig, outcome: 
     def told(answer: float) -> str:
         return task.labels[int(answer)] if task.labels else repr(float(answer))
 
-    rows = zip(outcome.test.examples, outcome.predicted.answers, strict=True)
-    lines = ((e.id, e.sha256, e.subset, told(e.label), told(answer), task.score, rule) for e, answer in rows)
+    rows = zip(outcome.test.examples, outcome.predicted.answers, outcome.predicted.confidences, strict=True)
+    lines = (
+        (e.id, e.sha256, e.subset, told(e.label), told(answer), "" if isnan(sure) else repr(sure), task.score, rule)
+        for e, answer, sure in rows
+    )
     write_rows(path, TASK_COLUMNS, lines)
 
 

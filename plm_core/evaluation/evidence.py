@@ -7,11 +7,12 @@ one row a held-out example:
   (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). With
   ``lossy_`` before it, it is of a model whose tokenizer does not keep all of a text, and is never compared.
   ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored: fewer, where only an excerpt was;
-* ``<task>.<seed>.csv``: ``id,sha256,subset,label,prediction,score,measured``, a file for each seed of the fine-tuning;
-  no task's name holds a dot. ``label`` and ``prediction`` are names of classes or, where the score is of numbers,
-  numbers with all their digits. ``score`` is the task's main score (``answers.py`` says how it is written), the same in
-  all rows. ``subset`` is empty, or names a part that is reported by itself as well, such as ``matched``. The metric
-  ``<task>/score`` is the mean over seeds of the score of all rows;
+* ``<task>.<seed>.csv``: ``id,sha256,subset,label,prediction,confidence,score,measured``, a file for each seed of the
+  fine-tuning; no task's name holds a dot. ``label`` and ``prediction`` are names of classes or, where the score is of
+  numbers, numbers with all their digits. ``confidence`` is the probability that the model gave its answer; empty of a
+  number. ``score`` is the task's main score (``answers.py`` says how it is written), the same in all rows. ``subset``
+  is empty, or names a part that is reported by itself as well, such as ``matched``. The metric ``<task>/score`` is the
+  mean over seeds of the score of all rows;
 * ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is how many numbers the pretrained model has learned.
 
 ``measured`` is a digest of what else the result depends on, beside model and example: the parameters of the measurement
@@ -37,7 +38,7 @@ LOSSY = "lossy_"
 """Begins the name of a quantity where the tokenizer drops some of the text: the bits are those of what is left, so they
 are fewer the more it drops."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
-TASK_COLUMNS = ("id", "sha256", "subset", "label", "prediction", "score", "measured")
+TASK_COLUMNS = ("id", "sha256", "subset", "label", "prediction", "confidence", "score", "measured")
 COST_COLUMNS = ("quantity", "value")
 SCORE = "score"
 """The metric of a task is ``<task>/score``."""
@@ -55,6 +56,8 @@ class Table:
     """The same, example by example in the order of their ids: what is resampled."""
     files: tuple[str, ...] = ()
     """The names of the files that hold it."""
+    confidences: np.ndarray | None = field(default=None, compare=False)
+    """``[S, N]``: the probability that each seed gave its answer, NaN of a number; None for the likelihood."""
 
     @property
     def documents(self) -> frozenset[tuple[str, ...]]:
@@ -132,10 +135,12 @@ def read_task(files: list[Path]) -> Table:
     else:
         classes, values = coded([labels, *predictions])
     _check(files[0], score, labels)
+    confidences = np.stack([_confidences(path, rows) for path, rows in zip(files, seeds, strict=True)])
     results = Answers(score, values[0], np.stack(values[1:]), strata, classes, subsets)
     examples = _examples(first, "label", "subset", "score")
     name = files[0].name.partition(".")[0]
-    return Table(examples, f"{name}/{SCORE}", scores(results)[""], results, tuple(path.name for path in files))
+    value, names = scores(results)[""], tuple(path.name for path in files)
+    return Table(examples, f"{name}/{SCORE}", value, results, names, confidences)
 
 
 def read_cost(path: Path) -> dict[str, float]:
@@ -175,6 +180,14 @@ def _numbers(path: Path, column: str, texts: list[str]) -> np.ndarray:
     return numbers
 
 
+def _confidences(path: Path, rows: list[dict[str, str]]) -> np.ndarray:
+    """``[N]`` probabilities, NaN where the field is empty."""
+    found = _numbers(path, "confidence", [row["confidence"] or "0" for row in rows])
+    if len(outside := found[(found < 0) | (found > 1)]):
+        raise BadInput(f"{path}: the column confidence holds {outside[0]}; expected probabilities")
+    return np.where([row["confidence"] == "" for row in rows], np.nan, found)
+
+
 def _content(rows: list[dict[str, str]]) -> list[tuple[str, ...]]:
     return [tuple(row[name] for name in ("id", "sha256", "subset", "label", "measured")) for row in rows]
 
@@ -195,7 +208,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
     if missing := [name for name in columns if name not in fields]:
-        raise BadInput(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}")
+        raise BadInput(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it anew")
     if not rows:
         raise BadInput(f"{path}: holds no example; expected at least one row")
     key, seen = columns[0], set[str]()
