@@ -68,8 +68,12 @@ def framed(parts: Sequence[Part], texts: Mapping[str, Sequence[int]]) -> Written
 
 def begin(parts: Sequence[Part], text: str, texts: Mapping[str, Sequence[int]]) -> int:
     """The position of the first token of a text."""
-    names = [part for part, _ in parts]
-    return sum(len(texts[part]) if isinstance(part, str) else 1 for part in names[: names.index(text)])  # type: ignore[arg-type]
+    position = 0
+    for part, _ in parts:
+        if part == text:
+            break
+        position += len(texts[part]) if isinstance(part, str) else 1
+    return position
 
 
 def _read(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
