@@ -270,8 +270,8 @@ promotion:
 
 def era(right):
     """The lines of a task's file in which so many of 100 answers are right."""
-    rows = "".join(f"{i},x{i},,old,{'old' if i < right else 'new'},accuracy,r\n" for i in range(100))
-    return f"id,sha256,subset,label,prediction,score,measured\n{rows}"
+    rows = "".join(f"{i},x{i},,old,{'old' if i < right else 'new'},0.75,accuracy,r\n" for i in range(100))
+    return f"id,sha256,subset,label,prediction,confidence,score,measured\n{rows}"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEADER = "id,sha256,subset,label,prediction,score,measured\n"
+HEADER = "id,sha256,subset,label,prediction,confidence,score,measured\n"
 
 
 def compare(folder, *arguments):
@@ -18,7 +18,7 @@ def evidence(folder, right, sha="s"):
     """Two tasks of 100 examples, in which so many answers are right, and likelihoods."""
     folder.mkdir(parents=True, exist_ok=True)
     for task, correct in (("era", right), ("next", right - 1)):
-        rows = "".join(f"{i},{sha}{i},,yes,{'yes' if i < correct else 'no'},accuracy,r\n" for i in range(100))
+        rows = "".join(f"{i},{sha}{i},,yes,{'yes' if i < correct else 'no'},0.75,accuracy,r\n" for i in range(100))
         (folder / f"{task}.1.csv").write_text(HEADER + rows)
     rows = "".join(f"{i},s{i},100,20,{300 - right + i},bits_per_byte,r\n" for i in range(20))
     (folder / "likelihood.csv").write_text(f"id,sha256,bytes,tokens,nats,quantity,measured\n{rows}")

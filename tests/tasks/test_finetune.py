@@ -48,7 +48,7 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
     assert found["spearman"] == pytest.approx(stats.spearmanr(labels, answers).statistic, abs=1e-9)
     assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
     assert found["baseline"] == 0.0
-    assert {row["score"] for row in rows} == {"pearson+spearman"}
+    assert {(row["confidence"], row["score"]) for row in rows} == {("", "pearson+spearman")}
     tickets.run("tasks.report")
     page = (tickets.root / "artifacts/report/report.md").read_text()
     assert "tickets: pearson+spearman" in page

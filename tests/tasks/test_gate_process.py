@@ -69,8 +69,10 @@ promotion:
 def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
     for name, prediction, quantity in [("old", "b", "bits_per_byte"), ("new", "a", "pseudo_bits_per_byte")]:
         evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
-        rows = "".join(f"{i},x,,a,{prediction},accuracy,r\n" for i in range(9))
-        (tmp_path / name / "era.1.csv").write_text(f"id,sha256,subset,label,prediction,score,measured\n{rows}")
+        rows = "".join(f"{i},x,,a,{prediction},0.75,accuracy,r\n" for i in range(9))
+        (tmp_path / name / "era.1.csv").write_text(
+            f"id,sha256,subset,label,prediction,confidence,score,measured\n{rows}"
+        )
     assert gate(tmp_path, "--challenger", "new", "--champion", "old", params=BY_SCORE).returncode == 0
     decision = json.loads((tmp_path / "decision.json").read_text())
     assert decision["passed"]

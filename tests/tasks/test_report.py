@@ -34,10 +34,10 @@ def evidence(task, accuracy):
     """Answers to 1,000 examples, of which the first ones are right."""
     classes, right = TASKS[task].task.labels, round(accuracy * 1000)
     lines = [
-        f"e{i:03},x{i},,{classes[i % 2]},{classes[i % 2] if i < right else classes[1 - i % 2]},accuracy,rule"
+        f"e{i:03},x{i},,{classes[i % 2]},{classes[i % 2] if i < right else classes[1 - i % 2]},0.75,accuracy,rule"
         for i in range(1000)
     ]
-    return "\n".join(["id,sha256,subset,label,prediction,score,measured", *lines]) + "\n"
+    return "\n".join(["id,sha256,subset,label,prediction,confidence,score,measured", *lines]) + "\n"
 
 
 @pytest.fixture(scope="module")

@@ -132,6 +132,7 @@ def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task, seed):
     config = json.loads((built.root / f"artifacts/finetuned/gpt-{task}-{seed}/config.json").read_text())
     assert config["head"]["task"] == task
     assert {(r["subset"], r["score"]) for r in evidence} == {("", "accuracy")}
+    assert all(1 / len(config["head"]["labels"]) <= float(r["confidence"]) <= 1 for r in evidence)
     assert {r["label"] for r in evidence} | {r["prediction"] for r in evidence} <= set(config["head"]["labels"])
 
 

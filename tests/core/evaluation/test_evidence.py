@@ -6,7 +6,7 @@ import pytest
 from plm_core.config import BadInput
 from plm_core.evaluation.evidence import read_cost, read_likelihood, read_task, task_files
 
-TASK = "id,sha256,subset,label,prediction,score,measured\n"
+TASK = "id,sha256,subset,label,prediction,confidence,score,measured\n"
 LIKELIHOOD = "id,sha256,bytes,tokens,nats,quantity,measured\n"
 
 
@@ -30,8 +30,8 @@ def test_files_are_found_by_task_with_their_seeds_in_order(put, tmp_path):
 
 
 def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
-    one = put("nli.1.csv", ["2,x,mm,yes,no,accuracy,r", "1,y,m,no,no,accuracy,r"])
-    two = put("nli.2.csv", ["1,y,m,no,maybe,accuracy,r", "2,x,mm,yes,no,accuracy,r"])
+    one = put("nli.1.csv", ["2,x,mm,yes,no,0.75,accuracy,r", "1,y,m,no,no,0.75,accuracy,r"])
+    two = put("nli.2.csv", ["1,y,m,no,maybe,0.75,accuracy,r", "2,x,mm,yes,no,0.75,accuracy,r"])
     table = read_task([one, two])
     assert (table.metric, table.value, table.files) == ("nli/score", 0.25, ("nli.1.csv", "nli.2.csv"))
     assert table.results.classes == ("maybe", "no", "yes")
@@ -40,8 +40,14 @@ def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
     assert read_task([one]).examples == table.examples
 
 
+def test_confidences_stand_by_seed_and_example_and_are_missing_of_numbers(put):
+    one = put("nli.1.csv", [f"2,x,,yes,no,{1 / 3!r},accuracy,r", "1,y,,no,no,1.0,accuracy,r"])
+    two = put("nli.2.csv", ["1,y,,no,yes,0.0,accuracy,r", "2,x,,yes,no,,accuracy,r"])
+    np.testing.assert_array_equal(read_task([one, two]).confidences, [[1.0, 1 / 3], [0.0, np.nan]])
+
+
 def test_numbers_keep_their_digits(put):
-    rows = [f"{i},x,,{label!r},{label + 0.1!r},pearson+spearman,r" for i, label in enumerate([0.1, 1 / 3, 5.0])]
+    rows = [f"{i},x,,{label!r},{label + 0.1!r},,pearson+spearman,r" for i, label in enumerate([0.1, 1 / 3, 5.0])]
     table = read_task([put("sim.1.csv", rows)])
     assert table.results.labels.tolist() == [0.1, 1 / 3, 5.0]
     assert table.value == pytest.approx(1.0)
@@ -57,17 +63,19 @@ def test_what_a_model_costs(put):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["1,a,,x,x,accuracy,r", "1,b,,x,x,accuracy,r"], r"t\.1\.csv:3: the id '1' occurs twice"),
+        (["1,a,,x,x,0.75,accuracy,r", "1,b,,x,x,0.75,accuracy,r"], r"t\.1\.csv:3: the id '1' occurs twice"),
         (["1,a"], r"t\.1\.csv:2: too few fields"),
-        (["1,a,,\udcff,x,accuracy,r"], r"t\.1\.csv: damaged"),
+        (["1,a,,\udcff,x,0.75,accuracy,r"], r"t\.1\.csv: damaged"),
         ([f'1,"{"a" * 200_000}'], r"t\.1\.csv: damaged"),
         ([], "holds no example"),
-        (["1,a,,x,x,accuracy,r", "2,b,,x,x,matthews,r"], "the column score holds other than 'accuracy'"),
-        (["1,a,,x,x,perplexity,r"], r"t\.1\.csv: score: found 'perplexity'; expected accuracy"),
-        (["1,a,,x,x,f1:y,r"], "no label is 'y', whose F1 is the score; expected it among x"),
-        (["1,a,,1.5,2,pearson,r", "2,b,,x,2,pearson,r"], "could not convert.*expected numbers in the column label"),
-        (["1,a,,1,2,pearson,r", "2,b,,2,nan,pearson,r"], "the column prediction holds nan; expected finite numbers"),
-        (["1,a,,1,2,pearson,r", "2,b,,1,3,pearson,r"], "all labels are 1; expected different ones"),
+        (["1,a,,x,x,0.75,accuracy,r", "2,b,,x,x,0.75,matthews,r"], "the column score holds other than 'accuracy'"),
+        (["1,a,,x,x,0.75,perplexity,r"], r"t\.1\.csv: score: found 'perplexity'; expected accuracy"),
+        (["1,a,,x,x,0.75,f1:y,r"], "no label is 'y', whose F1 is the score; expected it among x"),
+        (["1,a,,1.5,2,,pearson,r", "2,b,,x,2,,pearson,r"], "could not convert.*expected numbers in the column label"),
+        (["1,a,,1,2,,pearson,r", "2,b,,2,nan,,pearson,r"], "the column prediction holds nan; expected finite numbers"),
+        (["1,a,,x,x,1.5,accuracy,r"], r"t\.1\.csv: the column confidence holds 1\.5; expected probabilities"),
+        (["1,a,,x,x,sure,accuracy,r"], "could not convert.*expected numbers in the column confidence"),
+        (["1,a,,1,2,,pearson,r", "2,b,,1,3,,pearson,r"], "all labels are 1; expected different ones"),
     ],
 )
 def test_a_damaged_task_is_a_clear_error(put, rows, message):
@@ -76,22 +84,22 @@ def test_a_damaged_task_is_a_clear_error(put, rows, message):
 
 
 def test_a_seed_of_other_examples_is_named(put):
-    one = put("t.1.csv", ["1,a,,x,x,accuracy,r"])
+    one = put("t.1.csv", ["1,a,,x,x,0.75,accuracy,r"])
     for row in (
-        "1,b,,x,x,accuracy,r",
-        "1,a,m,x,x,accuracy,r",
-        "1,a,,y,x,accuracy,r",
-        "1,a,,x,x,accuracy,q",
-        "2,a,,x,x,accuracy,r",
+        "1,b,,x,x,0.75,accuracy,r",
+        "1,a,m,x,x,0.75,accuracy,r",
+        "1,a,,y,x,0.75,accuracy,r",
+        "1,a,,x,x,0.75,accuracy,q",
+        "2,a,,x,x,0.75,accuracy,r",
     ):
         with pytest.raises(BadInput, match=r"t\.2\.csv: holds other examples than t\.1\.csv"):
             read_task([one, put("t.2.csv", [row])])
     with pytest.raises(BadInput, match=r"t\.2\.csv: the column score holds other than 'accuracy'"):
-        read_task([one, put("t.2.csv", ["1,a,,x,x,matthews,r"])])
+        read_task([one, put("t.2.csv", ["1,a,,x,x,0.75,matthews,r"])])
 
 
 def test_a_missing_column_is_named(put):
-    with pytest.raises(BadInput, match="lacks the columns subset, score; expected id,sha256,subset"):
+    with pytest.raises(BadInput, match="lacks the columns subset, confidence, score; expected id,sha256,subset"):
         read_task([put("t.1.csv", ["1,a,x,x,r"], "id,sha256,label,prediction,measured\n")])
 
 
