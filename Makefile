@@ -10,7 +10,7 @@ UV := uv==0.13.8
 export DO_NOT_TRACK := true
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo test test-slow bench-data bench-finetune bench-generate bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo test test-slow bench-data bench-finetune bench-generate bench-glue bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -38,6 +38,11 @@ test-slow: setup
 GLUE ?= ../shared/data/glue
 bench-finetune: setup
 	python tests/bench/bench_finetune.py --sst2 $(GLUE)/SST-2
+
+# Where train.txt, valid.txt and test.txt of WikiText-2 lie.
+WIKITEXT ?= ../shared/data/wikitext-2
+bench-glue: setup
+	python tests/bench/bench_glue.py --glue $(GLUE) --wikitext $(WIKITEXT)
 
 bench-generate: setup
 	python tests/bench/bench_generate.py

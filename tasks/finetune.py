@@ -1,5 +1,9 @@
 """Stage finetune: one model on one GLUE-like task, from one seed. `python -m tasks.finetune <name> <task> <seed>`.
 
+Stage transfer is the same with `--after TASK`: it begins with the model as that task's fine-tuning from the same seed
+left it, and with a new head (Phang et al. 2018, "Sentence Encoders on STILTs"; Liu et al. 2019, section 5.1, for RTE,
+STS-B and MRPC after MNLI).
+
 With `--checkpoint` and `--evidence` another checkpoint is fine-tuned on today's examples, from all seeds, and only its
 evidence is written: that is how the gate compares a champion with a challenger on the same examples.
 """
@@ -16,7 +20,7 @@ import torch
 from plm_core import checkpoint
 from plm_core.config import BadInput, did_you_mean, digest
 from plm_core.evaluation.evidence import TASK_COLUMNS
-from plm_core.files import sha256_file, verify_checksums
+from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
@@ -44,11 +48,23 @@ PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lor
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """An entry of ``finetune.transfers``."""
+
+    task: str
+    """A section of ``examples``."""
+    after: str
+    """The task, one of ``finetune.tasks``, that is learned before."""
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
     """Section ``finetune`` of the parameters."""
 
     tasks: list[str]
     """Names of sections of ``examples``; [] for none."""
+    transfers: list[Transfer]
+    """More of them, that begin with the model as another task has left it; [] for none."""
     seeds: list[int]
     """Each task is learned once from each: it draws the head, the order of the examples and the dropout."""
     train_examples: int | None
@@ -73,6 +89,12 @@ class FinetuneConfig:
             raise ValueError(f"dropout: {self.dropout}; expected at least 0 and below 1")
         if self.auxiliary < 0:
             raise ValueError(f"auxiliary: {self.auxiliary}; expected at least 0")
+        every = [*self.tasks, *(transfer.task for transfer in self.transfers)]
+        for transfer in self.transfers:
+            if every.count(transfer.task) > 1:
+                raise ValueError(f"transfers: {transfer.task} stands twice, here or in tasks; expected each task once")
+            if transfer.after not in self.tasks:
+                raise ValueError(f"transfers: found after: {transfer.after}; expected one of tasks")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: found {self.seeds}; expected at least one, and each once")
 
@@ -80,6 +102,10 @@ class FinetuneConfig:
     def rule(self) -> str:
         """The digest of what a result depends on."""
         return digest(*(getattr(self, name) for name in PARAMETERS))
+
+    def learned_before(self, task: str) -> str | None:
+        """The task after which a task is learned, if there is one."""
+        return next((transfer.after for transfer in self.transfers if transfer.task == task), None)
 
 
 class Outcome(NamedTuple):
@@ -93,13 +119,18 @@ class Outcome(NamedTuple):
     """Example by example."""
 
 
-def finetune(name: str, task_name: str, seed: int) -> None:
-    """Fine-tune the model that stage pretrain made; write the classifier, evidence, curve and metrics."""
+def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> None:
+    """Fine-tune the model as stage pretrain made it, or as the task ``after`` left it.
+
+    It writes the classifier, evidence, curve and metrics.
+    """
     config, data = params.section("finetune", FinetuneConfig), examples_of(task_name)
-    folder, key = paths.MODELS / name, f"{name}-{task_name}-{seed}"
+    base, key = paths.MODELS / name, f"{name}-{task_name}-{seed}"
+    folder = paths.FINETUNED / f"{name}-{after}-{seed}" if after else base
     metrics_file = paths.METRICS / f"finetune-{key}.json"
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
-    with stage(f"finetune-{key}", sections, [folder, data], metrics_file, training=True) as run:
+    before = [examples_of(after), base] if after else []
+    with stage(f"finetune-{key}", sections, [folder, data, *before], metrics_file, training=True) as run:
         task = task_in(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)
@@ -107,14 +138,14 @@ def finetune(name: str, task_name: str, seed: int) -> None:
         snapshots = Snapshots(paths.SNAPSHOTS / digested)
         outcome = fit(pretrained, task, config, seed, device, snapshots, run)
         evidence, curve = paths.EVIDENCE / name / f"{task_name}.{seed}.csv", paths.CURVES / f"{key}.csv"
-        write_evidence(evidence, task, config, outcome)
+        write_evidence(evidence, rule_of([task_name, *([after] if after else [])], config), task, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
         run.metrics |= results.measured(task, outcome.train.examples, outcome.test.examples, outcome.predicted)
         run.metrics["best_step"] = best_report(outcome.reports).step
         run.outputs += [evidence, curve, paths.FINETUNED / key]
         scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
-        run.tracker.checkpoint_metrics(pretrained.digest, scores)
+        run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)
         score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))
         print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
     snapshots.remove()
@@ -137,13 +168,17 @@ def task_in(folder: Path) -> GlueTask:
 
 def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
     """Fine-tune any checkpoint on today's examples, from every seed, and write its evidence, nothing else."""
-    config, task = params.section("finetune", FinetuneConfig), task_in(examples_of(task_name))
+    config = params.section("finetune", FinetuneConfig)
+    after = config.learned_before(task_name)
+    names = [task_name, *([after] if after else [])]
+    tasks = [task_in(examples_of(name)) for name in names]
     device = prepare(threads=1, deterministic=config.training.deterministic)
     for seed in config.seeds:
-        with tempfile.TemporaryDirectory() as scratch:
-            pretrained = checkpoint.load(folder, device.device)
-            outcome = fit(pretrained, task, config, seed, device, Snapshots(Path(scratch)), None)
-        write_evidence(evidence / f"{task_name}.{seed}.csv", task, config, outcome)
+        model = checkpoint.load(folder, device.device)
+        for task in reversed(tasks):  # each goes on with the weights that the one before has left
+            with tempfile.TemporaryDirectory() as scratch:
+                outcome = fit(model, task, config, seed, device, Snapshots(Path(scratch)), None)
+        write_evidence(evidence / f"{task_name}.{seed}.csv", rule_of(names, config), tasks[0], outcome)
 
 
 def fit(
@@ -199,9 +234,14 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
     return Classifier(pretrained.model, LAYOUTS[objective], task.kind, len(task.labels), config.dropout, auxiliary)
 
 
-def write_evidence(path: Path, task: GlueTask, config: FinetuneConfig, outcome: Outcome) -> None:
+def rule_of(tasks: list[str], config: FinetuneConfig) -> str:
+    """The digest of what a result depends on beside model and test examples: how, and on what, these were learned."""
+    files = (file_of(paths.EXAMPLES / task, split) for task in tasks for split in ("train", "valid"))
+    return digest(config.rule, *map(sha256_file, files))[:16]
+
+
+def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> None:
     """One row a test example."""
-    rule = digest(config.rule, *(sha256_file(file_of(paths.EXAMPLES / task.name, s)) for s in ("train", "valid")))[:16]
     write_rows(path, TASK_COLUMNS, results.evidence(task, outcome.test.examples, outcome.predicted, rule))
 
 
@@ -221,6 +261,7 @@ if __name__ == "__main__":
     parser.add_argument("name", help="one of `models` in params.yaml")
     parser.add_argument("task", help="one of `finetune.tasks`")
     parser.add_argument("seed", type=int, nargs="?", help="one of `finetune.seeds`")
+    parser.add_argument("--after", metavar="TASK", help="begin with what this task's fine-tuning has left")
     parser.add_argument("--checkpoint", type=Path, help="fine-tune this checkpoint instead, from every seed")
     parser.add_argument("--evidence", type=Path, help="and write its evidence into this folder")
     given = parser.parse_args()
@@ -228,7 +269,7 @@ if __name__ == "__main__":
         parser.error("expected a seed, or --checkpoint and --evidence together")
     main(
         lambda: (
-            finetune(given.name, given.task, given.seed)
+            finetune(given.name, given.task, given.seed, given.after)
             if given.seed is not None
             else finetune_checkpoint(given.task, given.checkpoint, given.evidence)
         )

@@ -15,6 +15,7 @@ from tasks.seam.page import drawn, page, plotting, table
 from tasks.seam.scores import finetuned
 from tasks.seam.stage import main, stage
 
+SECTIONS = ("models", "pretrain", "evaluate")
 EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
 """The quantities that `evaluate.excerpt` cuts short."""
 LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \
@@ -61,14 +62,16 @@ METERS = f"""\
 
 def report() -> None:
     """Read the results of every model and GLUE-like task in the parameters and write the page."""
-    models, tasks, seeds = params.names("models"), params.names("finetune.tasks"), params.read("finetune.seeds")
+    models, seeds = params.names("models"), params.read("finetune.seeds")
+    after = {each["task"]: each["after"] for each in params.read("finetune.transfers")}
+    tasks = dict.fromkeys(params.names("finetune.tasks")) | after
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE, *([paths.EXAMPLES] if tasks else [])]
     with (
-        stage("report", ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.seeds"], inputs) as run,
+        stage("report", [*SECTIONS, *(f"finetune.{name}" for name in ("tasks", "transfers", "seeds"))], inputs) as run,
         atomic_folder(paths.REPORT, checksums=False) as folder,
     ):
         scores, figures = finetuned(models, tasks, seeds)
-        figures |= {f"{model}.svg": _figure(model, tasks, seeds) for model in models}
+        figures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
         sections = [
             _models(models),
             _likelihoods(models),

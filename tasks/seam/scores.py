@@ -5,7 +5,7 @@ All of it comes from the evidence, example by example, and from the metrics file
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -31,8 +31,10 @@ Tables = dict[str, dict[str, Table]]
 """By task and model."""
 
 
-def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int]) -> tuple[str, dict[str, str]]:
-    """The section as Markdown, and its pictures by file name.
+def finetuned(
+    models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]
+) -> tuple[str, dict[str, str]]:
+    """The section as Markdown, and its pictures by file name; ``tasks`` with those that each was learned after.
 
     Raises:
         BadInput: evidence is missing or damaged.
@@ -45,7 +47,8 @@ def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int])
     figures = {}
     for task, rows in tables.items():
         described = glue.read_task(paths.EXAMPLES / task)
-        parts += [f"### {task}", described.question, _details(task, models, seeds)]
+        before = f" Learned after {tasks[task]}, with a new head." if tasks[task] else ""
+        parts += [f"### {task}", described.question + before, _details(task, models, seeds)]
         if not of_numbers(described.score) and len(described.labels) <= MOST_CLASSES:
             figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
             parts.append(f"![Which classes of {task} are taken for which](confusion-{task}.svg)")

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+import yaml
 from scipy import stats
 
 from plm_core import checkpoint
@@ -72,3 +73,36 @@ def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets)
     assert alone["examples"] == beside["examples"] == 37
     config = json.loads((tickets.root / "artifacts/finetuned/gpt-tickets-5/config.json").read_text())
     assert config["head"] == {"task": "tickets", "labels": []}
+
+
+def test_a_task_may_begin_with_what_another_has_left(tickets):
+    params = yaml.safe_load((tickets.root / "params.yaml").read_text())
+    tickets.change(examples__more=params["examples"]["tickets"])
+    tickets.run("tasks.examples", "more")
+    folder, evidence = tickets.root / "artifacts", "evidence/gpt/more.5.csv"
+    tickets.run("tasks.finetune", "gpt", "more", "5")
+    alone = (folder / evidence).read_bytes()
+    learned(tickets)
+    tickets.change(finetune__transfers=[{"task": "more", "after": "tickets"}])
+    tickets.run("tasks.finetune", "gpt", "more", "5", "--after", "tickets")
+    after = (folder / evidence).read_bytes()
+    assert after != alone
+    tickets.run("tasks.finetune", "gpt", "more", "--checkpoint", "artifacts/models/gpt", "--evidence", "again")
+    assert (tickets.root / "again/more.5.csv").read_bytes() == after
+    tickets.run("tasks.report")
+    page = (folder / "report/report.md").read_text()
+    assert "Learned after tickets" in page
+
+
+@pytest.mark.parametrize(
+    ("transfers", "message"),
+    [
+        ([{"task": "more", "after": "ticket"}], "finetune.transfers: found after: ticket; expected one of tasks"),
+        ([{"task": "tickets", "after": "tickets"}], "finetune.transfers: tickets stands twice"),
+        ([{"task": "more", "after": "tickets"}] * 2, "finetune.transfers: more stands twice"),
+        ([{"task": "more"}], "finetune.transfers[0].after: missing"),
+    ],
+)
+def test_a_wrong_transfer_is_one_line(tickets, transfers, message):
+    tickets.change(finetune__transfers=transfers)
+    assert message in tickets.refused("tasks.finetune", "gpt", "tickets", "5")
