@@ -37,6 +37,6 @@ def slices(name: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What is known of a task's test examples without any model.")
-    parser.add_argument("task", help="one of `finetune.tasks`")
+    parser.add_argument("task", help="a section below `examples` in params.yaml")
     arguments = parser.parse_args()
     main(lambda: slices(arguments.task))

@@ -60,6 +60,11 @@ class Table:
     """``[S, N]``: the probability that each seed gave its answer, NaN of a number; None for the likelihood."""
 
     @property
+    def ids(self) -> list[str]:
+        """Of the examples, in the order of the results."""
+        return sorted(example[0] for example in self.examples)
+
+    @property
     def documents(self) -> frozenset[tuple[str, ...]]:
         """(id, sha256, measured): the same, also where other lengths of them were looked at."""
         return frozenset(example[:3] for example in self.examples)

@@ -80,7 +80,11 @@ def slices(facts: Sequence[Facts], results: Answers) -> list[Slice]:
     lengths, shares = np.array([f.words for f in facts]), np.array([f.overlap for f in facts])
     subsets = np.array([f.subset for f in facts])
     found = [("length", f"{name} words", part) for name, part in _parts(lengths, PARTS_OF_LENGTH, 1)]
-    found += [("source", str(name), subsets == name) for name in np.unique(subsets)] if len(set(subsets)) > 1 else []
+    found += (
+        [("source", str(name) or "no subset", subsets == name) for name in np.unique(subsets)]
+        if len(set(subsets)) > 1
+        else []
+    )
     found += _by_label(results)
     found += [
         ("overlap", "none", shares == 0),

@@ -16,7 +16,7 @@ from plm_core.evaluation.answers import Answers, of_numbers
 from plm_core.evaluation.comparison import compare
 from plm_core.evaluation.evidence import Table, read_task
 from plm_core.finetuning import task as glue
-from tasks.seam import paths
+from tasks.seam import diagnosis, paths
 from tasks.seam.page import drawn, plotting, table
 
 MOST_CLASSES = 8
@@ -42,6 +42,7 @@ def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int])
     tables = {task: {model: _evidence(model, task, seeds) for model in models} for task in tasks}
     parts = ["## Fine-tuning", READING.format(seeds=len(seeds)), _summary(tables, models, seeds)]
     parts += _better(models, [f"{task}.{seed}.csv" for task in tasks for seed in seeds])
+    parts.append(diagnosis.READING)
     figures = {}
     for task, rows in tables.items():
         described = glue.read_task(paths.EXAMPLES / task)
@@ -49,6 +50,8 @@ def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int])
         if not of_numbers(described.score) and len(described.labels) <= MOST_CLASSES:
             figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
             parts.append(f"![Which classes of {task} are taken for which](confusion-{task}.svg)")
+        more, pictures = diagnosis.behind(described, rows)
+        parts, figures = parts + more, figures | pictures
     return "\n\n".join(parts), figures
 
 

@@ -49,10 +49,15 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
     assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
     assert found["baseline"] == 0.0
     assert {(row["confidence"], row["score"]) for row in rows} == {("", "pearson+spearman")}
+    tickets.run("tasks.slices", "tickets")
     tickets.run("tasks.report")
     page = (tickets.root / "artifacts/report/report.md").read_text()
     assert "tickets: pearson+spearman" in page
     assert f"{found['score']:.3f} [" in page
+    furthest = max(abs(answer - label) for label, answer in zip(labels, answers, strict=True))
+    assert "| off by | text | example |\n" in page
+    assert f"| {furthest:.3f} | **A** " in page
+    assert "mean confidence" not in page
 
 
 def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpoint(tickets):
