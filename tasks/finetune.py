@@ -35,6 +35,7 @@ from plm_core.training.passes import Evaluate
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
 from tasks.seam import params, paths
+from tasks.seam.checked import write_checked
 from tasks.seam.evidence import write_rows
 from tasks.seam.meters import Ledger
 from tasks.seam.stage import Stage, main, stage
@@ -121,7 +122,15 @@ def finetune(name: str, task_name: str, seed: int) -> None:
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
         run.metrics |= measured(task, outcome)
-        run.outputs += [evidence, curve, paths.FINETUNED / key]
+
+        def asked(examples: list[Example]) -> list[float]:
+            layout = LAYOUTS[pretrained.config.objective]
+            rows = [Row(_written(e, task, layout, pretrained), e.label) for e in examples]
+            return predict(outcome.classifier, rows, config.training.batch, device.device).answers
+
+        checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
+        run.metrics |= write_checked(checked, data, task, outcome.test.examples, outcome.predicted.answers, asked)
+        run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
         scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
         run.tracker.checkpoint_metrics(pretrained.digest, scores)
         score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))

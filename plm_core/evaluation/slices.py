@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Slice:
     name: str
     members: Array
     """``[N]`` bool."""
-    results: Answers
+    results: Any
     """The answers to its examples, with the score that tells something of them."""
 
 
@@ -68,23 +69,22 @@ def read_slices(path: Path) -> dict[str, Facts]:
     return found
 
 
-def slices(facts: Sequence[Facts], results: Answers) -> list[Slice]:
-    """The slices that the N examples of ``results`` fall into, in order of kind; empty ones are left out.
+def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
+    """The slices that the N examples fall into, in order of kind; empty ones are left out.
+
+    ``results`` are answers to a task, of any kind that ``answers.py`` has.
 
     * length: quarters of the number of words (fewer, where many examples have the same);
     * source: the subsets, where there are several;
-    * label: the true class, or a third of the numbers. Of one class, accuracy is all that can be told (it is the
-      recall of the class), so that it stands there whatever the task's score;
+    * label: the true class, or a third of the numbers; none of other answers. Of one class, accuracy is all that can be
+      told (it is the recall of the class), so that it stands there whatever the task's score;
     * overlap with the training text: none, below half, half and more.
     """
     lengths, shares = np.array([f.words for f in facts]), np.array([f.overlap for f in facts])
     subsets = np.array([f.subset for f in facts])
     found = [("length", f"{name} words", part) for name, part in _parts(lengths, PARTS_OF_LENGTH, 1)]
-    found += (
-        [("source", str(name) or "no subset", subsets == name) for name in np.unique(subsets)]
-        if len(set(subsets)) > 1
-        else []
-    )
+    if len(names := np.unique(subsets)) > 1:
+        found += [("source", str(name) or "no subset", subsets == name) for name in names]
     found += _by_label(results)
     found += [
         ("overlap", "none", shares == 0),
@@ -94,7 +94,7 @@ def slices(facts: Sequence[Facts], results: Answers) -> list[Slice]:
     return [_slice(kind, name, members, results) for kind, name, members in found if members.any()]
 
 
-def _slice(kind: str, name: str, members: Array, results: Answers) -> Slice:
+def _slice(kind: str, name: str, members: Array, results: Any) -> Slice:
     chosen = results.take(np.flatnonzero(members))
     # A slice may lie across subsets, and is resampled as one.
     chosen = replace(chosen, strata=np.zeros_like(chosen.strata), subsets=("",))
@@ -103,7 +103,9 @@ def _slice(kind: str, name: str, members: Array, results: Answers) -> Slice:
     return Slice(kind, name, members, chosen)
 
 
-def _by_label(results: Answers) -> list[tuple[str, str, Array]]:
+def _by_label(results: Any) -> list[tuple[str, str, Array]]:
+    if not isinstance(results, Answers):
+        return []
     if of_numbers(results.score):
         return [("label", name, part) for name, part in _parts(results.labels, PARTS_OF_NUMBERS)]
     return [("label", name, results.labels == i) for i, name in enumerate(results.classes)]

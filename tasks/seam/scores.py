@@ -50,7 +50,7 @@ def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int])
         if not of_numbers(described.score) and len(described.labels) <= MOST_CLASSES:
             figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
             parts.append(f"![Which classes of {task} are taken for which](confusion-{task}.svg)")
-        more, pictures = diagnosis.behind(described, rows)
+        more, pictures = diagnosis.behind(described, rows, {model: _metrics(model, task, seeds) for model in models})
         parts, figures = parts + more, figures | pictures
     return "\n\n".join(parts), figures
 
@@ -102,7 +102,8 @@ def _better(models: Sequence[str], files: Sequence[str]) -> list[str]:
 def _details(task: str, models: Sequence[str], seeds: Sequence[int]) -> str:
     """Every metric of a task, as the median over seeds."""
     found = {model: _metrics(model, task, seeds) for model in models}
-    names = [name for name in found[models[0]] if name not in ("score", "baseline", "best_step")]
+    unshown = ("score", "baseline", "best_step")
+    names = [name for name in found[models[0]] if name not in unshown and not name.startswith(diagnosis.CHECKS)]
     rows = []
     for model, each in found.items():
         counts = ("examples", "train_examples")
