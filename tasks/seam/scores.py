@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers, of_numbers
+from plm_core.evaluation.answers import Answers
 from plm_core.evaluation.comparison import compare
 from plm_core.evaluation.evidence import Table, read_task
 from plm_core.finetuning import task as glue
@@ -47,7 +47,8 @@ def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int])
     for task, rows in tables.items():
         described = glue.read_task(paths.EXAMPLES / task)
         parts += [f"### {task}", described.question, _details(task, models, seeds)]
-        if not of_numbers(described.score) and len(described.labels) <= MOST_CLASSES:
+        classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
+        if 0 < len(classes) <= MOST_CLASSES:
             figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
             parts.append(f"![Which classes of {task} are taken for which](confusion-{task}.svg)")
         more, pictures = diagnosis.behind(described, rows, {model: _metrics(model, task, seeds) for model in models})
