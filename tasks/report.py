@@ -65,7 +65,8 @@ def report() -> None:
     models, seeds = params.names("models"), params.read("finetune.seeds")
     after = {each["task"]: each["after"] for each in params.read("finetune.transfers")}
     tasks = dict.fromkeys(params.names("finetune.tasks")) | after
-    inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE, *([paths.EXAMPLES] if tasks else [])]
+    inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
+    inputs += [paths.EXAMPLES, paths.SLICES] if tasks else []
     with (
         stage("report", [*SECTIONS, *(f"finetune.{name}" for name in ("tasks", "transfers", "seeds"))], inputs) as run,
         atomic_folder(paths.REPORT, checksums=False) as folder,
