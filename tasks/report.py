@@ -11,6 +11,7 @@ from typing import Any
 
 from plm_core.files import atomic_folder
 from tasks.seam import params, paths
+from tasks.seam.fewshot import unfinetuned
 from tasks.seam.page import drawn, page, plotting, table
 from tasks.seam.scores import finetuned
 from tasks.seam.stage import main, stage
@@ -63,8 +64,9 @@ def report() -> None:
     """Read the results of every model and GLUE-like task in the parameters and write the page."""
     models, tasks, seeds = params.names("models"), params.names("finetune.tasks"), params.read("finetune.seeds")
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE, *([paths.EXAMPLES] if tasks else [])]
+    read = ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.seeds", "fewshot"]
     with (
-        stage("report", ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.seeds"], inputs) as run,
+        stage("report", read, inputs) as run,
         atomic_folder(paths.REPORT, checksums=False) as folder,
     ):
         scores, figures = finetuned(models, tasks, seeds)
@@ -73,6 +75,7 @@ def report() -> None:
             _models(models),
             _likelihoods(models),
             scores,
+            unfinetuned(),
             _curves(models),
             _samples(models),
             _corpus(),
