@@ -112,6 +112,9 @@ def _asked(name: str, config: FewshotConfig) -> Asked:
     train, test = (read_examples(file_of(folder, split), task) for split in ("train", "test"))
     if not train or not test:
         raise BadInput(f"{folder}: holds no example to train on or to test; expected another task (fewshot.tasks)")
+    if ("{b}" in prompt.template) != (test[0].b is not None):
+        expected = "no {b}, for it has one text" if test[0].b is None else "{b} too, for it has two texts"
+        raise BadInput(f"fewshot.prompts.{name}.template: found {prompt.template!r}; expected {expected}")
     test, facts = sample(test, config.examples), read_slices(_slices(name))
     overlaps = [facts[example.id].overlap for example in test]
     return Asked(task, prompt, test, overlaps, train, config.seed, config.words)

@@ -6,6 +6,7 @@ in ``finetuning/shots.py``, how likely an option is in ``options.py``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -40,6 +41,18 @@ class Asked:
     words: int | None
     """At most so many words of each text are shown; None: all."""
 
+    def options(self, example: Example) -> tuple[str, ...]:
+        """What can be answered to the example, in the order of the class ids."""
+        return tuple(self.prompt.options[label] for label in self.task.labels)
+
+    def ask(self, example: Example) -> str:
+        """The example's prompt."""
+        return self.prompt.ask(example, self.words)
+
+    def show(self, example: Example) -> str:
+        """The example as a shot: its prompt with the right answer."""
+        return self.ask(example) + SEAM + self.options(example)[int(example.label)]
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -61,27 +74,39 @@ def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> l
     Raises:
         BadInput: an option is longer than the model's context, or two are the same to its tokenizer.
     """
-    task, prompt, context = asked.task, asked.prompt, loaded.model.config.context
-    options, pool = [prompt.options[label] for label in task.labels], Shots(asked.train, asked.seed)
-
-    def shown(shot: Example) -> str:
-        return prompt.ask(shot, asked.words) + SEAM + options[int(shot.label)]
-
-    def questions(texts: Sequence[tuple[str, list[str]]]) -> list[Question]:
-        try:
-            return [question(loaded.tokenizer, text, options, context, before) for text, before in texts]
-        except ValueError as error:
-            raise BadInput(f"fewshot.prompts.{task.name}.options: {error}") from error
-
-    (alone,) = likelihoods(loaded.model, questions([(prompt.ending, [])]), device)
-    drawn = [[shown(shot) for shot in pool.draw(example, shots)] for example in asked.test]
-    texts = [prompt.ask(example, asked.words) for example in asked.test]
-    read = questions(list(zip(texts, drawn, strict=True)))
+    read, alone = _questions(asked, shots, loaded)
     found = likelihoods(loaded.model, read, device)
-    return [
-        Answer(example, chosen(options, given, alone.nats), q.shots, q.cut or text != prompt.ask(example), overlap)
-        for example, given, q, text, overlap in zip(asked.test, found, read, texts, asked.overlaps, strict=True)
-    ]
+    by_itself = dict(zip(alone, likelihoods(loaded.model, list(alone.values()), device), strict=True))
+    told = []
+    for example, asking, given, overlap in zip(asked.test, read, found, asked.overlaps, strict=True):
+        options = asked.options(example)
+        said = chosen(options, given, by_itself[options].nats)
+        cut = asking.cut or asked.ask(example) != asked.prompt.ask(example)
+        told.append(Answer(example, said, asking.shots, cut, overlap))
+    return told
+
+
+def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question], dict[tuple[str, ...], Question]]:
+    """Each test example's question, and by its options the one in which nothing is told."""
+    pool, context = Shots(asked.train, asked.seed), loaded.model.config.context
+    ask = partial(question, loaded.tokenizer, context=context)
+    try:
+        different = dict.fromkeys(map(asked.options, asked.test))
+        alone = {options: ask(asked.prompt.ending, options) for options in different}
+        read = [
+            ask(asked.ask(example), asked.options(example), shots=[asked.show(s) for s in pool.draw(example, shots)])
+            for example in asked.test
+        ]
+    except ValueError as error:
+        raise BadInput(f"fewshot.tasks: {asked.task.name}: {error}") from error
+    for options, by_itself in alone.items():
+        for i, tokens in enumerate(by_itself.options):
+            if tokens in by_itself.options[:i]:
+                raise BadInput(
+                    f"fewshot.prompts.{asked.task.name}.options: to the model's tokenizer {options[i]!r} is the same "
+                    "as another option; expected other words"
+                )
+    return read, alone
 
 
 def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: float | None) -> dict[str, float]:

@@ -51,20 +51,21 @@ def question(
     beginning: all options stand behind the same tokens.
 
     Raises:
-        ValueError: an option has no token, or more than the context holds; or two have the same ones.
+        ValueError: an option has no token, or more than the context holds.
     """
     for held in range(len(shots), -1, -1):
         before = "".join(shot + BETWEEN_SHOTS for shot in reversed(shots[:held]))
         asked, answers = _encoded(tokenizer, before + prompt, options)
-        for i, answer in enumerate(answers):
-            if not answer or answer in answers[:i]:
-                raise ValueError(f"{options[i]!r} has no token, or those of another option; expected some of its own")
         room = context - max(map(len, answers))
-        if len(asked) <= room:
+        if len(asked) <= room and all(answers):
             return Question(asked, answers, held)
+    if not all(answers):
+        raise ValueError(f"the option {options[answers.index([])]!r} has no token; expected at least one")
     if room < 0:
         longest = options[max(range(len(options)), key=lambda i: len(answers[i]))]
-        raise ValueError(f"{longest!r} is of {context - room} tokens; expected at most {context}, the model's context")
+        raise ValueError(
+            f"the option {longest!r} is of {context - room} tokens; expected at most {context}, the model's context"
+        )
     return Question(asked[len(asked) - room :], answers, cut=True)
 
 

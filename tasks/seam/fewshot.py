@@ -21,9 +21,9 @@ interval that holds 95 % of the scores when examples are drawn anew (bootstrap).
 always giving the training examples' most frequent class. Other wordings give other scores."""
 COUNTS = """\
 **Left out** are test examples of which too large a share of eight words in a row stands in the training text \
-({share}); the last column of scores is of all. A prompt longer than the model's context loses shots, then its beginning: \
-**fewer shots** counts the examples that lost some, **no shot** those that lost all, and **not whole** those of which \
-only a part was shown{words}."""
+({share}); the last column of scores is of all. A prompt longer than the model's context loses shots, then its \
+beginning: **fewer shots** counts the examples that lost some, **no shot** those that lost all, and **not whole** \
+those of which only a part was shown{words}."""
 RULES = {
     "score": "sum",
     "score_per_byte": "per byte",
@@ -44,11 +44,11 @@ Rows = Mapping[tuple[str, int], Mapping[str, float]]
 
 def unfinetuned() -> str:
     """The section as Markdown."""
-    section = params.read("fewshot")
-    models, tasks, shots = section["models"], section["tasks"], section["shots"]
+    models, tasks, section = params.names("fewshot.models"), params.names("fewshot.tasks"), params.read("fewshot")
+    shots, prompts = section["shots"], section.get("prompts", {})
     if not (models and tasks and shots):
         return f"{HEADING}\n\nNothing is asked: `fewshot` names no model, task or number of shots."
-    own = {name: from_dict(Prompt, each, f"fewshot.prompts.{name}") for name, each in section["prompts"].items()}
+    own = {name: from_dict(Prompt, each, f"fewshot.prompts.{name}") for name, each in prompts.items()}
     found = {model: json.loads((paths.METRICS / f"fewshot-{model}.json").read_text("utf-8")) for model in models}
     share = "none" if section["contaminated"] is None else f"{section['contaminated']:g} or more"
     words = "" if section["words"] is None else f" (at most {section['words']} words of each text)"

@@ -28,6 +28,18 @@ CORPUS = {
     "tokenizer": {"vocab_size": 307, "bytes_per_token": 1.5},
     "pack": {"train_tokens": 99, "valid_tokens": 13},
 }
+SCORES = ("score", "score_per_byte", "score_per_token", "score_unconditional")
+FEWSHOT = {
+    f"{task}/{shots}/{key}": value
+    for task in ("sotu-era", "sotu-next")
+    for shots in (0, 2)
+    for key, value in {
+        **dict.fromkeys(("examples", "excluded", "fewer_shots", "no_shot", "cut"), 7 * shots),
+        **{f"{name}{end}": 0.5 + 0.1 * shots for name in SCORES for end in ("", "_low", "_high")},
+        **{"all_score": 0.25, "baseline": 0.375, "all_baseline": 0.4},
+    }.items()
+    if task == "sotu-era" or shots == 2 or not key.startswith(("score", "baseline"))
+}
 
 
 def evidence(task, accuracy):
@@ -64,6 +76,7 @@ def results(tmp_path_factory):
         files[f"samples/{name}.json"] = [filled if name == "bert" else {"prompt": "Peace", "continuation": " to\nall"}]
         for curve in (name, *(f"{name}-{task}-{seed}" for task in ("sotu-era", "sotu-next") for seed in (1, 2))):
             files[f"curves/{curve}.csv"] = "step,loss,valid_loss\n2,3.5,\n4,3.25,3.75\n"
+    files["metrics/fewshot-gpt.json"] = FEWSHOT
     for path, content in files.items():
         target = project.root / "artifacts" / path
         target.parent.mkdir(parents=True, exist_ok=True)
