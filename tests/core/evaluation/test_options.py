@@ -1,4 +1,4 @@
-"""The likelihood of an option is that of its tokens one by one; what of the joined text it is; what long prompts lose."""
+"""The likelihood of an option is that of its tokens one by one; which tokens these are; what long prompts lose."""
 
 import math
 
