@@ -10,7 +10,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,9 +34,8 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
         raise BadInput(f"{where}: found {_show(data)}; expected a section with the keys {', '.join(_names(cls))}")
     for key in data:
         if key not in _names(cls):
-            close = difflib.get_close_matches(str(key), _names(cls), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(_names(cls))}"
-            raise BadInput(f"{where}.{key}: unknown parameter; {hint}")
+            hint = did_you_mean(str(key), _names(cls)) or f"; expected one of {', '.join(_names(cls))}"
+            raise BadInput(f"{where}.{key}: unknown parameter{hint}")
     hints = typing.get_type_hints(cls)
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -48,6 +47,12 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
         return cls(**values)
     except ValueError as error:
         raise BadInput(f"{where}.{error}") from error
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing where none is like it."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def digest(*parts: object) -> str:

@@ -4,13 +4,13 @@ Used by ``evidence.py`` and ``significance.py``: resampling needs a score thousa
 weights on the examples, for R weightings at once; ``metrics.py`` has the same scores by scikit-learn and scipy, and a
 test compares them.
 
-R weightings, N examples, S seeds, C classes.
+R weightings, N examples, S seeds, C classes, P parts of a score.
 
-A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson`` or ``spearman``, or as the
-plain mean of several: ``accuracy+f1:equivalent``, ``pearson+spearman``.
+A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
+``exact_match`` or ``answer_f1``, or as the plain mean of several of one family: ``accuracy+f1:equivalent``,
+``pearson+spearman``, ``exact_match+answer_f1``.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -19,6 +19,10 @@ import numpy as np
 
 OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
 OF_NUMBERS = ("pearson", "spearman")
+OF_TAGS = ("entity_f1",)
+OF_TEXTS = ("exact_match", "answer_f1")
+FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "texts": OF_TEXTS}
+"""The scores by what they are of."""
 Array = np.ndarray
 CONSTANT = 1e-12
 """A variance below this, of what spans 1, is rounding."""
@@ -28,25 +32,31 @@ def parts_of(score: str) -> list[tuple[str, str]]:
     """``accuracy+f1:equivalent`` as ``[("accuracy", ""), ("f1", "equivalent")]``.
 
     Raises:
-        ValueError: a part is unknown, F1 names no class, or scores of classes and of numbers are mixed.
+        ValueError: a part is unknown, F1 names no class, or scores of several families are mixed.
     """
     parts = [(name, of) for name, _, of in (part.partition(":") for part in score.split("+"))]
+    every = [name for names in FAMILIES.values() for name in names]
     for name, of in parts:
-        if name not in OF_CLASSES + OF_NUMBERS or (name == "f1") != bool(of):
-            known = ", ".join("f1:<class>" if each == "f1" else each for each in OF_CLASSES + OF_NUMBERS)
+        if name not in every or (name == "f1") != bool(of):
+            known = ", ".join("f1:<class>" if each == "f1" else each for each in every)
             raise ValueError(f"score: found {score!r}; expected {known} or several of them, joined with +")
-    if len({name in OF_NUMBERS for name, _ in parts}) > 1:
-        raise ValueError(f"score: found {score!r}; expected scores of classes or of numbers, not both")
+    if len({_family(name) for name, _ in parts}) > 1:
+        raise ValueError(f"score: found {score!r}; expected scores of one family: {', '.join(FAMILIES)}")
     return parts
 
 
-def of_numbers(score: str) -> bool:
-    """Whether the score is of numbers, not of classes.
+def family(score: str) -> str:
+    """What the score is of: the name in ``FAMILIES``.
 
     Raises:
         ValueError: it is unknown.
     """
-    return parts_of(score)[0][0] in OF_NUMBERS
+    return _family(parts_of(score)[0][0])
+
+
+def of_numbers(score: str) -> bool:
+    """Whether the score is of numbers; ValueError for one that is unknown."""
+    return family(score) == "numbers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +93,7 @@ class Answers:
         """
         classes = tuple(sorted({*self.classes, *other.classes}))
         one, two = self._coded_by(classes), other._coded_by(classes)
-        seeds = np.lcm(len(one.predictions), len(two.predictions))
-        sides = [np.tile(side.predictions, (seeds // len(side.predictions), 1)) for side in (one, two)]
+        sides = _as_many(one.predictions, two.predictions)
         return replace(
             one,
             labels=np.concatenate([one.labels, two.labels]),
@@ -133,6 +142,54 @@ class Answers:
 
 
 @dataclass(frozen=True, eq=False)
+class Ratios:
+    """The answers of S fine-tunings to N examples, by a score whose P parts are ratios of sums over the examples.
+
+    The F1 of entities is 2 right / (answered + true); a mean, as of exact matches, has 1 a example below.
+    """
+
+    score: str
+    above: Array
+    """``[P, S, N]``."""
+    below: Array
+    """``[P, S, N]``; none is less than above."""
+    strata: Array
+    """``[N]``: the number of each example's subset in ``subsets``."""
+    subsets: tuple[str, ...] = ("",)
+
+    @property
+    def columns(self) -> Array:
+        """``[2 P S, N]``."""
+        return np.concatenate([self.above, self.below]).reshape(-1, len(self.strata))
+
+    def take(self, chosen: Array) -> Self:
+        """The examples at these positions."""
+        return replace(self, above=self.above[..., chosen], below=self.below[..., chosen], strata=self.strata[chosen])
+
+    def joined(self, other: Self) -> Self:
+        """This model's answers, and behind them the other's; seeds as in ``Answers.joined``."""
+        above, below = (
+            np.stack([np.concatenate(_as_many(*part), axis=1) for part in zip(one, two, strict=True)])
+            for one, two in ((self.above, other.above), (self.below, other.below))
+        )
+        return replace(self, above=above, below=below, strata=np.concatenate([self.strata, other.strata]))
+
+    def values(self, weights: Array) -> Array:
+        """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
+        parts = zip(self.above, self.below, strict=True)
+        return np.mean([_ratio(weights @ above.T, weights @ below.T) for above, below in parts], axis=0)
+
+    def advantage(self, other: Self) -> Array:
+        """``[N]``: above 0 where this model's answer is better: less is lacking to a ratio of 1, over all seeds."""
+        ours, theirs = ((side.below - side.above).mean(axis=1).sum(axis=0) for side in (self, other))
+        return theirs - ours
+
+    def right(self) -> Array:
+        """``[S, N]``: whether the whole answer is the right one."""
+        return (self.above == self.below).all(axis=0)
+
+
+@dataclass(frozen=True, eq=False)
 class Sums:
     """The likelihood of N documents: bits a byte are the ratio of two sums. A model has one; lower is better."""
 
@@ -171,13 +228,16 @@ class Sums:
         return other.nats - self.nats
 
 
-def scores(results: "Answers | Sums") -> dict[str, float]:
+Results = Answers | Ratios | Sums
+
+
+def scores(results: Results) -> dict[str, float]:
     """The score of the whole set (""), and of each named subset: the mean over seeds."""
     every = np.ones((1, len(results.strata)))
     return {name: float(results.values(every * mask).mean()) for name, mask in masks(results).items()}
 
 
-def masks(results: "Answers | Sums") -> dict[str, Array]:
+def masks(results: Results) -> dict[str, Array]:
     """By name, which examples count: for the whole set (""), and for each named subset."""
     named = {name: (results.strata == i).astype(np.float64) for i, name in enumerate(results.subsets) if name}
     return {"": np.ones(len(results.strata)), **named}
@@ -223,13 +283,16 @@ def _ranks(side: Array, weights: Array) -> Array:
     return (np.cumsum(sizes, axis=1) - sizes / 2 + 0.5)[:, group]
 
 
+def _family(name: str) -> str:
+    return next(of for of, names in FAMILIES.items() if name in names)
+
+
+def _as_many(one: Array, two: Array) -> list[Array]:
+    """Both ``[S, N]`` with as many seeds, each repeated until they have."""
+    seeds = np.lcm(len(one), len(two))
+    return [np.tile(side, (seeds // len(side), 1)) for side in (one, two)]
+
+
 def _ratio(above: Array, below: Array) -> Array:
     """Above / below, and 0 where below is 0."""
     return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below > 0)
-
-
-def coded(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[Array]]:
-    """The distinct names in order, and each sequence as positions among them."""
-    names = sorted({text for each in texts for text in each})
-    position = {name: i for i, name in enumerate(names)}
-    return tuple(names), [np.array([position[text] for text in each], dtype=np.int64) for each in texts]

@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_core.config import BadInput
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers, scores
+from plm_core.evaluation.answers import Answers, Ratios, scores
 from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, Table, read_likelihood, read_task, task_files
 from plm_core.evaluation.significance import Array, Interval
 
@@ -28,6 +28,8 @@ AVERAGES: dict[str, tuple[str, ...]] = {
 Geiping and Goldstein 2023, "Cramming", count MNLI's two sets as two numbers; the benchmark has nine tasks (Wang et al.
 2019, section 3)."""
 MEAN = "mean of all tasks"
+RIGHT_OR_WRONG = ("accuracy", "exact_match")
+"""Scores that are the share of right answers, of which McNemar's test speaks."""
 BOOTSTRAP, MCNEMAR, PERMUTATION = "paired bootstrap", "McNemar", "paired permutation"
 
 
@@ -148,7 +150,7 @@ def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator) -> l
     draws, values = significance.bootstrap([one, two], rng), (scores(one), scores(two))
     found = []
     for subset in draws[0]:
-        size = int(np.sum(one.strata == one.subsets.index(subset))) if subset else len(one.labels)
+        size = int(np.sum(one.strata == one.subsets.index(subset))) if subset else len(one.strata)
         both = (draws[0][subset], draws[1][subset])
         title = f"{name} {subset}".rstrip()
         found.append(_Pair(title, one.score, size, (values[0][subset], values[1][subset]), both))
@@ -157,8 +159,8 @@ def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator) -> l
     return found
 
 
-def _test(one: Answers, two: Answers, rng: np.random.Generator) -> tuple[float, str]:
-    if one.score == "accuracy" and len(one.predictions) == len(two.predictions) == 1:
+def _test(one: Answers | Ratios, two: Answers | Ratios, rng: np.random.Generator) -> tuple[float, str]:
+    if one.score in RIGHT_OR_WRONG and len(one.right()) == len(two.right()) == 1:
         first, second = one.right()[0], two.right()[0]
         return significance.mcnemar(int(np.sum(first & ~second)), int(np.sum(second & ~first))), MCNEMAR
     return significance.permutation([(one, two)], rng), PERMUTATION
@@ -225,6 +227,6 @@ def _compared(pair: _Pair, names: tuple[str, str], alpha: float, holm: float | N
     )
 
 
-def _answers(table: Table) -> Answers:
-    assert isinstance(table.results, Answers)
+def _answers(table: Table) -> Answers | Ratios:
+    assert isinstance(table.results, Answers | Ratios)
     return table.results

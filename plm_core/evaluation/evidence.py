@@ -9,10 +9,11 @@ one row a held-out example:
   ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored: fewer, where only an excerpt was;
 * ``<task>.<seed>.csv``: ``id,sha256,subset,label,prediction,confidence,score,measured``, a file for each seed of the
   fine-tuning; no task's name holds a dot. ``label`` and ``prediction`` are names of classes or, where the score is of
-  numbers, numbers with all their digits. ``confidence`` is the probability that the model gave its answer; empty of a
-  number. ``score`` is the task's main score (``answers.py`` says how it is written), the same in all rows. ``subset``
-  is empty, or names a part that is reported by itself as well, such as ``matched``. The metric ``<task>/score`` is the
-  mean over seeds of the score of all rows;
+  numbers, numbers with all their digits; of tags, those of the words in IOB2, joined by blanks; of texts, ``label`` is
+  the JSON list of the right answers, and ``prediction`` is empty where none is given. ``confidence`` is the probability
+  that the model gave its answer; empty of a number. ``score`` is the task's main score (``answers.py`` says how it is
+  written), the same in all rows. ``subset`` is empty, or names a part that is reported by itself as well, such as
+  ``matched``. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
 * ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is how many numbers the pretrained model has learned.
 
 ``measured`` is a digest of what else the result depends on, beside model and example: the parameters of the measurement
@@ -21,14 +22,15 @@ and, for a task, the text that was trained on; not the seed, for all seeds of a 
 
 import csv
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from plm_core.config import BadInput
-from plm_core.evaluation.answers import Answers, Sums, coded, of_numbers, parts_of, scores
+from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, of_numbers, parts_of, scores
+from plm_core.evaluation.spans import counts
 
 LIKELIHOOD = "likelihood.csv"
 COST = "cost.csv"
@@ -52,7 +54,7 @@ class Table:
     """(id, sha256, measured, bytes or label): equal sets mean the same examples, measured by the same rules."""
     metric: str
     value: float
-    results: Answers | Sums = field(compare=False)
+    results: Results = field(compare=False)
     """The same, example by example in the order of their ids: what is resampled."""
     files: tuple[str, ...] = ()
     """The names of the files that hold it."""
@@ -122,21 +124,11 @@ def read_task(files: list[Path]) -> Table:
                 "with every seed (a file of a seed that is no longer trained can be removed)"
             )
     try:
-        numbers = of_numbers(score)
+        _check(files[0], score, [row["label"] for row in first])
     except ValueError as error:
         raise BadInput(f"{files[0]}: {error}") from error
-    labels = [row["label"] for row in first]
-    predictions = [[row["prediction"] for row in rows] for rows in seeds]
-    subsets, (strata,) = coded([[row["subset"] for row in first]])
-    if numbers:
-        values = [_numbers(files[0], "label", labels)]
-        values += [_numbers(path, "prediction", texts) for path, texts in zip(files, predictions, strict=True)]
-        classes: tuple[str, ...] = ()
-    else:
-        classes, values = coded([labels, *predictions])
-    _check(files[0], score, labels)
+    results = _ratios(files, score, seeds) if family(score) in ("tags", "texts") else _answers(files, score, seeds)
     confidences = np.stack([_confidences(path, rows) for path, rows in zip(files, seeds, strict=True)])
-    results = Answers(score, values[0], np.stack(values[1:]), strata, classes, subsets)
     examples = _examples(first, "label", "subset", "score")
     name = files[0].name.partition(".")[0]
     value, names = scores(results)[""], tuple(path.name for path in files)
@@ -156,6 +148,34 @@ def read_cost(path: Path) -> dict[str, float]:
         except ValueError as error:
             raise BadInput(f"{path}:{number}: found {row['value']!r}; expected a number") from error
     return found
+
+
+def _answers(files: list[Path], score: str, seeds: list[list[dict[str, str]]]) -> Answers:
+    """The answers of each seed, where they are classes or numbers."""
+    labels = [row["label"] for row in seeds[0]]
+    predictions = [[row["prediction"] for row in rows] for rows in seeds]
+    subsets, (strata,) = _coded([[row["subset"] for row in seeds[0]]])
+    if of_numbers(score):
+        values = [_numbers(files[0], "label", labels)]
+        values += [_numbers(path, "prediction", texts) for path, texts in zip(files, predictions, strict=True)]
+        classes: tuple[str, ...] = ()
+    else:
+        classes, values = _coded([labels, *predictions])
+    return Answers(score, values[0], np.stack(values[1:]), strata, classes, subsets)
+
+
+def _ratios(files: list[Path], score: str, seeds: list[list[dict[str, str]]]) -> Ratios:
+    """The answers of each seed, where they are tags or texts."""
+    subsets, (strata,) = _coded([[row["subset"] for row in seeds[0]]])
+    found = np.empty((2, len(parts_of(score)), len(seeds), len(strata)))
+    for s, (path, rows) in enumerate(zip(files, seeds, strict=True)):
+        for n, row in enumerate(rows):
+            try:
+                for p, (part, _) in enumerate(parts_of(score)):
+                    found[:, p, s, n] = counts(part, row["prediction"], row["label"])
+            except ValueError as error:
+                raise BadInput(f"{path}: {row['id']!r}: {error}; expected what stage finetune writes") from error
+    return Ratios(score, found[0], found[1], strata, subsets)
 
 
 def _check(path: Path, score: str, labels: list[str]) -> None:
@@ -186,6 +206,13 @@ def _confidences(path: Path, rows: list[dict[str, str]]) -> np.ndarray:
     if len(outside := found[(found < 0) | (found > 1)]):
         raise BadInput(f"{path}: the column confidence holds {outside[0]}; expected probabilities")
     return np.where([row["confidence"] == "" for row in rows], np.nan, found)
+
+
+def _coded(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[np.ndarray]]:
+    """The distinct names in order, and each sequence as positions among them."""
+    names = sorted({text for each in texts for text in each})
+    position = {name: i for i, name in enumerate(names)}
+    return tuple(names), [np.array([position[text] for text in each], dtype=np.int64) for each in texts]
 
 
 def _content(rows: list[dict[str, str]]) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ import torch
 from plm_core.checkpoint import Loaded
 from plm_core.config import BadInput
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers, coded, scores
+from plm_core.evaluation.answers import Answers, scores
 from plm_core.evaluation.options import RULES, SEAM, Question, chosen, likelihoods, question
 from plm_core.finetuning.examples import Example
 from plm_core.finetuning.prompts import Prompt
@@ -162,6 +162,6 @@ def rows(task: GlueTask, found: Sequence[Answer]) -> list[tuple[object, ...]]:
 
 
 def _results(task: GlueTask, some: Sequence[Answer], said: Sequence[int]) -> Answers:
-    subsets, (strata,) = coded([[each.example.subset for each in some]])
+    subsets, strata = np.unique([each.example.subset for each in some], return_inverse=True)
     labels = np.array([int(each.example.label) for each in some])
-    return Answers(task.score, labels, np.array([said]), strata, task.labels, subsets)
+    return Answers(task.score, labels, np.array([said]), strata, task.labels, tuple(map(str, subsets)))

@@ -19,7 +19,7 @@ import numpy as np
 
 from plm_core.config import BadInput
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers, Sums
+from plm_core.evaluation.answers import Results
 from plm_core.evaluation.evidence import (
     COST,
     LIKELIHOOD,
@@ -246,7 +246,7 @@ def _mean(evidence: Evidence, rules: GateRules) -> float | None:
     return _finite(math.fsum(values) / len(values))
 
 
-def _parts(metric: str, evidence: Evidence, rules: GateRules) -> list[Answers | Sums]:
+def _parts(metric: str, evidence: Evidence, rules: GateRules) -> list[Results]:
     """What a metric is the mean of."""
     return [evidence.tables[source(name)].results for name in (rules.tasks() if metric == EVERY_TASK else [metric])]
 

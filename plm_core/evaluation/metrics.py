@@ -7,6 +7,7 @@ the form that resampling needs.
 
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 import datasets
 import evaluate
@@ -14,24 +15,28 @@ import numpy as np
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from plm_core.evaluation.answers import of_numbers, parts_of
+from plm_core.evaluation import spans
+from plm_core.evaluation.answers import family, parts_of
 
-Values = Sequence[int] | Sequence[float]
-"""Class ids, or numbers."""
+Values = Sequence[Any]
+"""Class ids, or numbers; the tags of each sentence; texts, and as references the list of right ones of each."""
+TEXT = datasets.Value("string")
 
 
 class _Metric(evaluate.Metric):
     """A score of predictions against references, as ``{"score": value}``."""
 
-    kind = "int64"
+    prediction: Any = datasets.Value("int64")
+    reference: Any = None
+    """None: as the prediction."""
 
     def _info(self) -> evaluate.MetricInfo:
-        value = datasets.Value(self.kind)
+        reference = self.prediction if self.reference is None else self.reference
         return evaluate.MetricInfo(
             description=type(self).__doc__ or "",
             citation="",
-            inputs_description="predictions and references: class ids, or numbers for a correlation",
-            features=datasets.Features({"predictions": value, "references": value}),
+            inputs_description="predictions and references: class ids, numbers, lists of tags, or texts",
+            features=datasets.Features({"predictions": self.prediction, "references": reference}),
         )
 
 
@@ -67,7 +72,7 @@ class Matthews(_Metric):
 class Pearson(_Metric):
     """Pearson's correlation, in [-1, 1]; constant predictions: 0, as Matthews' has it, for they tell nothing apart."""
 
-    kind = "float64"
+    prediction = datasets.Value("float64")
 
     def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
         return {"score": 0.0 if np.ptp(predictions) == 0 else float(stats.pearsonr(references, predictions).statistic)}
@@ -76,10 +81,37 @@ class Pearson(_Metric):
 class Spearman(_Metric):
     """Pearson's correlation of the ranks, ties by their mean rank, in [-1, 1]; constant predictions: 0."""
 
-    kind = "float64"
+    prediction = datasets.Value("float64")
 
     def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
         return {"score": 0.0 if np.ptp(predictions) == 0 else float(stats.spearmanr(references, predictions).statistic)}
+
+
+class EntityF1(_Metric):
+    """The F1 of the entities of all sentences, tagged in IOB2, in [0, 1]; 0 where none is right."""
+
+    prediction = datasets.List(TEXT)
+
+    def _compute(self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        return {"score": spans.entity_f1(predictions, references)}
+
+
+class ExactMatch(_Metric):
+    """The share of predictions that are one of the right answers, in [0, 1]; where there is none, "" is right."""
+
+    prediction, reference = TEXT, datasets.List(TEXT)
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        return {"score": float(np.mean(list(map(spans.exact_match, predictions, references))))}
+
+
+class AnswerF1(_Metric):
+    """The mean F1 of the words of predictions against the nearest right answer, in [0, 1]; as in SQuAD 2.0."""
+
+    prediction, reference = TEXT, datasets.List(TEXT)
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        return {"score": float(np.mean(list(map(spans.answer_f1, predictions, references))))}
 
 
 METRICS: dict[str, type[_Metric]] = {
@@ -89,6 +121,9 @@ METRICS: dict[str, type[_Metric]] = {
     "matthews": Matthews,
     "pearson": Pearson,
     "spearman": Spearman,
+    "entity_f1": EntityF1,
+    "exact_match": ExactMatch,
+    "answer_f1": AnswerF1,
 }
 
 
@@ -109,19 +144,17 @@ def scores(
 
 
 def baseline(name: str, train: Values, references: Values, classes: Sequence[str] = ()) -> float:
-    """The score of always giving one answer: the training set's most frequent class (the lowest id of several), or the
-    mean of its numbers. A correlation with a constant is undefined, and 0 here.
+    """The score of always giving one answer: the training set's most frequent class (the lowest id of several), the
+    mean of its numbers, no entity, or no answer. A correlation with a constant is undefined, and 0 here.
     """
-    if of_numbers(name):
+    of = family(name)
+    if of == "numbers":
         constant: Values = [float(np.mean(train))] * len(references)
-    else:
+    elif of == "classes":
         constant = [int(np.bincount(np.asarray(train)).argmax())] * len(references)
+    else:
+        constant = [["O"] * len(tags) for tags in references] if of == "tags" else [""] * len(references)
     return scores([name], constant, references, classes)[name]
-
-
-def majority_accuracy(train_labels: Sequence[int], labels: Sequence[int]) -> float:
-    """The accuracy of always answering the most frequent class of the training set: the score to beat."""
-    return baseline("accuracy", train_labels, labels)
 
 
 def _mean(name: str, predictions: Values, references: Values, classes: Sequence[str]) -> float:
@@ -130,7 +163,7 @@ def _mean(name: str, predictions: Values, references: Values, classes: Sequence[
     for metric, of in parts_of(name):
         if of and of not in classes:
             raise ValueError(f"score: found {name!r}; expected one of the classes {', '.join(classes)}")
-        if METRICS[metric].kind == "float64":
+        if family(name) == "numbers":
             if not np.isfinite([*predictions, *references]).all():
                 raise ValueError(f"{name}: a prediction or a reference is not finite; expected finite numbers")
             if np.ptp(references) == 0:

@@ -33,7 +33,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from plm_core.evaluation.answers import Answers, Sums, masks
+from plm_core.evaluation.answers import Results, masks
 
 RESAMPLES = 10_000
 SEED = 20_260_101
@@ -42,7 +42,6 @@ EXACT_BELOW = 25
 CHUNK = 250_000
 """Weights in memory at once."""
 Array = np.ndarray
-Results = Answers | Sums
 Draws = dict[str, Array]
 """``[R]`` scores of resamples, by subset; "" is the whole set."""
 

@@ -1,8 +1,10 @@
 """Scores of texts inside texts: entity F1 of labelled tokens, exact match and F1 of answers.
 
-For fine-tuning on named entities and on question answering. Pure functions of texts; no tokenizer is involved.
+For fine-tuning on named entities and on question answering, and its evidence. Pure functions of texts; no tokenizer is
+involved.
 """
 
+import json
 import re
 import string
 from collections import Counter
@@ -45,13 +47,23 @@ def entity_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequenc
     """
     if not references or len(predictions) != len(references):
         raise ValueError(f"{len(predictions)} sentences for {len(references)}; expected as many, and at least one")
-    right = total = 0
+    above = below = 0
     for number, (said, true) in enumerate(zip(predictions, references, strict=True), start=1):
         if len(said) != len(true):
             raise ValueError(f"sentence {number}: {len(said)} tags for {len(true)}; expected as many")
-        one, two = set(entities(said)), set(entities(true))
-        right, total = right + len(one & two), total + len(one) + len(two)
-    return 2 * right / total if total else 0.0
+        counts = entity_counts(said, true)
+        above, below = above + counts[0], below + counts[1]
+    return above / below if below else 0.0
+
+
+def entity_counts(said: Sequence[str], true: Sequence[str]) -> tuple[int, int]:
+    """What a sentence adds above and below the line of the F1: 2 right, answered + true.
+
+    Raises:
+        ValueError: a tag is not of IOB2.
+    """
+    one, two = set(entities(said)), set(entities(true))
+    return 2 * len(one & two), len(one) + len(two)
 
 
 def normalized_answer(text: str) -> str:
@@ -76,6 +88,25 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
     """
     said = normalized_answer(prediction).split()
     return max(_words_f1(said, answer.split()) for answer in _golden(answers))
+
+
+def counts(score: str, prediction: str, label: str) -> tuple[float, float]:
+    """What an example adds above and below the line of ``entity_f1``, ``exact_match`` or ``answer_f1``.
+
+    ``prediction`` and ``label`` are as in evidence: tags joined by blanks; a text, and a JSON list of right ones.
+
+    Raises:
+        ValueError: they are not, or of different lengths.
+    """
+    if score == "entity_f1":
+        said, true = prediction.split(" "), label.split(" ")
+        if len(said) != len(true):
+            raise ValueError(f"{len(said)} tags for {len(true)} words")
+        return entity_counts(said, true)
+    answers = json.loads(label)
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise ValueError(f"the label {label[:99]}; expected a JSON list of texts")
+    return (exact_match if score == "exact_match" else answer_f1)(prediction, answers), 1.0
 
 
 def _words_f1(said: Sequence[str], true: Sequence[str]) -> float:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from plm_core.finetuning.examples import Example
-from plm_core.finetuning.task import GlueTask
+from plm_core.finetuning.task import GlueTask, types_of
 
 SHARE, MOST = 0.1, 1000
 """What is held out: a tenth of the training set, and at most so many examples."""
@@ -40,12 +40,20 @@ def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str,
 
 
 def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str, float | int]:
-    """The examples of a split: how many, by subset and by class; of a regression, the mean label."""
+    """The examples of a split: how many, by subset and by class; of a regression, the mean label; of words, how many,
+    and the entities by type; of questions, how many have no answer.
+    """
     examples = list(examples)
     found: dict[str, float | int] = {f"{split}_examples": len(examples)}
     subsets = Counter(e.subset for e in examples if e.subset)
     found |= {f"{split}_{subset}_examples": n for subset, n in subsets.items()}
-    if task.labels:
+    if task.kind == "token_classification":
+        tags = Counter(tag for e in examples for tag in e.tags)
+        found[f"{split}_words"] = tags.total()
+        found |= {f"{split}_entities_{of}": tags[task.labels.index(f"B-{of}")] for of in types_of(task.labels)}
+    elif task.kind == "question_answering":
+        found[f"{split}_unanswerable"] = sum(not e.answers for e in examples)
+    elif task.labels:
         classes = Counter(e.label for e in examples)
         found |= {f"{split}_label_{name}": classes[i] for i, name in enumerate(task.labels)}
     elif examples:
@@ -59,5 +67,4 @@ def _position(example: Example) -> float:
 
 
 def _texts(task: GlueTask, example: Example) -> tuple[str, ...]:
-    pair = (example.a,) if example.b is None else (example.a, example.b)
-    return tuple(sorted(pair)) if task.symmetric else pair
+    return tuple(sorted(example.texts)) if task.symmetric else example.texts

@@ -1,13 +1,19 @@
 """The table of GLUE-like tasks: a task is a row. Read by the stage examples.
 
+The first nine rows are GLUE's, behind them those of other benchmarks, and last those made from the corpus.
+
 Names of classes, their order and the numbers of rows are those of ``nyu-mll/glue`` on the Hugging Face hub; metrics are
 those of Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding",
-table 1 (CoLA's accuracy and the F1 of no class beside). A main score of several metrics is their mean, as there.
+table 1 (CoLA's accuracy and the F1 of no class beside). A main score of several metrics is their mean, as there. The
+numbers of the others are those of Tjong Kim Sang and De Meulder 2003, table 1, less the lines that begin a document;
+Rajpurkar et al. 2016 and 2018; Zellers et al. 2018, "SWAG: A Large-Scale Adversarial Dataset for Grounded Commonsense
+Inference", section 3.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from plm_core.finetuning.task import METRICS, GlueTask
+from plm_core.finetuning.task import METRICS, GlueTask, Kind, iob2
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,8 @@ class Columns:
     label: str
     id: str | None = None
     """A unique id; None: the part and the number of the row."""
+    choices: tuple[str, ...] = ()
+    """The texts of which one is chosen, a column each; or the one column with a list of them."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +34,27 @@ class Part:
     """One file of a task, or one split on the hub."""
 
     file: str
-    """The official file, without its ``.tsv``."""
+    """The official file, without its ``.tsv``; ``train`` and ``valid`` are these splits, all others are for testing."""
     hub: str
     """The split on the hub."""
     rows: int
-    """How many rows there are, labelled and with all their columns."""
+    """How many rows there are, labelled and with all their columns; how many sentences, or questions."""
     subset: str = ""
     """What an example of it says in ``subset``."""
+    names: tuple[str, ...] = ()
+    """The names that the official file may have, where it has another."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A GLUE task as it is distributed; its train part comes first, its dev parts are the test split here."""
+    """A task as it is distributed; its train part comes first."""
 
     folder: str
     """The folder of the official download."""
-    columns: Columns
-    """Of the official files."""
-    hub: Columns
-    """Of the dataset on the hub; the configuration there has the task's name."""
+    columns: Columns | None
+    """Of the official files; None where they are no tables."""
+    hub: Columns | None
+    """Of the dataset on the hub, where the configuration has the task's name; None: it is read from files alone."""
     parts: tuple[Part, ...]
     header: tuple[str, ...] | None = None
     """The columns of official files that have no header."""
@@ -62,17 +72,38 @@ class Row:
     published: Published | None = None
 
 
-def _parts(train: int, dev: int) -> tuple[Part, ...]:
+def _glue(train: int, dev: int) -> tuple[Part, ...]:
     return Part("train", "train", train), Part("dev", "validation", dev)
 
 
-def _task(name: str, question: str, labels: tuple[str, ...], metrics: tuple[str, ...], **more: bool | str) -> GlueTask:
-    return GlueTask(name, "classification", question, labels, metrics, **{"score": "+".join(metrics)} | more)  # type: ignore[arg-type]
+def _files(**parts: tuple[int, str]) -> tuple[Part, ...]:
+    """Of each part, how many rows it has, and the names of its file."""
+    return tuple(Part(part, "", rows, names=tuple(names.split())) for part, (rows, names) in parts.items())
 
 
+def _task(
+    name: str,
+    question: str,
+    labels: tuple[str, ...],
+    metrics: tuple[str, ...],
+    kind: Kind = "classification",
+    **more: Any,
+) -> GlueTask:
+    return GlueTask(name, kind, question, labels, metrics, **{"score": "+".join(metrics)} | more)
+
+
+def _read(name: str, question: str, **more: Any) -> GlueTask:
+    return _task(
+        name, question, (), METRICS["question_answering"], "question_answering", **{"score": "answer_f1"} | more
+    )
+
+
+SENTENCE = Columns("sentence", None, "label")
 SENTENCES = Columns("sentence1", "sentence2", "label")
+QUESTION = Columns("question", "sentence", "label")
 ENTAILMENT = ("entailment", "not_entailment")
 MNLI = ("entailment", "neutral", "contradiction")
+PLACES = ("0", "1", "2", "3")
 
 ROWS = (
     Row(
@@ -83,17 +114,11 @@ ROWS = (
             ("matthews", "accuracy"),
             score="matthews",
         ),
-        Published(
-            "CoLA",
-            Columns("sentence", None, "label"),
-            Columns("sentence", None, "label"),
-            _parts(8551, 1043),
-            header=("source", "label", "mark", "sentence"),
-        ),
+        Published("CoLA", SENTENCE, SENTENCE, _glue(8551, 1043), header=("source", "label", "mark", "sentence")),
     ),
     Row(
         _task("sst2", "Is what the phrase says of a film positive?", ("negative", "positive"), ("accuracy",)),
-        Published("SST-2", Columns("sentence", None, "label"), Columns("sentence", None, "label"), _parts(67349, 872)),
+        Published("SST-2", SENTENCE, SENTENCE, _glue(67349, 872)),
     ),
     Row(
         _task(
@@ -103,7 +128,7 @@ ROWS = (
             ("accuracy", "f1:equivalent"),
             symmetric=True,
         ),
-        Published("MRPC", Columns("#1 String", "#2 String", "Quality"), SENTENCES, _parts(3668, 408)),
+        Published("MRPC", Columns("#1 String", "#2 String", "Quality"), SENTENCES, _glue(3668, 408)),
     ),
     Row(
         _task(
@@ -117,22 +142,21 @@ ROWS = (
             "QQP",
             Columns("question1", "question2", "is_duplicate"),
             Columns("question1", "question2", "label"),
-            _parts(363846, 40430),
+            _glue(363846, 40430),
             ragged=True,
         ),
     ),
     Row(
-        GlueTask(
+        _task(
             "stsb",
-            "regression",
             "How alike in meaning are the two sentences, from 0 to 5?",
             (),
             METRICS["regression"],
-            "pearson+spearman",
+            "regression",
             symmetric=True,
             span=(0.0, 5.0),
         ),
-        Published("STS-B", Columns("sentence1", "sentence2", "score"), SENTENCES, _parts(5749, 1500)),
+        Published("STS-B", Columns("sentence1", "sentence2", "score"), SENTENCES, _glue(5749, 1500)),
     ),
     Row(
         _task("mnli", "Does the premise entail the hypothesis, contradict it, or neither?", MNLI, ("accuracy",)),
@@ -150,17 +174,11 @@ ROWS = (
     ),
     Row(
         _task("qnli", "Does the sentence hold the answer to the question?", ENTAILMENT, ("accuracy",)),
-        Published(
-            "QNLI",
-            Columns("question", "sentence", "label"),
-            Columns("question", "sentence", "label"),
-            _parts(104743, 5463),
-            coded=False,
-        ),
+        Published("QNLI", QUESTION, QUESTION, _glue(104743, 5463), coded=False),
     ),
     Row(
         _task("rte", "Does the text entail the hypothesis?", ENTAILMENT, ("accuracy",)),
-        Published("RTE", SENTENCES, SENTENCES, _parts(2490, 277), coded=False),
+        Published("RTE", SENTENCES, SENTENCES, _glue(2490, 277), coded=False),
     ),
     Row(
         _task(
@@ -169,7 +187,43 @@ ROWS = (
             ("not_entailment", "entailment"),
             ("accuracy",),
         ),
-        Published("WNLI", SENTENCES, SENTENCES, _parts(635, 71)),
+        Published("WNLI", SENTENCES, SENTENCES, _glue(635, 71)),
+    ),
+    Row(
+        _task(
+            "conll2003",
+            "Which words name a person, a place, an organisation, or something else?",
+            iob2(("PER", "LOC", "ORG", "MISC")),
+            METRICS["token_classification"],
+            "token_classification",
+        ),
+        Published(
+            "CoNLL-2003",
+            None,
+            None,
+            _files(
+                train=(14041, "eng.train train.txt"),
+                valid=(3250, "eng.testa valid.txt"),
+                test=(3453, "eng.testb test.txt"),
+            ),
+        ),
+    ),
+    Row(
+        _read("squad", "Where in the text does the answer stand?"),
+        Published("SQuAD 1.1", None, None, _files(train=(87599, "train-v1.1.json"), dev=(10570, "dev-v1.1.json"))),
+    ),
+    Row(
+        _read("squad2", "Where in the text does the answer stand, if it is there?", unanswerable=True),
+        Published("SQuAD 2.0", None, None, _files(train=(130319, "train-v2.0.json"), dev=(11873, "dev-v2.0.json"))),
+    ),
+    Row(
+        _task("swag", "Which of four goes on with what is seen?", PLACES, ("accuracy",), "multiple_choice"),
+        Published(
+            "SWAG",
+            Columns("sent1", "sent2", "label", choices=("ending0", "ending1", "ending2", "ending3")),
+            None,
+            _files(train=(73546, "train.csv"), val=(20006, "val.csv")),
+        ),
     ),
     Row(
         _task(

@@ -1,6 +1,7 @@
 """What a GLUE-like task is, apart from its data: ``task.json`` beside its examples. Read by finetune and the report."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,8 +10,17 @@ from plm_core.config import BadInput, from_dict
 from plm_core.files import RESTORE
 
 FILE = "task.json"
-METRICS = {"classification": ("accuracy", "macro_f1", "matthews"), "regression": ("pearson", "spearman")}
-"""The metrics of each kind, by the names of ``plm_core.evaluation.metrics``; ``f1:<class>`` besides."""
+Kind = Literal["classification", "regression", "multiple_choice", "token_classification", "question_answering"]
+METRICS: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "macro_f1", "matthews"),
+    "regression": ("pearson", "spearman"),
+    "multiple_choice": ("accuracy",),
+    "token_classification": ("entity_f1",),
+    "question_answering": ("exact_match", "answer_f1"),
+}
+"""The metrics of each kind, by the names of ``plm_core.evaluation.metrics``; of classes, ``f1:<class>`` besides."""
+OUTSIDE = "O"
+"""The tag of a word that is part of no entity."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +29,14 @@ class GlueTask:
 
     name: str
     """By which `examples` and `finetune.tasks` call it."""
-    kind: Literal["classification", "regression"]
+    kind: Kind
+    """One or two texts have a class, or a number; one of several texts fits; each word has a tag; the answer to a
+    question stands in a text."""
     question: str
     """What its labels answer, for the report."""
     labels: tuple[str, ...]
-    """The classes, in the order of their ids; none for a regression."""
+    """The classes, in the order of their ids; of a multiple choice, the names of the places; of words, the tags in
+    IOB2: ``O``, and ``B-<type>`` and ``I-<type>`` of every type; otherwise none."""
     metrics: tuple[str, ...]
     """What is measured: names of ``METRICS``, and ``f1:<class>``, the F1 of that class."""
     score: str
@@ -33,12 +46,18 @@ class GlueTask:
     """Whether the order of the two texts means nothing."""
     span: tuple[float, ...] | None = None
     """The least and the largest number of a regression; None: any."""
+    unanswerable: bool = False
+    """Whether there may be no answer in the text (Rajpurkar et al. 2018)."""
 
     def __post_init__(self) -> None:
-        if self.kind == "regression" and self.labels:
-            raise ValueError(f"labels: found {', '.join(self.labels)}; expected none for a regression")
-        if self.kind == "classification":
+        if self.kind in ("regression", "question_answering") and self.labels:
+            raise ValueError(f"labels: found {', '.join(self.labels)}; expected none for a {self.kind}")
+        if self.kind in ("classification", "multiple_choice"):
             _require_labels(self.labels)
+        if self.kind == "token_classification" and (len(self.labels) < 3 or self.labels != iob2(types_of(self.labels))):
+            raise ValueError(f"labels: found {list(self.labels)}; expected O, B-<type>, I-<type>, B-<type>, ...")
+        if self.kind == "token_classification" and any(len(label.split()) != 1 for label in self.labels):
+            raise ValueError(f"labels: found {list(self.labels)}; expected types without white space")
         for field, names in (("score", tuple(self.score.split("+"))), ("metrics", self.metrics)):
             for name in names:
                 if name not in self.known_metrics():
@@ -47,7 +66,17 @@ class GlueTask:
 
     def known_metrics(self) -> list[str]:
         """The metrics that can be measured on this task."""
-        return [*METRICS[self.kind], *(f"f1:{label}" for label in self.labels)]
+        return [*METRICS[self.kind], *(f"f1:{label}" for label in self.labels if self.kind == "classification")]
+
+
+def iob2(types: Iterable[str]) -> tuple[str, ...]:
+    """The tags of entities of these types: ``B-`` begins one, ``I-`` goes on with it."""
+    return (OUTSIDE, *(f"{prefix}-{of}" for of in types for prefix in "BI"))
+
+
+def types_of(tags: Iterable[str]) -> list[str]:
+    """The types of entities that these tags begin."""
+    return [tag.removeprefix("B-") for tag in tags if tag.startswith("B-")]
 
 
 def write_task(folder: Path, task: GlueTask) -> None:

@@ -1,13 +1,12 @@
 """From the rows of tables to examples, or to one line that says which row is wrong. Used by the sources beside."""
 
-import difflib
 import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import BadInput, did_you_mean
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import SURROGATE, records
 from plm_core.finetuning.examples import Example
@@ -57,14 +56,25 @@ class Reader:
 
     def _example(self, row: Mapping[str, object], identity: str, subset: str) -> Example:
         columns = self._columns
-        for name in (columns.a, columns.b, columns.label, columns.id):
+        for name in (columns.a, columns.b, columns.label, columns.id, *columns.choices):
             if name is not None and name not in row:
-                raise Refused("missing_column", f"no column {name!r}; found {_listed(row)}{_close(name, row)}")
+                raise Refused("missing_column", f"no column {name!r}; found {_listed(row)}{did_you_mean(name, row)}")
         if columns.id is not None:
             identity = _identity(row[columns.id], columns.id)
         a = _text(row[columns.a], columns.a)
         b = None if columns.b is None else _text(row[columns.b], columns.b)
-        return Example(identity, a, b, self._label(row[columns.label]), subset)
+        return Example(identity, a, b, self._label(row[columns.label]), subset, choices=self._choices(row))
+
+    def _choices(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        """A column each, or the one column of JSON lines that holds them as a list."""
+        names, many = self._columns.choices, len(self._task.labels)
+        if len(names) != 1:
+            return tuple(_text(row[name], name) for name in names)
+        found = row[names[0]]
+        if not isinstance(found, list) or len(found) != many:
+            said = f"{len(found)} choices" if isinstance(found, list) else type(found).__name__
+            raise Refused("wrong_choices", f"found {said} in the column {names[0]!r}; expected a list of {many} texts")
+        return tuple(_text(text, names[0]) for text in found)
 
     def _label(self, value: object) -> int | float:
         if self._task.kind == "regression":
@@ -76,7 +86,9 @@ class Reader:
                 for code, i in self._codes.items()
             ]
             found = f"the label {value!r} in the column {self._columns.label!r}"
-            raise Refused("wrong_label", f"{found}; expected one of {_listed(names)}{_close(written, self._codes)}")
+            raise Refused(
+                "wrong_label", f"{found}; expected one of {_listed(names)}{did_you_mean(written or '', self._codes)}"
+            )
         return self._codes[written]
 
 
@@ -118,8 +130,3 @@ def _number(value: object, column: str, span: tuple[float, ...] | None) -> float
 def _listed(names: Iterable[str]) -> str:
     shown = list(names)
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
-
-
-def _close(name: str | None, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name or "", list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

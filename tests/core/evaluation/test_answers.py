@@ -123,7 +123,7 @@ def test_an_advantage_is_more_seeds_right_or_nearer_or_fewer_nats():
         ("accuracy:a", "found 'accuracy:a'"),
         ("", "found ''"),
         ("accuracy+", "found 'accuracy"),
-        ("accuracy+pearson", "of classes or of numbers, not both"),
+        ("accuracy+pearson", "of one family: classes, numbers, tags, texts"),
     ],
 )
 def test_a_score_that_does_not_exist_is_refused(score, message):

@@ -11,7 +11,7 @@ from plm_core.finetuning.examples import Example, write_examples
 from plm_core.finetuning.sources import ExamplesConfig, read_source
 from plm_core.finetuning.table import TASKS
 
-NAMES = [name for name, row in TASKS.items() if row.published]
+NAMES = [name for name, row in TASKS.items() if row.published and row.published.hub]
 HEADERS = {
     "cola": ["source", "label", "mark", "sentence"],
     "sst2": ["sentence", "label"],

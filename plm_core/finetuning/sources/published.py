@@ -1,17 +1,19 @@
-"""The nine tasks of GLUE: the official files in a folder, or the hub's dataset. Both give the same examples.
+"""The tasks of the table that are published: the official files in a folder or, of GLUE, the hub's dataset, which gives
+the same examples.
 
-The official test sets have no labels. What is called dev there is the test split here, which the literature's dev
-scores are measured on; the validation split is held out of the training set.
+Most official test sets have no labels. What is called dev there is the test split here, which the literature's dev
+scores are measured on; the validation split is held out of the training set where none is published.
 """
 
-from collections.abc import Iterator
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from plm_core.config import BadInput
 from plm_core.corpus.hub import HubPin, hub_rows, read_pin
 from plm_core.finetuning.examples import Example
+from plm_core.finetuning.sources import conll, squad
 from plm_core.finetuning.sources.rows import Content, Reader, file_rows
 from plm_core.finetuning.table import Part, Published
 from plm_core.finetuning.task import GlueTask
@@ -21,7 +23,7 @@ RAGGED = ("wrong_fields", "broken_csv", "empty_text")
 
 
 class Found(NamedTuple):
-    """What a source of GLUE gave."""
+    """What was published."""
 
     splits: dict[str, list[Example]]
     counts: dict[str, int]
@@ -30,30 +32,64 @@ class Found(NamedTuple):
 
 
 def read(task: GlueTask, published: Published, source: Path) -> Found:
-    """The examples of the splits train and test from a folder, or from the hub where ``source`` is a manifest.
+    """The examples of the splits from a folder, or from the hub where ``source`` is a manifest.
 
     Raises:
         BadInput: a file is missing, a row of it is no example, or the hub has not what the manifest says.
         OSError: the hub cannot be reached.
     """
     files = source.is_dir()
+    columns = published.columns if files else published.hub
+    if columns is None:
+        return _whole_files(task, published, source)
     coded = files and published.coded
     codes = {str(i) if coded else label: i for i, label in enumerate(task.labels)}
-    columns = published.columns if files else published.hub
     reader = Reader(task, columns, codes, RAGGED if published.ragged else ())
     rows = _file_parts(published, source) if files else _hub_parts(task, published, source)
     parts = {part: list(reader.read(content, part.file, part.subset)) for part, content in rows}
-    train, *dev = parts.values()
-    counts, warnings = _compared(task, parts, reader)
-    return Found({"train": train, "test": list(chain(*dev))}, counts, warnings)
+    counts, warnings = _compared(task, parts, reader.dropped)
+    return Found(_splits(parts), counts, warnings)
+
+
+def _whole_files(task: GlueTask, published: Published, folder: Path) -> Found:
+    """The same, of kinds whose files are no tables."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no folder; expected one with the files of {published.folder}")
+    places: dict[str, str] = {}
+    parts, counts = {}, Counter[str]()
+    for part in published.parts:
+        file = _file(part, published, folder)
+        if task.kind == "question_answering":
+            parts[part] = squad.read(task, file, places)
+        else:
+            parts[part], found = conll.read(task, file, part.file, iob1=True)
+            counts.update({f"{part.file}_{name}": n for name, n in found.items()})
+    compared, warnings = _compared(task, parts, Counter())
+    return Found(_splits(parts), compared | counts, warnings)
+
+
+def _splits(parts: Mapping[Part, list[Example]]) -> dict[str, list[Example]]:
+    splits: dict[str, list[Example]] = {}
+    for part, examples in parts.items():
+        splits.setdefault(part.file if part.file in ("train", "valid") else "test", []).extend(examples)
+    return splits
+
+
+def _file(part: Part, published: Published, folder: Path) -> Path:
+    """The one that is there of the names that the part's file may have."""
+    files = [folder / name for name in part.names or (f"{part.file}.tsv",)]
+    for file in files:
+        if file.is_file():
+            return file
+    also = "".join(f" (or {other.name})" for other in files[1:])
+    raise BadInput(
+        f"{files[0]}{also}: missing; expected the official layout, the files of its folder {published.folder}"
+    )
 
 
 def _file_parts(published: Published, folder: Path) -> Iterator[tuple[Part, Iterator[tuple[str, Content]]]]:
     for part in published.parts:
-        file = folder / f"{part.file}.tsv"
-        if not file.is_file():
-            raise BadInput(f"{file}: missing; expected the official layout, the files of its folder {published.folder}")
-        yield part, file_rows(file, published.header)
+        yield part, file_rows(_file(part, published, folder), published.header)
 
 
 def _hub_parts(
@@ -66,12 +102,14 @@ def _hub_parts(
         yield part, ((f"{place}:{number}", row) for number, row in enumerate(rows, start=1))
 
 
-def _compared(task: GlueTask, parts: dict[Part, list[Example]], reader: Reader) -> tuple[dict[str, int], list[str]]:
+def _compared(
+    task: GlueTask, parts: Mapping[Part, list[Example]], all_dropped: Mapping[tuple[str, str], int]
+) -> tuple[dict[str, int], list[str]]:
     """How many rows each part has, beside how many it should have; a row with an empty text is one all the same."""
     counts: dict[str, int] = {}
     warnings = []
     for part, examples in parts.items():
-        dropped = {reason: n for (name, reason), n in reader.dropped.items() if name == part.file}
+        dropped = {reason: n for (name, reason), n in all_dropped.items() if name == part.file}
         rows = len(examples) + dropped.get("empty_text", 0)
         counts |= {f"{part.file}_rows": rows, f"{part.file}_rows_published": part.rows}
         counts |= {f"{part.file}_dropped_{reason}": n for reason, n in sorted(dropped.items())}
