@@ -5,26 +5,25 @@ evidence is written: that is how the gate compares a champion with a challenger 
 """
 
 import argparse
-import difflib
 import tempfile
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest
-from plm_core.evaluation import metrics
+from plm_core.config import BadInput, did_you_mean, digest
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import sha256_file, verify_checksums
+from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
-from plm_core.finetuning.classifier import Classifier, Predicted, Row, collate, example_loss, predict
-from plm_core.finetuning.examples import SPLITS, Example, file_of, read_examples, sample
-from plm_core.finetuning.layouts import LAYOUTS, Layout, Written
+from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
+from plm_core.finetuning.examples import SPLITS, file_of
+from plm_core.finetuning.layouts import LAYOUTS
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
+from plm_core.finetuning.reading import Rows, read_rows
 from plm_core.finetuning.recipe import Recipe
 from plm_core.finetuning.task import GlueTask, read_task
 from plm_core.objectives.loss import Batch
@@ -42,9 +41,6 @@ from tasks.seam.training import follow, listed, write_curve
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
 """What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
-
-SHORTEST_CONTEXT = 8
-"""Start, delimiter and extract token, and a little text."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +82,6 @@ class FinetuneConfig:
         return digest(*(getattr(self, name) for name in PARAMETERS))
 
 
-class Rows(NamedTuple):
-    """A split of a GLUE-like task: its examples, and the same as the model reads them."""
-
-    examples: list[Example]
-    encoded: list[Row]
-
-
 class Outcome(NamedTuple):
     """A fine-tuned model and what it said of the test examples."""
 
@@ -101,6 +90,7 @@ class Outcome(NamedTuple):
     train: Rows
     test: Rows
     predicted: Predicted
+    """Example by example."""
 
 
 def finetune(name: str, task_name: str, seed: int) -> None:
@@ -120,7 +110,8 @@ def finetune(name: str, task_name: str, seed: int) -> None:
         write_evidence(evidence, task, config, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
-        run.metrics |= measured(task, outcome)
+        run.metrics |= results.measured(task, outcome.train.examples, outcome.test.examples, outcome.predicted)
+        run.metrics["best_step"] = best_report(outcome.reports).step
         run.outputs += [evidence, curve, paths.FINETUNED / key]
         scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
         run.tracker.checkpoint_metrics(pretrained.digest, scores)
@@ -133,8 +124,7 @@ def examples_of(task_name: str) -> Path:
     """The folder with the examples of a task; BadInput for a name that is no section of ``examples``."""
     known = params.section_names("examples")
     if task_name not in known:
-        close = difflib.get_close_matches(task_name, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(task_name, known)
         raise BadInput(f"finetune.tasks: found {task_name!r}; expected sections of examples: {', '.join(known)}{hint}")
     return paths.EXAMPLES / task_name
 
@@ -143,25 +133,6 @@ def task_in(folder: Path) -> GlueTask:
     """The task whose examples are in the folder; BadInput when a file of it is missing or damaged."""
     verify_checksums(folder)
     return read_task(folder)
-
-
-def measured(task: GlueTask, outcome: Outcome) -> dict[str, float]:
-    """The figures of a fine-tuning, those of each subset of the test examples too."""
-    labels, answers = [row.label for row in outcome.test.encoded], outcome.predicted.answers
-    trained = [row.label for row in outcome.train.encoded]
-    found = {"score": metrics.scores([task.score], answers, labels, task.labels)[task.score]}
-    found |= {"baseline": metrics.baseline(task.score, trained, labels, task.labels)}
-    found |= metrics.scores(task.metrics, answers, labels, task.labels)
-    subsets = [example.subset for example in outcome.test.examples]
-    for subset in sorted(set(subsets) - {""}):
-        chosen = [i for i, each in enumerate(subsets) if each == subset]
-        said, true = ([values[i] for i in chosen] for values in (answers, labels))
-        found[f"{subset}/score"] = metrics.scores([task.score], said, true, task.labels)[task.score]
-    return found | {
-        "examples": len(labels),
-        "train_examples": len(trained),
-        "best_step": best_report(outcome.reports).step,
-    }
 
 
 def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
@@ -185,20 +156,20 @@ def fit(
     run: Stage | None,
 ) -> Outcome:
     """Train a classifier on the model, keep its best validation, and predict the test examples."""
-    train_set, valid_set, test_set = (_rows(split, task, config, pretrained) for split in SPLITS)
+    train_set, valid_set, test_set = (rows_of(split, task, config, pretrained) for split in SPLITS)
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
     classifier = new_classifier(pretrained, task, config, seed).to(device.device)
     most = pretrained.model.config.context if loop.compile else None
 
     def batch_at(step: int) -> Batch:
-        return collate([train_set.encoded[i] for i in batching.at(step)], most)
+        return collate([train_set.encoded[i] for i in batching.at(step)], most, classifier.kind.batch)
 
     def validate(_: Evaluate) -> float:
         return predict(classifier, valid_set.encoded, loop.batch, device.device).loss
 
     def examples(step: int) -> str:
-        return f"the examples {listed([train_set.examples[i].id for i in batching.at(step)])}"
+        return f"the examples {listed([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
 
     training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
     if run is None:
@@ -207,9 +178,15 @@ def fit(
         ledger = Ledger(run.name, snapshots.folder.name, device)
         seen = follow(training, loop.steps, run, "finetune", examples, ledger)
     merge(classifier.backbone)
-    return Outcome(
-        classifier, seen, train_set, test_set, predict(classifier, test_set.encoded, loop.batch, device.device)
-    )
+    predicted = predict(classifier, test_set.encoded, loop.batch, device.device)
+    answers = results.answered(task, test_set, predicted, pretrained.tokenizer)
+    return Outcome(classifier, seen, train_set, test_set, answers)
+
+
+def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
+    """The examples of a split that count, for the model."""
+    most = config.train_examples if split == "train" else config.heldout_examples
+    return read_rows(file_of(paths.EXAMPLES / task.name, split), task, most, pretrained)
 
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
@@ -223,18 +200,9 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
 
 
 def write_evidence(path: Path, task: GlueTask, config: FinetuneConfig, outcome: Outcome) -> None:
-    """One row a test example: classes by name, numbers with all their digits."""
+    """One row a test example."""
     rule = digest(config.rule, *(sha256_file(file_of(paths.EXAMPLES / task.name, s)) for s in ("train", "valid")))[:16]
-
-    def told(answer: float) -> str:
-        return task.labels[int(answer)] if task.labels else repr(float(answer))
-
-    rows = zip(outcome.test.examples, outcome.predicted.answers, outcome.predicted.confidences, strict=True)
-    lines = (
-        (e.id, e.sha256, e.subset, told(e.label), told(answer), "" if isnan(sure) else repr(sure), task.score, rule)
-        for e, answer, sure in rows
-    )
-    write_rows(path, TASK_COLUMNS, lines)
+    write_rows(path, TASK_COLUMNS, results.evidence(task, outcome.test.examples, outcome.predicted, rule))
 
 
 def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:
@@ -246,30 +214,6 @@ def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded,
     )
     head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
     checkpoint.save(folder, outcome.classifier.backbone.state_dict(), pretrained.tokenizer, config, head)
-
-
-def _rows(split: str, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
-    most = config.train_examples if split == "train" else config.heldout_examples
-    path = file_of(paths.EXAMPLES / task.name, split)
-    examples = sample(read_examples(path, task), most)
-    if not examples:
-        raise BadInput(f"{path}: holds no example; expected one at least: another task, or other data (finetune.tasks)")
-    context = pretrained.model.config.context
-    if context < SHORTEST_CONTEXT:
-        raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
-    layout = LAYOUTS[pretrained.config.objective]
-    rows = [Row(_written(e, task, layout, pretrained), e.label) for e in examples]
-    segments = getattr(pretrained.model.config, "segments", None)
-    if segments is not None and (highest := max(max(row.sequences[0].segments) for row in rows)) >= segments:
-        raise BadInput(f"model.segments: {segments}; expected at least {highest + 1} for this task's pairs")
-    return Rows(examples, rows)
-
-
-def _written(example: Example, task: GlueTask, layout: Layout, pretrained: checkpoint.Loaded) -> list[Written]:
-    orders: list[tuple[str, str | None]] = [(example.a, example.b)]
-    if example.b is not None and task.symmetric and layout.both_orders:
-        orders.append((example.b, example.a))
-    return [layout.write(a, b, pretrained.tokenizer, pretrained.model.config.context) for a, b in orders]
 
 
 if __name__ == "__main__":

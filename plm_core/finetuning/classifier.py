@@ -1,21 +1,22 @@
 """A pretrained model with a new head on the vector that stands for an example; all weights are trained.
 
 Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5. How examples
-are written and summed up is in ``layouts.py``. Shapes: B examples, K sequences an example, T positions, D width, C
-outputs.
+are written and summed up is in ``layouts.py``, what each kind of task asks in ``kinds.py``. Shapes: B rows, K sequences
+a row, T positions, P places, D width, C outputs.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plm_core.finetuning import task
+from plm_core.finetuning.kinds import KINDS, NOWHERE, ExampleBatch, SpanBatch, TagBatch
 from plm_core.finetuning.layouts import Layout, Written
-from plm_core.objectives.loss import IGNORED, Batch, Carry, Loss, summed_nats
+from plm_core.objectives.loss import IGNORED, Batch, Carry, Loss
 from plm_core.text.special import PAD
 
 SHORTEST = 8
@@ -23,12 +24,17 @@ SHORTEST = 8
 
 
 class Row(NamedTuple):
-    """An example as the model reads it."""
+    """An example as the model reads it, or a window of one."""
 
     sequences: list[Written]
-    """One; for a pair in both orders, two."""
-    label: float
-    """The class id, or the number that is to be predicted."""
+    """One; for a pair in both orders, two; for a choice, one each."""
+    label: float | list[int]
+    """The class id, the place of the right choice, or the number that is to be predicted; the tags of the words at
+    ``places``; which of ``places`` the answer begins and ends at."""
+    places: Sequence[int] = ()
+    """The positions that are asked about: the first pieces of words; CLS, and behind it the text of an answer."""
+    first: int = 0
+    """The number of the first of these words in the sentence, or of these tokens in the text."""
 
     @property
     def longest(self) -> int:
@@ -36,52 +42,17 @@ class Row(NamedTuple):
         return max(len(sequence.ids) for sequence in self.sequences)
 
 
-@dataclass(frozen=True)
-class ExampleBatch(Batch):
-    """Padded examples: ``inputs`` [B, K, T] token ids, ``targets`` [B], classes or numbers."""
-
-    segments: Tensor
-    """The segment of each token, ``[B, K, T]``."""
-    lengths: Tensor
-    """The tokens of each sequence, ``[B, K]``; padding stands behind them."""
-
-    @property
-    def count(self) -> Tensor:
-        """Scalar: the number of examples, for any number may be a target here."""
-        return torch.tensor(len(self.targets), device=self.targets.device)
-
-
-class Kind(NamedTuple):
-    """What a task asks for."""
-
-    outputs: Callable[[int], int]
-    """The outputs of the head, by the number of classes."""
-    loss: Callable[[Tensor, Tensor], Tensor]
-    """The summed loss of outputs ``[B, C]`` for targets ``[B]``."""
-    answers: Callable[[Tensor], Tensor]
-    """Outputs ``[B, C]`` to predictions ``[B]``, which compare to targets."""
-
-
-KINDS = {
-    # -sum log p(class), in nats (Radford et al. 2018, equation 4).
-    "classification": Kind(lambda classes: classes, lambda y, t: summed_nats(y, t.long()), lambda y: y.argmax(-1)),
-    # Squared errors, which are nats of a normal distribution of variance 1/2 but for a constant. Devlin et al. 2019 and
-    # Yang et al. 2019 do so in their released code.
-    "regression": Kind(lambda _: 1, lambda y, t: (y[:, 0].to(t.dtype) - t).square().sum(), lambda y: y[:, 0]),
-}
-
-
 class Classifier(nn.Module):
-    """A pretrained model with a new head on the summary that its layout names."""
+    """A pretrained model with a new head on the summary that its layout names, or on the states of places."""
 
     def __init__(
-        self, backbone: Any, layout: Layout, kind: str, classes: int, dropout: float, auxiliary: float = 0.0
+        self, backbone: Any, layout: Layout, kind: task.Kind, classes: int, dropout: float, auxiliary: float = 0.0
     ) -> None:
         """``auxiliary`` is the weight of the language model's loss in ``loss``; 0 computes none."""
         super().__init__()
         width = backbone.config.width
         self.backbone, self.layout, self.kind, self.auxiliary = backbone, layout, KINDS[kind], auxiliary
-        projection = [nn.Linear(width, width), nn.Tanh()] if layout.projected else []
+        projection = [nn.Linear(width, width), nn.Tanh()] if layout.projected and self.kind.reads != "place" else []
         self.head = nn.Sequential(*projection, nn.Dropout(dropout), nn.Linear(width, self.kind.outputs(classes)))
         for layer in self.head:
             if isinstance(layer, nn.Linear):
@@ -89,26 +60,37 @@ class Classifier(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, batch: ExampleBatch) -> Tensor:
-        """The outputs ``[B, C]``: logits of the classes, or a number."""
+        """The outputs: logits ``[B, C]`` of the classes, a number ``[B, 1]``, logits of the choices ``[B, K]``, of the
+        tags at each place ``[B, P, C]``, or of the places where the answer begins and ends ``[B, 2, P]``.
+        """
         return self._outputs(batch, self._states(batch))
 
     def loss(self, batch: ExampleBatch) -> Tensor:
-        """The summed loss of the examples, with the language model's: L2 + lambda L1 (Radford et al. 2018, equation 5).
+        """The summed loss of the rows, with the language model's: L2 + lambda L1 (Radford et al. 2018, equation 5).
 
-        L1 of an example is the mean negative log-likelihood of its tokens given those before them, as in the released
-        code, so that a long example weighs no more than a short one.
+        L1 of a row is the mean negative log-likelihood of its tokens given those before them, as in the released
+        code, so that a long row weighs no more than a short one. Where words are counted and not rows, L1 is their
+        share of it.
         """
         states = self._states(batch)
         loss = self.kind.loss(self._outputs(batch, states), batch.targets)
-        return loss + self.auxiliary * self._language_nats(batch, states) if self.auxiliary else loss
+        if not self.auxiliary:
+            return loss
+        return loss + self.auxiliary * self._language_nats(batch, states) * (batch.count / len(batch.lengths))
 
     def _states(self, batch: ExampleBatch) -> Tensor:
         flat = (tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths))
         return self.layout.states(self.backbone, *flat)
 
     def _outputs(self, batch: ExampleBatch, states: Tensor) -> Tensor:
-        summaries = self.layout.summary(self.backbone, states, batch.lengths.flatten())
-        return self.head(summaries.unflatten(0, batch.lengths.shape).sum(1))
+        if isinstance(batch, SpanBatch):
+            rows = torch.arange(len(states), device=states.device)[:, None]
+            vectors = states[rows, batch.asked.clamp(min=0)]
+        else:
+            summaries = self.layout.summary(self.backbone, states, batch.lengths.flatten())
+            vectors = summaries.unflatten(0, batch.lengths.shape)
+            vectors = vectors.sum(1) if self.kind.reads == "row" else vectors
+        return self.kind.shaped(self.head(vectors), batch)
 
     def _language_nats(self, batch: ExampleBatch, states: Tensor) -> Tensor:
         ids, following = batch.inputs.flatten(0, 1), batch.lengths.flatten()[:, None] - 1
@@ -120,38 +102,46 @@ class Classifier(nn.Module):
 
 
 def example_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> Loss:
-    """``Classifier.loss`` as the loop takes it, over the number of examples."""
+    """``Classifier.loss`` as the loop takes it, over the number of rows, or of words."""
     return Loss(model.loss(batch), batch.count)  # type: ignore[operator]
 
 
-def collate(rows: Sequence[Row], most: int | None = None) -> ExampleBatch:
-    """Rows as one batch, padded to the longest.
+def collate(rows: Sequence[Row], most: int | None = None, of: type[ExampleBatch] = ExampleBatch) -> ExampleBatch:
+    """Rows as one batch of the kind's type, padded to the longest.
 
     With ``most``, the largest length there is, to the next of the lengths 8, 12, 16, 24, 32, 48, ... ``most``: a
-    compiled model is another one for every length.
+    compiled model is another one for every length. There are as many places as positions, for the same reason.
     """
     T = max(row.longest for row in rows)
     if most is not None:
         power = max(SHORTEST, 1 << (T - 1).bit_length())
         T = min(most, power * 3 // 4 if power > SHORTEST and 3 * power >= 4 * T else power)
     sequences = [row.sequences for row in rows]
-    return ExampleBatch(
-        inputs=torch.tensor([[s.ids + [PAD] * (T - len(s.ids)) for s in some] for some in sequences]),
-        targets=torch.tensor([row.label for row in rows]),
-        segments=torch.tensor([[s.segments + [0] * (T - len(s.ids)) for s in some] for some in sequences]),
-        lengths=torch.tensor([[len(s.ids) for s in some] for some in sequences]),
-    )
+    columns = {
+        "inputs": torch.tensor([[s.ids + [PAD] * (T - len(s.ids)) for s in some] for some in sequences]),
+        "targets": torch.tensor([_padded(row.label, T, IGNORED) if of is TagBatch else row.label for row in rows]),
+        "segments": torch.tensor([[s.segments + [0] * (T - len(s.ids)) for s in some] for some in sequences]),
+        "lengths": torch.tensor([[len(s.ids) for s in some] for some in sequences]),
+    }
+    if issubclass(of, SpanBatch):
+        columns["asked"] = torch.tensor([_padded(row.places, T, NOWHERE) for row in rows])
+    return of(**columns)
+
+
+def _padded(values: Any, length: int, filler: int) -> list[int]:
+    return [*values, *[filler] * (length - len(values))]
 
 
 class Predicted(NamedTuple):
-    """What a model answers to rows, in their order."""
+    """What a model answers to rows, in their order, or to examples."""
 
-    answers: list[float]
-    """Class ids, or numbers."""
+    answers: list[Any]
+    """Class ids, places of choices, or numbers; the tags of the words at ``places``; or a ``Span``."""
     confidences: list[float]
-    """The probability of each class that is answered; NaN of a number."""
+    """The probability of each answer: of a class, or of all tags together; NaN of a number, and of a ``Span``, which
+    tells it itself."""
     loss: float
-    """The mean loss, in nats or squared; the language model's has no part in it."""
+    """The mean loss of rows or words, in nats or squared; the language model's has no part in it."""
 
 
 @torch.no_grad()
@@ -159,16 +149,15 @@ def predict(model: Classifier, rows: Sequence[Row], batch: int, device: torch.de
     """Ask the model, in batches of like length, without dropout."""
     model.eval()
     order = sorted(range(len(rows)), key=lambda i: rows[i].longest)
-    answers, confidences, total = [0.0] * len(rows), [math.nan] * len(rows), 0.0
+    answers: list[Any] = [None] * len(rows)
+    confidences, total, count = [math.nan] * len(rows), 0.0, 0
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
-        part = collate([rows[i] for i in chosen]).to(device)
+        part = collate([rows[i] for i in chosen], of=model.kind.batch)
+        count += int(part.count)
+        part = part.to(device)
         outputs = model(part).double()
         total += float(model.kind.loss(outputs, part.targets))
-        for i, answer, probabilities in zip(
-            chosen, model.kind.answers(outputs).tolist(), outputs.softmax(-1).tolist(), strict=True
-        ):
-            answers[i] = answer
-            if len(probabilities) > 1:
-                confidences[i] = probabilities[answer]
-    return Predicted(answers, confidences, total / len(rows))
+        for i, (answer, confidence) in zip(chosen, model.kind.answers(outputs, part), strict=True):
+            answers[i], confidences[i] = answer, confidence
+    return Predicted(answers, confidences, total / count)

@@ -4,7 +4,7 @@ A model reads an example as it read its pretraining text, so what it was trained
 Shapes: B rows, T positions, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +34,8 @@ class Layout:
     """An example of one text."""
     pair: tuple[Part, ...]
     """An example of two texts."""
+    asked: tuple[Part, ...]
+    """A question (a) and the text in which its answer stands (b)."""
     states: Callable[[Any, Tensor, Tensor, Tensor], Tensor]
     """``(model, ids [B, T], segments [B, T], lengths [B])`` to the state of each position, ``[B, T, D]``."""
     summary: Callable[[Any, Tensor, Tensor], Tensor]
@@ -47,11 +49,31 @@ class Layout:
         """One text or two as at most ``context`` tokens; the longer is cut first, at its end."""
         parts = self.single if b is None else self.pair
         texts = {"a": tokenizer.encode(a), "b": tokenizer.encode(b or "")}
-        room = context - sum(isinstance(part, int) for part, _ in parts)
-        while len(texts["a"]) + len(texts["b"]) > room:
+        most = room(parts, context)
+        while len(texts["a"]) + len(texts["b"]) > most:
             max(texts["b"], texts["a"], key=len).pop()
-        spans = [(texts[part] if isinstance(part, str) else [part], segment) for part, segment in parts]
-        return Written([i for ids, _ in spans for i in ids], [s for ids, s in spans for _ in ids])
+        return framed(parts, texts)
+
+
+def room(parts: Sequence[Part], context: int) -> int:
+    """How many tokens of text fit beside the special ones."""
+    return context - sum(isinstance(part, int) for part, _ in parts)
+
+
+def framed(parts: Sequence[Part], texts: Mapping[str, Sequence[int]]) -> Written:
+    """The token ids of texts in their places."""
+    spans = [(texts[part] if isinstance(part, str) else [part], segment) for part, segment in parts]
+    return Written([i for ids, _ in spans for i in ids], [s for ids, s in spans for _ in ids])
+
+
+def begin(parts: Sequence[Part], text: str, texts: Mapping[str, Sequence[int]]) -> int:
+    """The position of the first token of a text."""
+    position = 0
+    for part, _ in parts:
+        if part == text:
+            break
+        position += len(texts[part]) if isinstance(part, str) else 1
+    return position
 
 
 def _read(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
@@ -76,6 +98,8 @@ LAYOUTS: dict[str, Layout] = {
     "causal": Layout(
         single=((BOS, 0), ("a", 0), (CLS, 0)),
         pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
+        # The question first, so that the text is read with it in mind.
+        asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
         states=_read,
         summary=_last,
         projected=False,
@@ -85,6 +109,7 @@ LAYOUTS: dict[str, Layout] = {
     "masked": Layout(
         single=((CLS, 0), ("a", 0), (SEP, 0)),
         pair=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
+        asked=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
         states=_encoded,
         summary=_first_pooled,
         projected=False,
@@ -93,6 +118,7 @@ LAYOUTS: dict[str, Layout] = {
     "permutation": Layout(
         single=(("a", 0), (SEP, 0), (CLS, 2)),
         pair=(("a", 0), (SEP, 0), ("b", 1), (SEP, 1), (CLS, 2)),
+        asked=(("b", 0), (SEP, 0), ("a", 1), (SEP, 1), (CLS, 2)),
         states=_encoded,
         summary=_last,
         projected=True,

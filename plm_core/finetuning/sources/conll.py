@@ -30,7 +30,7 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
     """
     ids = {tag: i for i, tag in enumerate(task.labels)}
     counts: Counter[str] = Counter()
-    examples = []
+    examples: list[Example] = []
     for sentence in _sentences(file, counts):
         words, tags, before = [], [], OUTSIDE
         for place, word, tag in sentence:

@@ -1,0 +1,145 @@
+"""What each kind of task asks of a model: what its head reads, its loss, its answers, and the batches it is trained on.
+
+Used by the classifier. Shapes: B rows, K sequences a row, T positions, P places of a row, C outputs. A place is a
+position that is asked about.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from plm_core.finetuning import task
+from plm_core.objectives.loss import IGNORED, Batch, summed_nats
+
+LONGEST_ANSWER = 30
+"""Tokens, as in the released code of Devlin et al. 2019 (``max_answer_length``)."""
+NOWHERE = -1
+"""Where a row has no more places."""
+
+
+@dataclass(frozen=True)
+class ExampleBatch(Batch):
+    """Padded rows: ``inputs`` [B, K, T] token ids, ``targets`` [B], classes or numbers."""
+
+    segments: Tensor
+    """The segment of each token, ``[B, K, T]``."""
+    lengths: Tensor
+    """The tokens of each sequence, ``[B, K]``; padding stands behind them."""
+
+    @property
+    def count(self) -> Tensor:
+        """Scalar: the number of rows, for any number may be a target here."""
+        return torch.tensor(len(self.targets), device=self.targets.device)
+
+
+@dataclass(frozen=True)
+class SpanBatch(ExampleBatch):
+    """Questions with windows of their texts: ``targets`` [B, 2], the places where the answer begins and ends."""
+
+    asked: Tensor
+    """The position of each place, ``[B, P]``, and ``NOWHERE``."""
+
+
+@dataclass(frozen=True)
+class TagBatch(SpanBatch):
+    """Windows of sentences: ``targets`` [B, P], the tag of the word at each place."""
+
+    @property
+    def count(self) -> Tensor:
+        """Scalar: the number of words."""
+        return (self.targets != IGNORED).sum()
+
+
+class Span(NamedTuple):
+    """The likeliest answer in a window, and that there is none in it."""
+
+    score: float
+    """The sum of the logits of its first and its last token; -inf for a window without text."""
+    first: int
+    last: int
+    """Its tokens, from the first one of the window."""
+    probability: float
+    """Of both, in this window."""
+    null_score: float
+    null_probability: float
+    """The same of no answer."""
+
+
+Answered = list[tuple[Any, float]]
+"""The answer to each row, and its probability; NaN of a number."""
+
+
+class Kind(NamedTuple):
+    """A row of the table."""
+
+    outputs: Callable[[int], int]
+    """The outputs of the head, by the number of labels."""
+    reads: Literal["row", "sequence", "place"]
+    """What the head reads: the sum of the summaries of a row's sequences, each of them, or the states of its places."""
+    loss: Callable[[Tensor, Tensor], Tensor]
+    """The summed loss of outputs for targets."""
+    answers: Callable[[Tensor, Any], Answered]
+    """What the outputs say of a batch."""
+    batch: type[ExampleBatch] = ExampleBatch
+    shaped: Callable[[Tensor, Any], Tensor] = lambda outputs, batch: outputs
+    """What the head gives, and the batch, to the outputs that loss and answers take."""
+
+
+def _classes(outputs: Tensor, batch: ExampleBatch) -> Answered:
+    best, probabilities = outputs.argmax(-1), outputs.softmax(-1)
+    return [(answer, each[answer]) for answer, each in zip(best.tolist(), probabilities.tolist(), strict=True)]
+
+
+def _numbers(outputs: Tensor, batch: ExampleBatch) -> Answered:
+    return [(number, math.nan) for number in outputs[:, 0].tolist()]
+
+
+def _tags(outputs: Tensor, batch: TagBatch) -> Answered:
+    """The tags of the words, each by itself; their probability is the product."""
+    probabilities, best = outputs.softmax(-1).max(-1)
+    words = batch.asked != NOWHERE
+    together = probabilities.where(words, 1.0).prod(1).tolist()
+    counts = words.sum(1).tolist()
+    return [(tags[:n], p) for tags, n, p in zip(best.tolist(), counts, together, strict=True)]
+
+
+def _spans(outputs: Tensor, batch: SpanBatch) -> Answered:
+    """The span of at most ``LONGEST_ANSWER`` tokens whose logits have the largest sum (Devlin et al. 2019, 4.2)."""
+    starts, ends = outputs.unbind(1)
+    sums = starts[:, 1:, None] + ends[:, None, 1:]
+    length = torch.ones(sums.shape[1:], dtype=torch.bool, device=sums.device)
+    sums = sums.masked_fill(~(length.triu() & length.tril(LONGEST_ANSWER - 1)), -math.inf)
+    scores, chosen = sums.flatten(1).max(1)
+    nulls, norms = starts[:, 0] + ends[:, 0], outputs.logsumexp(-1).sum(1)
+    columns = (scores, chosen // sums.shape[2], chosen % sums.shape[2], (scores - norms).exp())
+    rows = zip(*(column.tolist() for column in (*columns, nulls, (nulls - norms).exp())), strict=True)
+    return [(Span(*row), math.nan) for row in rows]
+
+
+def _places_alone(outputs: Tensor, batch: SpanBatch) -> Tensor:
+    """``[B, P, 2]`` to ``[B, 2, P]``; what is no place of the row cannot be answered."""
+    return outputs.masked_fill((batch.asked == NOWHERE)[..., None], -math.inf).transpose(1, 2)
+
+
+def _nats(outputs: Tensor, targets: Tensor) -> Tensor:
+    return summed_nats(outputs, targets.long())
+
+
+KINDS: dict[task.Kind, Kind] = {
+    # -sum log p(class), in nats (Radford et al. 2018, equation 4).
+    "classification": Kind(lambda classes: classes, "row", _nats, _classes),
+    # Squared errors, which are nats of a normal distribution of variance 1/2 but for a constant. Devlin et al. 2019 and
+    # Yang et al. 2019 do so in their released code.
+    "regression": Kind(lambda _: 1, "row", lambda y, t: (y[:, 0].to(t.dtype) - t).square().sum(), _numbers),
+    # A number for each sequence, softmax over those of a row (Radford et al. 2018, section 3.3; Devlin et al. 2019,
+    # section 4.4).
+    "multiple_choice": Kind(lambda _: 1, "sequence", _nats, _classes, shaped=lambda y, batch: y[..., 0]),
+    # Each word's first piece is classified (Devlin et al. 2019, section 5.3).
+    "token_classification": Kind(lambda tags: tags, "place", _nats, _tags, TagBatch),
+    # Two softmaxes over the text and CLS, which is no answer (Devlin et al. 2019, sections 4.2 and 4.3); their mean.
+    "question_answering": Kind(lambda _: 2, "place", lambda y, t: _nats(y, t) / 2, _spans, SpanBatch, _places_alone),
+}

@@ -1,0 +1,175 @@
+"""How examples become the rows that a model reads: a sequence, one for each order or choice, or windows of a long text.
+
+Used by the finetune stage. No word of a sentence and no token of a text that holds an answer is left out: where they do
+not fit in the context, they are read in windows that overlap.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+from plm_core.checkpoint import Loaded
+from plm_core.config import BadInput
+from plm_core.corpus.normalize import normalize
+from plm_core.finetuning.classifier import Row
+from plm_core.finetuning.examples import Example, read_examples, sample
+from plm_core.finetuning.layouts import LAYOUTS, Layout, begin, framed, room
+from plm_core.finetuning.task import GlueTask
+from plm_core.text.special import CLS, UNK
+from plm_core.text.tokenizer import Spelling, Tokenizer
+
+SHORTEST_CONTEXT = 8
+"""Start, delimiter and extract token, and a little text."""
+LONGEST_QUESTION = 64
+"""Tokens, as in the released code of Devlin et al. 2019 (``max_query_length``); at most half of what fits."""
+OVERLAP = 0.5
+"""The share of a window that the next one reads again. Devlin et al. 2019 advance by 128 of some 320 tokens."""
+
+
+class Rows(NamedTuple):
+    """Examples, and the same as the model reads them."""
+
+    examples: list[Example]
+    encoded: list[Row]
+    owners: list[int]
+    """Which example each row is of, in order: a long one has several."""
+
+
+def read_rows(path: Path, task: GlueTask, most: int | None, pretrained: Loaded) -> Rows:
+    """At most ``most`` of the examples in a file (None: all) for a model.
+
+    Raises:
+        BadInput: the file is damaged or holds none, or the model cannot read such examples.
+    """
+    examples = sample(read_examples(path, task), most)
+    if not examples:
+        raise BadInput(f"{path}: holds no example; expected one at least: another task, or other data (finetune.tasks)")
+    context = pretrained.model.config.context
+    if context < SHORTEST_CONTEXT:
+        raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
+    rows = encoded(examples, task, LAYOUTS[pretrained.config.objective], pretrained.tokenizer, context)
+    segments = getattr(pretrained.model.config, "segments", None)
+    if segments is not None:
+        highest = max(max(row.sequences[0].segments) for row in rows.encoded)
+        if highest >= segments:
+            raise BadInput(f"model.segments: {segments}; expected at least {highest + 1} for this task's pairs")
+    return rows
+
+
+def encoded(examples: Sequence[Example], task: GlueTask, layout: Layout, tokenizer: Tokenizer, context: int) -> Rows:
+    """The rows of examples, of at most ``context`` tokens each."""
+    found = Rows([*examples], [], [])
+    for i, example in enumerate(examples):
+        if task.kind == "token_classification":
+            rows = _sentence(example, layout, tokenizer, context)
+        elif task.kind == "question_answering":
+            rows = _question(example, layout, tokenizer, context)
+        else:
+            rows = [
+                Row([layout.write(*pair, tokenizer, context) for pair in _pairs(example, task, layout)], example.label)
+            ]
+        found.encoded.extend(rows)
+        found.owners.extend([i] * len(rows))
+    return found
+
+
+def windows(length: int, most: int) -> list[range]:
+    """A text of ``length`` tokens in windows of at most ``most`` that overlap by ``OVERLAP``; one, where it fits."""
+    step = max(1, round(most * (1 - OVERLAP)))
+    count = -(-max(0, length - most) // step)
+    return [range(start * step, min(start * step + most, length)) for start in range(count + 1)]
+
+
+def characters(text: str, spelling: Spelling) -> list[tuple[int, int]]:
+    """Of each token of a text the character that it begins with, and the one behind its last.
+
+    They are characters of ``text`` itself, whatever ``normalize`` makes of it. A token that is a part of a character
+    has the whole of it.
+    """
+    normal, origins = normalize(text), _origins(text)
+    ends = [*accumulate(len(character.encode()) for character in normal)]
+    found, stop = [], 0
+    for size in spelling.sizes:
+        start, stop = stop, stop + size
+        first, last = bisect_right(ends, start), bisect_left(ends, stop)
+        found.append((origins[first], origins[last + 1] if size else origins[first]))
+    return found
+
+
+def _origins(text: str) -> list[int]:
+    """For each character of ``normalize(text)`` the one of ``text`` that it begins with; last, the end of both."""
+    if normalize(text) == text:
+        return [*range(len(text) + 1)]
+    origins: list[int] = []
+    start = 0
+    while start < len(text):
+        stop = start + 1
+        # In Unicode's normal form no ASCII character is composed with one before it.
+        while stop < len(text) and not (text[stop].isascii() and text[stop - 1 : stop + 1] != "\r\n"):
+            stop += 1
+        size, place = len(normalize(text[start:stop])), start
+        for character in range(size):
+            while len(normalize(text[start : place + 1])) <= character:
+                place += 1
+            origins.append(place)
+        start = stop
+    return [*origins, len(text)]
+
+
+def _pairs(example: Example, task: GlueTask, layout: Layout) -> list[tuple[str, str | None]]:
+    """What the sequences of an example are written from."""
+    if example.choices:
+        return [(example.a, choice if example.b is None else f"{example.b} {choice}") for choice in example.choices]
+    if example.b is not None and task.symmetric and layout.both_orders:
+        return [(example.a, example.b), (example.b, example.a)]
+    return [(example.a, example.b)]
+
+
+def _sentence(example: Example, layout: Layout, tokenizer: Tokenizer, context: int) -> list[Row]:
+    """Windows of a sentence; each word is asked about in the one where its first piece has the most context, which is
+    the smaller of what stands before and behind it (Devlin et al. 2019, released code, ``_check_is_max_context``).
+
+    A word of which the tokenizer keeps nothing is UNK.
+    """
+    ids: list[int] = []
+    firsts = []
+    for word in example.words:
+        firsts.append(len(ids))
+        ids += tokenizer.encode(f" {word}" if ids else word) or [UNK]
+    parts = windows(len(ids), room(layout.single, context))
+    homes = [max(parts, key=lambda part: min(at - part.start, part.stop - 1 - at)) for at in firsts]
+    before = begin(layout.single, "a", {})
+    rows = []
+    for part in parts:
+        words = [word for word, home in enumerate(homes) if home == part]
+        if words:
+            written = framed(layout.single, {"a": ids[part.start : part.stop]})
+            places = [before + firsts[word] - part.start for word in words]
+            rows.append(Row([written], [example.tags[word] for word in words], places, words[0]))
+    return rows
+
+
+def _question(example: Example, layout: Layout, tokenizer: Tokenizer, context: int) -> list[Row]:
+    """A question with windows of its text. Where the first right answer is not in a window, CLS is the target."""
+    assert example.b is not None
+    spelling, most = tokenizer.spell(example.b), room(layout.asked, context)
+    question = tokenizer.encode(example.a)[: min(LONGEST_QUESTION, most // 2)]
+    span = _tokens(example, characters(example.b, spelling)) if example.answers else None
+    rows = []
+    for part in windows(len(spelling.ids), most - len(question)):
+        texts = {"a": question, "b": spelling.ids[part.start : part.stop]}
+        written, start = framed(layout.asked, texts), begin(layout.asked, "b", texts)
+        inside = span is not None and span[0] in part and span[1] in part
+        target = [1 + at - part.start for at in span] if inside and span else [0, 0]
+        rows.append(Row([written], target, [written.ids.index(CLS), *range(start, start + len(part))], part.start))
+    return rows
+
+
+def _tokens(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first and the last token of the first right answer; None where no token stands for it."""
+    answer = example.answers[0]
+    first = next((i for i, (_, stop) in enumerate(spans) if stop > answer.start), len(spans))
+    last = next((i for i, (start, _) in enumerate(spans) if start >= answer.start + len(answer.text)), len(spans)) - 1
+    return (first, last) if first <= last else None
