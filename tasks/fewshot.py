@@ -5,18 +5,17 @@ Every task of `fewshot.tasks` is asked with every number of shots. It writes a f
 """
 
 import argparse
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_core import checkpoint
-from plm_core.config import BadInput
+from plm_core.config import BadInput, did_you_mean
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.finetuning.examples import file_of, read_examples, sample
-from plm_core.finetuning.prompts import Prompt, prompt_of
+from plm_core.finetuning.prompts import GOES_ON, Prompt, prompt_of
 from plm_core.finetuning.task import read_task
 from plm_core.training.device import prepare
 from tasks.seam import params, paths
@@ -35,7 +34,7 @@ class FewshotConfig:
     models: list[str]
     """Names in ``models``, of causal ones: no other gives an option a probability; [] for none."""
     tasks: list[str]
-    """Sections of ``examples``, none of a regression; [] for none."""
+    """Sections of ``examples``, classifications and multiple choices; [] for none."""
     shots: list[int]
     """Each task is asked once with each number of answered training examples before the question."""
     examples: int | None
@@ -94,8 +93,7 @@ def _require_known(where: str, tasks: Iterable[str]) -> None:
     known = params.section_names("examples")
     for task in tasks:
         if task not in known:
-            close = difflib.get_close_matches(task, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(task, known)
             raise BadInput(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")
 
 
@@ -112,7 +110,7 @@ def _asked(name: str, config: FewshotConfig) -> Asked:
     train, test = (read_examples(file_of(folder, split), task) for split in ("train", "test"))
     if not train or not test:
         raise BadInput(f"{folder}: holds no example to train on or to test; expected another task (fewshot.tasks)")
-    if ("{b}" in prompt.template) != (test[0].b is not None):
+    if prompt is not GOES_ON and ("{b}" in prompt.template) != (test[0].b is not None):
         expected = "no {b}, for it has one text" if test[0].b is None else "{b} too, for it has two texts"
         raise BadInput(f"fewshot.prompts.{name}.template: found {prompt.template!r}; expected {expected}")
     test, facts = sample(test, config.examples), read_slices(_slices(name))

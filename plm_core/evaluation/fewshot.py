@@ -43,7 +43,7 @@ class Asked:
 
     def options(self, example: Example) -> tuple[str, ...]:
         """What can be answered to the example, in the order of the class ids."""
-        return tuple(self.prompt.options[label] for label in self.task.labels)
+        return example.choices or tuple(self.prompt.options[label] for label in self.task.labels)
 
     def ask(self, example: Example) -> str:
         """The example's prompt."""
@@ -99,7 +99,7 @@ def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question]
         ]
     except ValueError as error:
         raise BadInput(f"fewshot.tasks: {asked.task.name}: {error}") from error
-    for options, by_itself in alone.items():
+    for options, by_itself in alone.items() if asked.prompt.options else ():
         for i, tokens in enumerate(by_itself.options):
             if tokens in by_itself.options[:i]:
                 raise BadInput(

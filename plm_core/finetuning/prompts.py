@@ -6,7 +6,7 @@ appendix G: scores by other wordings are other scores.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plm_core.config import BadInput
 from plm_core.finetuning.examples import Example
@@ -21,8 +21,8 @@ class Prompt:
 
     template: str
     """The prompt, with ``{a}`` where the text stands and, of a pair, ``{b}``. The option follows after a blank."""
-    options: dict[str, str]
-    """What each class is called, by its name."""
+    options: dict[str, str] = field(default_factory=dict)
+    """What each class is called, by its name; none for a multiple choice, whose examples bring their own."""
 
     def __post_init__(self) -> None:
         if "{a}" not in self.template:
@@ -41,9 +41,9 @@ class Prompt:
         return _TEXT.split(self.template)[-1].strip()
 
     def ask(self, example: Example, words: int | None = None) -> str:
-        """The prompt of an example, each of its texts cut to its first ``words``; None: whole."""
+        """The prompt of an example, each text cut to its first ``words`` (None: whole); no white space is at its end."""
         texts = {"a": shortened(example.a, words), "b": shortened(example.b or "", words)}
-        return _TEXT.sub(lambda found: texts[found.group(1)], self.template)
+        return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
 
 
 def shortened(text: str, words: int | None) -> str:
@@ -55,15 +55,22 @@ def shortened(text: str, words: int | None) -> str:
 
 
 def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
-    """The prompt of a task: the team's own, or the row of the table.
+    """The prompt of a task: the team's own, or the row of the table; a multiple choice goes on with its texts.
 
     Raises:
-        BadInput: there is none, or it does not fit the task's classes.
+        BadInput: there is none, it does not fit the task's classes, or the task's answers are no options.
     """
     where = f"fewshot.prompts.{task.name}"
-    if not task.labels:
-        raise BadInput(f"fewshot.tasks: {task.name} is a regression: a number is no option; expected it taken out")
+    if task.kind not in ("classification", "multiple_choice"):
+        raise BadInput(
+            f"fewshot.tasks: {task.name} is of the kind {task.kind}, whose answers are no options; expected a "
+            "classification or a multiple choice: take it out"
+        )
     prompt = own.get(task.name) or PROMPTS.get(task.name)
+    if task.kind == "multiple_choice":
+        if prompt is not None and prompt.options:
+            raise BadInput(f"{where}.options: found some; expected none, for each example has its own choices")
+        return prompt or GOES_ON
     if prompt is None:
         raise BadInput(f"{where}: missing; expected a template and options for a task of your own")
     for label in task.labels:
@@ -75,6 +82,8 @@ def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
     return prompt
 
 
+GOES_ON = Prompt("{a} {b}")
+"""Of a multiple choice: each text goes on with what is told."""
 YES = {"entailment": "yes", "not_entailment": "no"}
 PROMPTS: dict[str, Prompt] = {
     "cola": Prompt(

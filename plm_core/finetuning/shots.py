@@ -33,10 +33,10 @@ class Shots:
         classes = sorted(self._of_class)
         source.shuffle(classes)
         waiting = [_shuffled(self._of_class[label], source) for label in classes]
-        own = {example.a, example.b}
+        own = set(example.texts)
         while waiting:
             for one in list(waiting):
-                shot = next((shot for shot in one if {shot.a, shot.b} != own), None)
+                shot = next((shot for shot in one if set(shot.texts) != own), None)
                 if shot is None:
                     waiting.remove(one)
                 else:

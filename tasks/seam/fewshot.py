@@ -61,6 +61,8 @@ def unfinetuned() -> str:
 
 
 def _wording(prompt: Prompt) -> str:
+    if not prompt.options:
+        return f"~~~~\n{prompt.template} ...\n~~~~\n\nOptions: the choices of each example."
     options = ", ".join(f"{option!r} for {label}" for label, option in prompt.options.items())
     return f"~~~~\n{prompt.template} ...\n~~~~\n\nOptions: {options}."
 

@@ -158,6 +158,19 @@ def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
     assert (results.root / "artifacts/report/confusion-sotu-next.svg").exists()
 
 
+def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):
+    found = table(page, "### sotu-era: accuracy")
+    assert list(found) == ["gpt", "without reading"]
+    assert list(found["gpt"]) == ["model", "shots", "sum", "per byte", "per token", "unconditional", "sum, of all"]
+    assert list(found["gpt"].values())[1:] == ["2", *["0.700 [0.700, 0.700]"] * 4, "0.250"]
+    assert list(found["without reading"].values())[2:] == [*["0.375"] * 4, "0.400"]
+    assert "| gpt | 0 | 0.500 [0.500, 0.500] |" in page
+    assert "| gpt | 2 | 14 | 14 | 14 | 14 | 14 |" in page
+    assert "Options: 'ba' for before-1865, 'bo' for 1865-1944, 'ku' for from-1945." in page
+    # Where all are left out, there is no score.
+    assert "| gpt | 0 | - | - | - | - | 0.250 |" in page
+
+
 def test_evidence_of_a_seed_that_was_taken_out_is_not_read(results, tmp_path):
     project = results.copied(tmp_path / "project")
     project.change(finetune__seeds=[2])

@@ -12,7 +12,7 @@ from plm_core.config import BadInput
 from plm_core.evaluation.fewshot import COLUMNS, Answer, Asked, answers, measured, rows
 from plm_core.evaluation.options import RULES
 from plm_core.finetuning.examples import Example
-from plm_core.finetuning.prompts import Prompt
+from plm_core.finetuning.prompts import GOES_ON, Prompt
 from plm_core.finetuning.task import GlueTask
 from plm_core.text.special import EOS, PAD
 
@@ -68,6 +68,24 @@ def test_a_model_that_has_read_the_pattern_answers_by_it(make_gpt, tokenizer, as
         figures = measured(asked, shots, found, 0.5)
         assert figures["score"] > 0.9
         assert figures["baseline"] == pytest.approx(40 / 60)
+
+
+def test_a_multiple_choice_is_among_the_texts_of_each_example(make_gpt, tokenizer):
+    """What goes on with a text repeats its first word."""
+    task = GlueTask("goes-on", "multiple_choice", "Which?", ("0", "1", "2"), ("accuracy",), "accuracy")
+    draw, names = random.Random(2), ["limu", "pesa", "gamo"]
+
+    def example(i):
+        choices = [f"{name} du" for name in draw.sample(names, 3)]
+        return Example(f"e{i}", f"{choices[i % 3][:4]} so", "ka", i % 3, choices=tuple(choices))
+
+    train, test = [example(i) for i in range(33)], [example(i) for i in range(40)]
+    asked = Asked(task, GOES_ON, test, [0.0] * 40, train, 1, None)
+    loaded = trained(make_gpt, tokenizer, lambda draw: asked.show(draw.choice(train)))
+    assert measured(asked, 0, answers(asked, 0, loaded, CPU), None)["score"] == 1
+    alike = replace(asked, test=[replace(test[0], choices=("x", "x", "x"))], overlaps=[0.0])
+    (one,) = answers(alike, 1, loaded, CPU)
+    assert set(one.said.values()) == {0}
 
 
 def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, tokenizer, asked):

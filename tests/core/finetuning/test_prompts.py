@@ -45,6 +45,7 @@ def test_a_shortened_text_is_a_beginning_of_the_text_with_so_many_words(text, wo
 @pytest.mark.parametrize(
     ("given", "error"),
     [
+        ({}, "p.template: missing"),
         ({"template": "Why?", "options": {}}, "p.template: found 'Why?'; expected {a}"),
         ({"template": "{a}: ", "options": {}}, "p.template: found '{a}: '; expected no white space at its end"),
         ({"template": "{a}", "options": {"x": " yes"}}, "p.options.x: found ' yes'; expected text without"),
@@ -73,5 +74,17 @@ def test_a_prompt_of_ones_own_wins_and_fits_the_classes():
         with pytest.raises(BadInput) as refused:
             prompt_of(task, {"rte": Prompt("{a}; {b}", options)})
         assert str(refused.value).startswith(error)
-    with pytest.raises(BadInput, match=r"fewshot\.tasks: stsb is a regression"):
+    with pytest.raises(BadInput, match=r"fewshot\.tasks: stsb is of the kind regression"):
         prompt_of(TASKS["stsb"].task, {})
+
+
+def test_a_multiple_choice_needs_no_prompt_and_brings_its_options():
+    task = TASKS["swag"].task
+    assert prompt_of(task, {}).ask(Example("i", "She sits.", "She", 0)) == "She sits. She"
+    assert prompt_of(task, {}).ask(Example("i", "She sits.", None, 0)) == "She sits."
+    own = Prompt("Q: {a}\nA: {b}")
+    assert prompt_of(task, {"swag": own}) is own
+    with pytest.raises(BadInput, match=r"fewshot\.prompts\.swag\.options: found some; expected none"):
+        prompt_of(task, {"swag": Prompt("{a}", {"0": "yes"})})
+    with pytest.raises(BadInput, match=r"fewshot\.tasks: squad is of the kind question_answering"):
+        prompt_of(TASKS["squad"].task, {})
