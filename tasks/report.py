@@ -11,11 +11,12 @@ from typing import Any
 
 from plm_core.files import atomic_folder
 from tasks.seam import params, paths
+from tasks.seam.fewshot import unfinetuned
 from tasks.seam.page import drawn, page, plotting, table
 from tasks.seam.scores import finetuned
 from tasks.seam.stage import main, stage
 
-SECTIONS = ("models", "pretrain", "evaluate")
+SECTIONS = ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.transfers", "finetune.seeds", "fewshot"]
 EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
 """The quantities that `evaluate.excerpt` cuts short."""
 LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \
@@ -67,16 +68,14 @@ def report() -> None:
     tasks = dict.fromkeys(params.names("finetune.tasks")) | after
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
     inputs += [paths.EXAMPLES, paths.SLICES] if tasks else []
-    with (
-        stage("report", [*SECTIONS, *(f"finetune.{name}" for name in ("tasks", "transfers", "seeds"))], inputs) as run,
-        atomic_folder(paths.REPORT, checksums=False) as folder,
-    ):
+    with stage("report", SECTIONS, inputs) as run, atomic_folder(paths.REPORT, checksums=False) as folder:
         scores, figures = finetuned(models, tasks, seeds)
         figures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
         sections = [
             _models(models),
             _likelihoods(models),
             scores,
+            unfinetuned(),
             _curves(models),
             _samples(models),
             _corpus(),

@@ -27,6 +27,22 @@ SMALL = {
         "sampling": {"max_new_tokens": 7, "seed": 5},
         "cloze": ["Ba ___ so."],
     },
+    "fewshot": {
+        "models": ["gpt"],
+        "tasks": ["sotu-era", "sotu-next"],
+        "shots": [0, 2],
+        "examples": 23,
+        "words": 2,
+        "contaminated": 0.5,
+        "seed": 3,
+        "prompts": {
+            "sotu-era": {
+                "template": "{a}:",
+                "options": {"before-1865": "ba", "1865-1944": "bo", "from-1945": "ku"},
+            },
+            "sotu-next": {"template": "{a}, {b}:", "options": {"other": "so", "next": "ba"}},
+        },
+    },
 }
 TRAINING = {
     "seed": 3,

@@ -30,6 +30,18 @@ CORPUS = {
     "tokenizer": {"vocab_size": 307, "bytes_per_token": 1.5},
     "pack": {"train_tokens": 99, "valid_tokens": 13},
 }
+SCORES = ("score", "score_per_byte", "score_per_token", "score_unconditional")
+FEWSHOT = {
+    f"{task}/{shots}/{key}": value
+    for task in ("sotu-era", "sotu-next")
+    for shots in (0, 2)
+    for key, value in {
+        **dict.fromkeys(("examples", "excluded", "fewer_shots", "no_shot", "cut"), 7 * shots),
+        **{f"{name}{end}": 0.5 + 0.1 * shots for name in SCORES for end in ("", "_low", "_high")},
+        **{"all_score": 0.25, "baseline": 0.375, "all_baseline": 0.4},
+    }.items()
+    if task == "sotu-era" or shots == 2 or not key.startswith(("score", "baseline"))
+}
 
 
 def evidence(task, accuracy):
@@ -69,6 +81,7 @@ def results(tmp_path_factory):
     for task in ("sotu-era", "sotu-next"):
         rows = (f"e{i:03},{i % 7},{'' if i < 500 else 'late'},{0.5 if i < 19 else 0.0}" for i in range(1000))
         files[f"slices/{task}.csv"] = "\n".join(["id,words,subset,overlap", *rows]) + "\n"
+    files["metrics/fewshot-gpt.json"] = FEWSHOT
     for path, content in files.items():
         target = project.root / "artifacts" / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -209,6 +222,19 @@ def test_slices_of_other_examples_are_refused(results, tmp_path):
     path = project.root / "artifacts/slices/sotu-era.csv"
     path.write_text("".join(line for line in path.open() if not line.startswith("e007,")))
     assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.report")
+
+
+def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):
+    found = table(page, "### sotu-era: accuracy")
+    assert list(found) == ["gpt", "without reading"]
+    assert list(found["gpt"]) == ["model", "shots", "sum", "per byte", "per token", "unconditional", "sum, of all"]
+    assert list(found["gpt"].values())[1:] == ["2", *["0.700 [0.700, 0.700]"] * 4, "0.250"]
+    assert list(found["without reading"].values())[2:] == [*["0.375"] * 4, "0.400"]
+    assert "| gpt | 0 | 0.500 [0.500, 0.500] |" in page
+    assert "| gpt | 2 | 14 | 14 | 14 | 14 | 14 |" in page
+    assert "Options: 'ba' for before-1865, 'bo' for 1865-1944, 'ku' for from-1945." in page
+    # Where all are left out, there is no score.
+    assert "| gpt | 0 | - | - | - | - | 0.250 |" in page
 
 
 def test_evidence_of_a_seed_that_was_taken_out_is_not_read(results, tmp_path):

@@ -1,0 +1,180 @@
+"""How likely a causal model finds each of several options behind a prompt: what it answers without being fine-tuned.
+
+Used by the stage fewshot. The measure is log p(option | prompt), summed over the option's tokens (Radford et al. 2019,
+section 3; Brown et al. 2020, section 2.4). Prompt and option are one text to the tokenizer, as in
+lm-evaluation-harness's ``_encode_pair``, so that the model sees the tokens that it was trained on.
+
+Shapes: B rows, T positions, N predictions, D width, V vocabulary, K options.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from plm_core.text.special import EOS, PAD
+from plm_core.text.tokenizer import Tokenizer
+
+ROWS = 32
+"""Rows that go through the model at once."""
+BETWEEN_SHOTS = "\n\n"
+"""What stands behind each shot, as between paragraphs."""
+SEAM = " "
+"""What stands between a prompt and an option. It is encoded with the option, whose first word it begins."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and its K options as tokens, and what of the prompt has been left out."""
+
+    prompt: list[int]
+    """Without EOS, which comes before it."""
+    options: list[list[int]]
+    """``[K]``: what follows the prompt, a blank first; none is empty."""
+    shots: int = 0
+    """How many of the shots stand in the prompt."""
+    cut: bool = False
+    """Whether the prompt has lost its beginning."""
+
+
+def question(
+    tokenizer: Tokenizer, prompt: str, options: Sequence[str], context: int, shots: Sequence[str] = ()
+) -> Question:
+    """The tokens of a prompt with its options, in a model's ``context``.
+
+    ``shots`` are answered prompts, the nearest first. A prompt that is too long loses the farthest shots, then its own
+    beginning: all options stand behind the same tokens.
+
+    Raises:
+        ValueError: an option has no token, or more than the context holds.
+    """
+    for held in range(len(shots), -1, -1):
+        before = "".join(shot + BETWEEN_SHOTS for shot in reversed(shots[:held]))
+        asked, answers = _encoded(tokenizer, before + prompt, options)
+        room = context - max(map(len, answers))
+        if len(asked) <= room and all(answers):
+            return Question(asked, answers, held)
+    if not all(answers):
+        raise ValueError(f"the option {options[answers.index([])]!r} has no token; expected at least one")
+    if room < 0:
+        longest = options[max(range(len(options)), key=lambda i: len(answers[i]))]
+        raise ValueError(
+            f"the option {longest!r} is of {context - room} tokens; expected at most {context}, the model's context"
+        )
+    return Question(asked[len(asked) - room :], answers, cut=True)
+
+
+def _encoded(tokenizer: Tokenizer, prompt: str, options: Sequence[str]) -> tuple[list[int], list[list[int]]]:
+    """The tokens of the prompt, and behind it those of each option.
+
+    Tokens that would differ without the option belong to it, and then to every option: all are compared on the same
+    text.
+    """
+    texts = [prompt, *(prompt + SEAM + option for option in options)]
+    first, *rest = (tokenizer.encode(text) for text in texts)
+    differs = (i for i, tokens in enumerate(zip(first, *rest, strict=False)) if len(set(tokens)) > 1)
+    shared = next(differs, min(map(len, (first, *rest))))
+    return first[:shared], [ids[shared:] for ids in rest]
+
+
+class Likelihoods(NamedTuple):
+    """What a model makes of the K options of one question."""
+
+    nats: list[float]
+    """``[K]``: log p(option | prompt), at most 0."""
+    tokens: list[int]
+    """``[K]``: how many tokens each option has."""
+
+
+@torch.no_grad()
+def likelihoods(model: Any, questions: Sequence[Question], device: torch.device) -> list[Likelihoods]:
+    """log p of each option of each question, in order.
+
+    ``model`` has ``read`` and ``logits``, and reads from left to right. A sequence that begins another one, as that of
+    an option of one token does, is read with it; rows of like length go through the model together, padded behind.
+    """
+    model.eval()
+    sequences = [(EOS, *each.prompt, *option[:-1]) for each in questions for option in each.options]
+    options = [option for each in questions for option in each.options]
+    rows, row_of = _rows(sequences)
+    wanted: list[list[int]] = [[] for _ in rows]
+    for number, sequence in enumerate(sequences):
+        wanted[row_of[sequence]].append(number)
+    found = [0.0] * len(options)
+    order = sorted(range(len(rows)), key=lambda row: (-len(rows[row]), rows[row]))
+    for start in range(0, len(order), ROWS):
+        batch = order[start : start + ROWS]
+        ids = pad_sequence([torch.tensor(rows[row]) for row in batch], batch_first=True, padding_value=PAD)
+        hidden, _ = model.read(ids.to(device))
+        asked = [(place, number) for place, row in enumerate(batch) for number in wanted[row]]
+        sums = _sums(model, hidden, [(place, len(sequences[n]), options[n]) for place, n in asked])
+        for (_, number), nats in zip(asked, sums, strict=True):
+            found[number] = nats
+    ends = accumulate(len(each.options) for each in questions)
+    sides = zip(questions, ends, strict=True)
+    return [Likelihoods(found[e - len(q.options) : e], [len(option) for option in q.options]) for q, e in sides]
+
+
+def _rows(sequences: Iterable[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
+    """The sequences that begin no other one, and in which of them each sequence stands."""
+    rows: list[tuple[int, ...]] = []
+    row_of = {}
+    # What begins with a sequence comes right before it in this order.
+    for sequence in sorted(set(sequences), reverse=True):
+        if not rows or rows[-1][: len(sequence)] != sequence:
+            rows.append(sequence)
+        row_of[sequence] = len(rows) - 1
+    return rows, row_of
+
+
+def _sums(model: Any, hidden: torch.Tensor, asked: Sequence[tuple[int, int, list[int]]]) -> Iterator[float]:
+    """log p of each option by hidden states ``[B, T, D]``; an option is ``(row, length of its sequence, tokens)``."""
+    rows = [row for row, _, option in asked for _ in option]
+    places = [stop - len(option) + i for _, stop, option in asked for i in range(len(option))]
+    targets = torch.tensor([token for *_, option in asked for token in option], device=hidden.device)
+    logits = model.logits(hidden[rows, places])
+    each = iter((-F.cross_entropy(logits, targets, reduction="none").double()).tolist())
+    return (math.fsum(next(each) for _ in option) for *_, option in asked)
+
+
+class Said(NamedTuple):
+    """What an option is judged by."""
+
+    nats: float
+    """log p(option | prompt)."""
+    bytes: int
+    """The UTF-8 bytes of the option, without the blank before it."""
+    tokens: int
+    """Its tokens."""
+    unconditional: float
+    """log p(option | what stands behind the last text in the prompt)."""
+
+
+RULES: dict[str, Callable[[Said], float]] = {
+    "sum": lambda said: said.nats,
+    "per_byte": lambda said: said.nats / said.bytes,
+    "per_token": lambda said: said.nats / said.tokens,
+    "unconditional": lambda said: said.nats - said.unconditional,
+}
+"""The variants of the choice: the option with the highest value is the answer, the first one of equals.
+
+* ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
+* ``per_byte``: divided by the option's length in bytes, whatever the tokenizer; its ``acc_norm``, which counts
+  characters, is the same for ASCII.
+* ``per_token``: divided by the number of tokens (Brown et al. 2020, section 2.4).
+* ``unconditional``: p(option | prompt) / p(option | answer context) (Brown et al. 2020, section 2.4): what the texts
+  add. The answer context is what the template has behind its last text, as in the domain-conditional PMI of Holtzman et
+  al. 2021, "Surface Form Competition", equation 3.
+"""
+
+
+def chosen(options: Sequence[str], given: Likelihoods, without: Sequence[float]) -> dict[str, int]:
+    """Which of the K options each of ``RULES`` takes; ``without`` ``[K]`` is log p by the answer context alone."""
+    sides = zip(given.nats, options, given.tokens, without, strict=True)
+    said = [Said(nats, len(text.encode()), tokens, alone) for nats, text, tokens, alone in sides]
+    return {name: max(range(len(said)), key=lambda i: rule(said[i])) for name, rule in RULES.items()}

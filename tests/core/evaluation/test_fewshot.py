@@ -1,0 +1,150 @@
+"""A model that was trained on a pattern answers by it; each rule does its work; the figures leave out and count."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from plm_core.checkpoint import CheckpointConfig, Loaded
+from plm_core.config import BadInput
+from plm_core.evaluation.fewshot import COLUMNS, Answer, Asked, answers, measured, rows
+from plm_core.evaluation.options import RULES
+from plm_core.finetuning.examples import Example
+from plm_core.finetuning.prompts import GOES_ON, Prompt
+from plm_core.finetuning.task import GlueTask
+from plm_core.text.special import EOS, PAD
+
+CPU = torch.device("cpu")
+TASK = GlueTask("bowls", "classification", "What is in it?", ("salt", "rice"), ("accuracy",), "accuracy")
+PROMPT = Prompt("{a} so:", {"salt": "gamo", "rice": "tedi du"})
+NOISE = ["bafo", "ka", "nu", "sovi"]
+
+
+def text(draw, label):
+    """Noise with one word by which the class is known."""
+    words = draw.choices(NOISE, k=draw.randint(1, 3))
+    words.insert(draw.randint(0, len(words)), ["limu", "pesa"][label])
+    return " ".join(words)
+
+
+def trained(make_gpt, tokenizer, lines, steps=150):
+    """A tiny GPT that has seen the lines that ``lines(draw)`` draws."""
+    model, draw = make_gpt(3, torch.float32, vocab_size=307, context=59, width=24), random.Random(7)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
+    for step in range(steps):
+        ids = [[EOS, *tokenizer.encode(lines(draw)), EOS] for _ in range(32)]
+        longest = max(map(len, ids))
+        batch = torch.tensor([[*each, *[PAD] * (longest - len(each))] for each in ids])
+        logits = model.logits(model(batch[:, :-1]))
+        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        for group in optimizer.param_groups:
+            group["lr"] = 5e-3 * (1 - step / steps)
+        optimizer.step()
+    config = CheckpointConfig(1, "gpt", "causal", {}, tokenizer.sha256, steps, 0.0)
+    return Loaded(model.eval(), tokenizer, config, "", {})
+
+
+@pytest.fixture(scope="module")
+def asked():
+    draw = random.Random(1)
+    train = [Example(f"t{i}", text(draw, i % 2), None, i % 2) for i in range(99)]
+    test = [Example(f"e{i}", text(draw, i % 3 == 0), None, int(i % 3 == 0)) for i in range(60)]
+    return Asked(TASK, PROMPT, test, [0.0] * 60, train, 1, None)
+
+
+def test_a_model_that_has_read_the_pattern_answers_by_it(make_gpt, tokenizer, asked):
+    def line(draw):
+        labels = [draw.randrange(2) for _ in range(draw.randint(1, 2))]
+        return "\n\n".join(asked.show(Example("", text(draw, label), None, label)) for label in labels)
+
+    loaded = trained(make_gpt, tokenizer, line)
+    for shots in (0, 1):
+        found = answers(asked, shots, loaded, CPU)
+        assert {each.shots for each in found} == {shots}
+        figures = measured(asked, shots, found, 0.5)
+        assert figures["score"] > 0.9
+        assert figures["baseline"] == pytest.approx(40 / 60)
+
+
+def test_a_multiple_choice_is_among_the_texts_of_each_example(make_gpt, tokenizer):
+    """What goes on with a text repeats its first word."""
+    task = GlueTask("goes-on", "multiple_choice", "Which?", ("0", "1", "2"), ("accuracy",), "accuracy")
+    draw, names = random.Random(2), ["limu", "pesa", "gamo"]
+
+    def example(i):
+        choices = [f"{name} du" for name in draw.sample(names, 3)]
+        return Example(f"e{i}", f"{choices[i % 3][:4]} so", "ka", i % 3, choices=tuple(choices))
+
+    train, test = [example(i) for i in range(33)], [example(i) for i in range(40)]
+    asked = Asked(task, GOES_ON, test, [0.0] * 40, train, 1, None)
+    loaded = trained(make_gpt, tokenizer, lambda draw: asked.show(draw.choice(train)))
+    assert measured(asked, 0, answers(asked, 0, loaded, CPU), None)["score"] == 1
+    alike = replace(asked, test=[replace(test[0], choices=("x", "x", "x"))], overlaps=[0.0])
+    (one,) = answers(alike, 1, loaded, CPU)
+    assert set(one.said.values()) == {0}
+
+
+def test_what_is_always_likelier_is_corrected_by_its_likelihood_alone(make_gpt, tokenizer, asked):
+    """p(salt) is 1 and 0.7 by the two words, and 0.85 by itself: by the sum it is always the answer."""
+
+    def line(draw):
+        label = draw.randrange(2)
+        answer = Example("", text(draw, label) if draw.random() < 0.7 else "", None, int(draw.random() < 0.3) * label)
+        return asked.show(answer).strip()
+
+    found = answers(asked, 0, trained(make_gpt, tokenizer, line, 200), CPU)
+    assert {each.said["sum"] for each in found} == {0}
+    assert sum(each.said["unconditional"] == each.example.label for each in found) > 54
+
+
+def test_a_context_without_room_is_told_not_hidden(make_gpt, tokenizer, asked):
+    loaded = trained(make_gpt, tokenizer, lambda _: "bafo", 1)
+    long = [replace(example, a=f"{'sovi ' * 40}{example.a}") for example in asked.test[:7]]
+    few = replace(asked, test=[*long, *asked.test[7:13]], overlaps=[0.0] * 13)
+    found = answers(few, 9, loaded, CPU)
+    assert [each.cut for each in found] == [True] * 7 + [False] * 6
+    assert all(each.shots == 0 for each in found[:7])
+    assert all(0 < each.shots < 9 for each in found[7:])
+    figures = measured(few, 9, found, 0.5)
+    assert (figures["fewer_shots"], figures["no_shot"], figures["cut"]) == (13, 7, 7)
+    assert [each.cut for each in answers(replace(few, words=2), 0, loaded, CPU)] == [
+        len(each.a.split()) > 2 for each in few.test
+    ]
+
+
+def test_options_that_the_model_cannot_tell_apart_or_hold_are_refused(make_gpt, tokenizers, asked):
+    loaded = trained(make_gpt, tokenizers["wordpiece"], lambda _: "bafo", 1)
+    for options, error in (
+        ({"salt": "\u4e2d", "rice": "\u56fd"}, "fewshot.prompts.bowls.options: to the model's tokenizer '\u56fd' is"),
+        ({"salt": "so", "rice": "bafo " * 50 + "."}, "fewshot.tasks: bowls: the option 'bafo "),
+    ):
+        with pytest.raises(BadInput) as refused:
+            answers(replace(asked, prompt=Prompt("{a}", options)), 0, loaded, CPU)
+        assert str(refused.value).startswith(error)
+
+
+def test_contaminated_examples_are_left_out_of_the_score_and_told(asked):
+    """Of 12 answers 9 are right by the sum; of the 4 contaminated ones all are."""
+    wrong = {5, 6, 7}
+    found = []
+    for i, example in enumerate(asked.test[:12]):
+        label = int(example.label)
+        said = dict.fromkeys(RULES, label) | {"sum": 1 - label if i in wrong else label}
+        found.append(Answer(example, said, 0, False, 0.5 + 0.1 * i if i < 4 else 0.49 if i == 4 else 0.0))
+    figures = measured(asked, 0, found, 0.5)
+    assert (figures["examples"], figures["excluded"]) == (8, 4)
+    assert (figures["score"], figures["all_score"]) == (5 / 8, 9 / 12)
+    assert figures["score_per_byte"] == figures["score_per_byte_low"] == figures["score_per_byte_high"] == 1
+    assert figures["score_low"] < 5 / 8 < figures["score_high"]
+    assert measured(asked, 0, found, None)["score"] == measured(asked, 0, found, None)["all_score"] == 9 / 12
+    nothing = measured(asked, 0, found[:4], 0.5)
+    assert (nothing["examples"], nothing["all_score"]) == (0, 1.0)
+    assert "score" not in nothing
+    row = dict(zip(COLUMNS, rows(TASK, found)[5], strict=True))
+    right = TASK.labels[int(asked.test[5].label)]
+    assert (row["id"], row["label"], row["per_token"], row["overlap"]) == ("e5", right, right, "0.0")
+    assert row["prediction"] != right

@@ -1,0 +1,158 @@
+"""Stage fewshot: its files hold what its metrics sum up, contamination is left out, what cannot be asked is refused."""
+
+import csv
+from collections import Counter
+
+import pytest
+from projects import Project
+
+from plm_core.config import BadInput
+from plm_core.evaluation.slices import read_slices
+from plm_core.files import write_checksums
+from plm_core.finetuning.examples import read_examples, sample
+from plm_core.finetuning.table import TASKS
+from tasks.fewshot import fewshot
+
+RULES = {"score": "prediction"} | {f"score_{rule}": rule for rule in ("per_byte", "per_token", "unconditional")}
+ASKED = [(task, shots) for task in ("sotu-era", "sotu-next") for shots in (0, 2)]
+
+
+def rows(project: Project, task, shots):
+    with (project.root / f"artifacts/fewshot/gpt/{task}.{shots}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def figures(project, task, shots):
+    begin, found = f"{task}/{shots}/", project.metrics("fewshot-gpt")
+    return {name.removeprefix(begin): value for name, value in found.items() if name.startswith(begin)}
+
+
+def right(rows, column):
+    return sum(row["label"] == row[column] for row in rows) / len(rows)
+
+
+@pytest.mark.parametrize(("task", "shots"), ASKED)
+def test_the_metrics_are_those_of_the_file(built, task, shots):
+    found, said = rows(built, task, shots), figures(built, task, shots)
+    test = read_examples(built.root / f"artifacts/examples/{task}/test.jsonl", TASKS[task].task)
+    labels = TASKS[task].task.labels
+    assert [(r["id"], r["sha256"], r["label"]) for r in found] == [
+        (e.id, e.sha256, labels[e.label]) for e in sample(test, 23)
+    ]
+    clean = [row for row in found if float(row["overlap"]) < 0.5]
+    assert (said["examples"], said["excluded"]) == (len(clean), len(found) - len(clean))
+    for name, column in RULES.items():
+        assert said[name] == pytest.approx(right(clean, column))
+        assert said[f"all_{name}"] == pytest.approx(right(found, column))
+        assert said[f"{name}_low"] <= said[name] <= said[f"{name}_high"]
+    held = Counter(int(row["shots"]) for row in clean)
+    assert said["no_shot"] == (held[0] if shots else 0)
+    assert said["fewer_shots"] == sum(count for number, count in held.items() if number < shots)
+    assert said["cut"] == sum(row["cut"] == "1" for row in clean) == len(clean)  # of two words each
+
+
+def test_the_baseline_is_the_training_sets_most_frequent_class(built):
+    folder, task = built.root / "artifacts/examples/sotu-era", TASKS["sotu-era"].task
+    (most, _), *_ = Counter(e.label for e in read_examples(folder / "train.jsonl", task)).most_common()
+    clean = [row for row in rows(built, "sotu-era", 0) if float(row["overlap"]) < 0.5]
+    share = sum(row["label"] == task.labels[most] for row in clean) / len(clean)
+    assert figures(built, "sotu-era", 0)["baseline"] == pytest.approx(share)
+
+
+def test_the_same_inputs_give_the_same_bytes(built, small):
+    before = built.files("artifacts/fewshot") | built.files("artifacts/metrics")
+    small.run("tasks.fewshot", "gpt")
+    assert small.files("artifacts/fewshot") | small.files("artifacts/metrics") == before
+
+
+def test_what_stands_in_the_training_text_is_left_out(built, small):
+    """Half of the test examples are marked as known."""
+    path = small.root / "artifacts/slices/sotu-era.csv"
+    known = set(list(read_slices(path))[::2])
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    marked = [[*line[:-1], "0.5" if line[0] in known else line[-1]] for line in lines]
+    path.write_text("\n".join(",".join(line) for line in marked) + "\n")
+    small.run("tasks.fewshot", "gpt")
+    found, said = rows(small, "sotu-era", 0), figures(small, "sotu-era", 0)
+    left = [row for row in found if row["id"] not in known and float(row["overlap"]) < 0.5]
+    assert 0 < said["excluded"] == len(found) - len(left) < len(found)
+    assert said["score"] == pytest.approx(right(left, "prediction"))
+    assert said["all_score"] == figures(built, "sotu-era", 0)["all_score"]
+
+
+def test_another_seed_draws_other_shots_and_nothing_else(built, small):
+    small.change(fewshot__seed=4, fewshot__shots=[2, 0])
+    small.run("tasks.fewshot", "gpt")
+    for task in ("sotu-era", "sotu-next"):
+        assert rows(small, task, 0) == rows(built, task, 0)
+        assert [row["id"] for row in rows(small, task, 2)] == [row["id"] for row in rows(built, task, 2)]
+    likelihoods = [rows(project, "sotu-era", 2) for project in (built, small)]
+    assert likelihoods[0] != likelihoods[1]
+
+
+def test_nothing_may_be_asked(small):
+    small.change(fewshot__tasks=[])
+    small.run("tasks.fewshot", "gpt")
+    assert small.files("artifacts/fewshot") == {}
+    assert small.metrics("fewshot-gpt") == {}
+    small.change(fewshot__models=[])
+    small.run("tasks.report")
+    assert "Nothing is asked" in (small.root / "artifacts/report/report.md").read_text()
+
+
+OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "more"),
+    [
+        ({"tasks": ["sotu-ear"]}, "fewshot.tasks: found 'sotu-ear'", "did you mean 'sotu-era'"),
+        ({"prompts": {"sotu-ear": {"template": "{a}", "options": {}}}}, "fewshot.prompts: found 'sotu-ear'", "did you"),
+        ({"tasks": ["sotu-era"] * 2}, "fewshot.tasks: found sotu-era, sotu-era", "each once"),
+        ({"shots": [0, -1]}, "fewshot.shots: found [0, -1]", "from 0"),
+        ({"examples": 0}, "fewshot.examples: 0", "or null for all"),
+        ({"contaminated": 0.0}, "fewshot.contaminated: 0.0", "above 0"),
+        ({"shot": [1]}, "fewshot.shot: unknown parameter", "did you mean 'shots'"),
+        (
+            {"prompts": {"sotu-era": {"template": "{a}", "options": OPTIONS}}},
+            "fewshot.prompts.sotu-era.options: nothing for the class 'from-1945'",
+            "a text for each class",
+        ),
+        (
+            {"prompts": {"sotu-era": {"template": "{a}{b}", "options": OPTIONS | {"from-1945": "ku"}}}},
+            "fewshot.prompts.sotu-era.template: found '{a}{b}'",
+            "no {b}",
+        ),
+        (
+            {"prompts": {"sotu-next": {"template": "{a}", "options": {"other": "so", "next": "ba"}}}},
+            "fewshot.prompts.sotu-next.template: found '{a}'",
+            "expected {b}",
+        ),
+        (
+            {"prompts": {"sotu-era": {"template": "{a}", "options": OPTIONS | {"from-1945": "ku " * 30 + "ku"}}}},
+            "fewshot.tasks: sotu-era: the option 'ku ku",
+            "expected at most 29, the model's context",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(small, monkeypatch, changes, error, more):
+    small.change(**{f"fewshot__{name}": value for name, value in changes.items()})
+    before = small.files()
+    monkeypatch.chdir(small.root)
+    monkeypatch.setenv("PLM_TRACKING", "off")
+    with pytest.raises(BadInput) as refused:
+        fewshot("gpt")
+    assert str(refused.value).startswith(error)
+    assert more in str(refused.value)
+    assert small.files() == before
+
+
+def test_a_model_that_does_not_read_from_left_to_right_is_refused(small):
+    path = small.root / "artifacts/models/gpt/config.json"
+    path.write_text(path.read_text().replace('"objective": "causal"', '"objective": "masked"'))
+    sums = small.root / "artifacts/models/gpt/SHA256SUMS"
+    sums.unlink()
+    write_checksums(sums.parent)
+    line = small.refused("tasks.fewshot", "gpt")
+    assert line.startswith("error: fewshot.models: gpt is a masked model")
+    assert "expected causal ones" in line
