@@ -41,7 +41,7 @@ class Prompt:
         return _TEXT.split(self.template)[-1].strip()
 
     def ask(self, example: Example, words: int | None = None) -> str:
-        """The prompt of an example, each text cut to its first ``words`` (None: whole); no white space is at its end."""
+        """The prompt of an example, each text cut to its first ``words`` (None: whole); no white space ends it."""
         texts = {"a": shortened(example.a, words), "b": shortened(example.b or "", words)}
         return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
 
