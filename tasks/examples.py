@@ -1,7 +1,8 @@
 """Stage examples: the examples of one GLUE-like task, split and checked. `python -m tasks.examples <task>`.
 
-It reads the section ``examples.<task>`` and writes a folder: a file of JSON lines a split, and ``task.json``, what the
-task is. Fine-tuning and the report read nothing else of it.
+It reads the section ``examples.<task>`` and writes a folder: a file of JSON lines a split, ``task.json``, what the task
+is, and ``checks.jsonl``, texts beside the splits with what is expected of the answers. Fine-tuning and the report read
+nothing else of it.
 """
 
 import argparse
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 from plm_core.files import atomic_folder
+from plm_core.finetuning.behaviour import checks_of
+from plm_core.finetuning.checks import FILE, write_checks
 from plm_core.finetuning.examples import file_of, write_examples
 from plm_core.finetuning.sources import ExamplesConfig, Read, read_source
 from plm_core.finetuning.splits import counts, shared
@@ -26,14 +29,16 @@ def examples(name: str) -> None:
     folder = paths.EXAMPLES / name
     with stage(f"examples-{name}", [section], [Path(config.input)], paths.METRICS / f"examples-{name}.json") as run:
         found = read_source(name, config)
+        checks = checks_of(found.task, found.splits["test"], Path(config.input))
         with atomic_folder(folder) as new:
             write_task(new, found.task)
             for split, some in found.splits.items():
                 write_examples(file_of(new, split), some, found.task)
+            write_checks(new / FILE, checks)
         for split, some in found.splits.items():
             run.metrics |= {_metric(key): value for key, value in counts(found.task, split, some).items()}
         overlap = shared(found.task, found.splits)
-        run.metrics |= overlap | found.counts
+        run.metrics |= overlap | found.counts | {"checks": len(checks)}
         run.outputs.append(folder)
         _say(name, found, overlap)
 

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,10 +20,10 @@ from plm_core.files import sha256_file, verify_checksums
 from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
-from plm_core.finetuning.examples import SPLITS, file_of
+from plm_core.finetuning.examples import SPLITS, Example, file_of
 from plm_core.finetuning.layouts import LAYOUTS
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
-from plm_core.finetuning.reading import Rows, read_rows
+from plm_core.finetuning.reading import Rows, encoded, read_rows
 from plm_core.finetuning.recipe import Recipe
 from plm_core.finetuning.task import GlueTask, read_task
 from plm_core.objectives.loss import Batch
@@ -34,6 +34,7 @@ from plm_core.training.passes import Evaluate
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
 from tasks.seam import params, paths
+from tasks.seam.checked import write_checked
 from tasks.seam.evidence import write_rows
 from tasks.seam.meters import Ledger
 from tasks.seam.stage import Stage, main, stage
@@ -112,7 +113,15 @@ def finetune(name: str, task_name: str, seed: int) -> None:
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
         run.metrics |= results.measured(task, outcome.train.examples, outcome.test.examples, outcome.predicted)
         run.metrics["best_step"] = best_report(outcome.reports).step
-        run.outputs += [evidence, curve, paths.FINETUNED / key]
+
+        def asked(examples: list[Example]) -> list[Any]:
+            layout, context = LAYOUTS[pretrained.config.objective], pretrained.model.config.context
+            rows = encoded(examples, task, layout, pretrained.tokenizer, context).encoded
+            return predict(outcome.classifier, rows, config.training.batch, device.device).answers
+
+        checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
+        run.metrics |= write_checked(checked, data, task, outcome.test.examples, outcome.predicted.answers, asked)
+        run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
         scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
         run.tracker.checkpoint_metrics(pretrained.digest, scores)
         score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))

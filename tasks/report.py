@@ -62,7 +62,13 @@ METERS = f"""\
 def report() -> None:
     """Read the results of every model and GLUE-like task in the parameters and write the page."""
     models, tasks, seeds = params.names("models"), params.names("finetune.tasks"), params.read("finetune.seeds")
-    inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE, *([paths.EXAMPLES] if tasks else [])]
+    inputs = [
+        paths.METRICS,
+        paths.CURVES,
+        paths.SAMPLES,
+        paths.EVIDENCE,
+        *([paths.EXAMPLES, paths.SLICES] if tasks else []),
+    ]
     with (
         stage("report", ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.seeds"], inputs) as run,
         atomic_folder(paths.REPORT, checksums=False) as folder,

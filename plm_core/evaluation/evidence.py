@@ -60,6 +60,15 @@ class Table:
     """The names of the files that hold it."""
     confidences: np.ndarray | None = field(default=None, compare=False)
     """``[S, N]``: the probability that each seed gave its answer, NaN of a number; None for the likelihood."""
+    labels: tuple[str, ...] = field(default=(), compare=False)
+    """``[N]``: what is true, as it is written."""
+    predictions: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
+    """``[S][N]``: what each seed answered, likewise."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the examples, in the order of the results."""
+        return sorted(example[0] for example in self.examples)
 
     @property
     def documents(self) -> frozenset[tuple[str, ...]]:
@@ -132,7 +141,8 @@ def read_task(files: list[Path]) -> Table:
     examples = _examples(first, "label", "subset", "score")
     name = files[0].name.partition(".")[0]
     value, names = scores(results)[""], tuple(path.name for path in files)
-    return Table(examples, f"{name}/{SCORE}", value, results, names, confidences)
+    true, said = tuple(row["label"] for row in first), tuple(tuple(row["prediction"] for row in s) for s in seeds)
+    return Table(examples, f"{name}/{SCORE}", value, results, names, confidences, true, said)
 
 
 def read_cost(path: Path) -> dict[str, float]:

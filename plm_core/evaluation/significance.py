@@ -29,6 +29,7 @@ with 3, 92 % with 5 (simulated).
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, cast
 
 import numpy as np
@@ -128,6 +129,16 @@ def mcnemar(only_first: int, only_second: int) -> float:
         return min(1.0, 2 * sum(math.comb(total, k) for k in range(less + 1)) / 2**total)
     statistic = max(abs(only_first - only_second) - 1, 0) ** 2 / total
     return math.erfc(math.sqrt(statistic / 2))
+
+
+def wilson(share: float, count: int, level: float = 0.95) -> Interval:
+    """The score interval of a share of ``count`` trials (Wilson 1927, "Probable Inference, the Law of Succession, and
+    Statistical Inference"), which says something of few trials and of shares of 0 and 1 too.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))
 
 
 def bootstrap_p(differences: Array) -> float:

@@ -1,6 +1,7 @@
 """One HTML file out of Markdown, with everything in it, and pictures: the looks of report, card and meters."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,11 @@ th { background: #f3f6f9; text-align: left } td { font-variant-numeric: tabular-
 td:first-child { white-space: nowrap }
 pre { background: #f6f8fa; padding: .8rem 1rem; white-space: pre-wrap; border-radius: 6px } svg { max-width: 100%;
 height: auto }
-object { width: 100%; height: 32rem }"""
+object { width: 100%; height: 32rem }
+details { margin: 1rem 0 } summary { cursor: pointer; color: #1d5fa8 }"""
+SUMMARY = "<p>&lt;details&gt;&lt;summary&gt;(.*?)&lt;/summary&gt;</p>"
+END = "<p>&lt;/details&gt;</p>"
+"""How ``folded`` comes out of a renderer that lets no HTML through."""
 
 
 def page(title: str, text: str, figures: Mapping[str, str] | None = None, end: str = "") -> str:
@@ -21,6 +26,7 @@ def page(title: str, text: str, figures: Mapping[str, str] | None = None, end: s
     from markdown_it import MarkdownIt
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    body = re.sub(SUMMARY, r"<details><summary>\1</summary>", body).replace(END, "</details>")
     for name, figure in (figures or {}).items():
         before, image, after = body.partition(f'<img src="{name}"')
         if image:
@@ -33,6 +39,16 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def folded(summary: str, *parts: str) -> str:
+    """Markdown that is shown when its summary is clicked at, here and on code hosts."""
+    return "\n\n".join([f"<details><summary>{summary}</summary>", *parts, "</details>"])
+
+
+def plain(text: str) -> str:
+    """Any text as Markdown that shows it, on one line, also in a table."""
+    return re.sub(r"([\\`*_\[\]{}<>&|~$#@!])", r"\\\1", " ".join(text.split()))
 
 
 def plotting() -> Any:

@@ -12,11 +12,11 @@ from statistics import median
 import numpy as np
 
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers, of_numbers
+from plm_core.evaluation.answers import Answers
 from plm_core.evaluation.comparison import compare
 from plm_core.evaluation.evidence import Table, read_task
 from plm_core.finetuning import task as glue
-from tasks.seam import paths
+from tasks.seam import diagnosis, paths
 from tasks.seam.page import drawn, plotting, table
 
 MOST_CLASSES = 8
@@ -42,13 +42,17 @@ def finetuned(models: Sequence[str], tasks: Sequence[str], seeds: Sequence[int])
     tables = {task: {model: _evidence(model, task, seeds) for model in models} for task in tasks}
     parts = ["## Fine-tuning", READING.format(seeds=len(seeds)), _summary(tables, models, seeds)]
     parts += _better(models, [f"{task}.{seed}.csv" for task in tasks for seed in seeds])
+    parts.append(diagnosis.READING)
     figures = {}
     for task, rows in tables.items():
         described = glue.read_task(paths.EXAMPLES / task)
         parts += [f"### {task}", described.question, _details(task, models, seeds)]
-        if not of_numbers(described.score) and len(described.labels) <= MOST_CLASSES:
+        classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
+        if 0 < len(classes) <= MOST_CLASSES:
             figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
             parts.append(f"![Which classes of {task} are taken for which](confusion-{task}.svg)")
+        more, pictures = diagnosis.behind(described, rows, {model: _metrics(model, task, seeds) for model in models})
+        parts, figures = parts + more, figures | pictures
     return "\n\n".join(parts), figures
 
 
@@ -99,7 +103,8 @@ def _better(models: Sequence[str], files: Sequence[str]) -> list[str]:
 def _details(task: str, models: Sequence[str], seeds: Sequence[int]) -> str:
     """Every metric of a task, as the median over seeds."""
     found = {model: _metrics(model, task, seeds) for model in models}
-    names = [name for name in found[models[0]] if name not in ("score", "baseline", "best_step")]
+    unshown = ("score", "baseline", "best_step")
+    names = [name for name in found[models[0]] if name not in unshown and not name.startswith(diagnosis.CHECKS)]
     rows = []
     for model, each in found.items():
         counts = ("examples", "train_examples")

@@ -107,7 +107,7 @@ def test_a_stage_depends_on_no_source_file_that_it_does_not_import(stage):
     assert [d for d in declared if not any(covers(d, path) for path in needed)] == []
 
 
-@pytest.mark.parametrize("stage", ["ingest", "clean", "tokenizer", "pack", "examples"])
+@pytest.mark.parametrize("stage", ["ingest", "clean", "tokenizer", "pack", "examples", "slices"])
 def test_a_stage_that_moves_text_loads_no_torch_and_what_it_loads_was_foreseen(stage):
     modules, files = loaded(stage)
     assert not {"torch", "mlflow", "prefect", "dvc"} & modules

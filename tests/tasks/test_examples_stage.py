@@ -38,7 +38,7 @@ def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project)
     before = project.files()
     folder = project.root / "artifacts/examples/tickets"
     assert {path.name for path in folder.iterdir()} == {
-        *("task.json", "train.jsonl", "valid.jsonl", "test.jsonl", "SHA256SUMS")
+        *("task.json", "train.jsonl", "valid.jsonl", "test.jsonl", "checks.jsonl", "SHA256SUMS")
     }
     verify_checksums(folder)
     task = read_task(folder)
@@ -53,6 +53,20 @@ def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project)
     assert "the same texts: " in out
     project.run("tasks.examples", "tickets")
     assert project.files() == before
+
+
+def test_ones_own_checks_are_taken_over_and_a_wrong_one_is_named_by_its_line(project):
+    """Only the word of letters alone can have a typo: "say" is too short, and numbers have none."""
+    own = {"id": "plus", "check": "names", "a": "say c++", "expect": {"label": "c++"}}
+    path = project.root / "tickets/checks.jsonl"
+    path.write_text(json.dumps(own) + "\n")
+    project.run("tasks.examples", "tickets")
+    made = (project.root / "artifacts/examples/tickets/checks.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in made] == [own]
+    assert project.metrics("examples-tickets")["checks"] == 1
+    path.write_text(json.dumps(own) + "\n" + json.dumps(own | {"expect": {"label": "c--"}}) + "\n")
+    error = project.refused("tasks.examples", "tickets")
+    assert "tickets/checks.jsonl:2: expect.label: found 'c--'; expected one of c++, other" in error
 
 
 def test_an_own_copy_of_glue_that_was_cut_is_named_in_output_and_metrics(project):

@@ -24,6 +24,8 @@ def tickets(small):
             alike = sum(a == b for a, b in zip(words, other, strict=True))
             lines.append(f"{' '.join(words)}\t{' '.join(other)}\t{alike}")
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    checks = [{"check": "once more", "a": "bafo limu", "b": "bafo limu", "expect": {"label": 2}}]
+    (folder / "checks.jsonl").write_text("".join(json.dumps(each) + "\n" for each in checks))
     columns = {"a": "first", "b": "second", "label": "alike"}
     task = {"input": "data/tickets", "kind": "regression", "score": "pearson+spearman", "symmetric": True}
     small.change(examples={"tickets": task | columns}, finetune__tasks=["tickets"], finetune__seeds=[5])
@@ -49,10 +51,37 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
     assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
     assert found["baseline"] == 0.0
     assert {(row["confidence"], row["score"]) for row in rows} == {("", "pearson+spearman")}
+    tickets.run("tasks.slices", "tickets")
     tickets.run("tasks.report")
     page = (tickets.root / "artifacts/report/report.md").read_text()
     assert "tickets: pearson+spearman" in page
     assert f"{found['score']:.3f} [" in page
+    furthest = max(abs(answer - label) for label, answer in zip(labels, answers, strict=True))
+    assert "| off by | text | example |\n" in page
+    assert f"| {furthest:.3f} | **A** " in page
+    assert "<summary>Calibration" not in page
+
+
+def test_what_is_expected_is_asked_counted_and_reported(tickets):
+    _, found, _ = learned(tickets)
+    with (tickets.root / "artifacts/checks/gpt/tickets.5.csv").open(newline="") as file:
+        judged = list(csv.DictReader(file))
+    assert [(row["id"], row["expected"]) for row in judged[:1]] == [("own-1", "2")]
+    failed = {}
+    for row in judged:
+        assert (abs(float(row["answered"]) - float(row["expected"])) <= 0.2) == (row["passed"] == "1")  # 4 words
+        failed.setdefault(row["check"], []).append(row["passed"] == "0")
+    assert {check: len(each) for check, each in failed.items()} == {"once more": 1, "typos": 37, "swapped texts": 37}
+    for check, each in failed.items():
+        assert found[f"checks/{check}/asked"] == len(each)
+        assert found[f"checks/{check}/failed"] == sum(each)
+    # Both orders of a pair are read, and summed: the number is the same but for rounding.
+    assert not any(failed["swapped texts"])
+    tickets.run("tasks.slices", "tickets")
+    tickets.run("tasks.report")
+    page = (tickets.root / "artifacts/report/report.md").read_text()
+    assert "| swapped texts | 37 | 0.000 [0.000, 0.094] |" in page
+    assert f"| typos | 37 | {sum(failed['typos']) / 37:.3f} [" in page
 
 
 def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpoint(tickets):

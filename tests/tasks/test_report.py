@@ -3,9 +3,11 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from projects import Project, source
 
+from plm_core.finetuning.examples import Example, write_examples
 from plm_core.finetuning.table import TASKS
 from plm_core.finetuning.task import write_task
 from tasks.seam import paths
@@ -34,7 +36,7 @@ def evidence(task, accuracy):
     """Answers to 1,000 examples, of which the first ones are right."""
     classes, right = TASKS[task].task.labels, round(accuracy * 1000)
     lines = [
-        f"e{i:03},x{i},,{classes[i % 2]},{classes[i % 2] if i < right else classes[1 - i % 2]},0.75,accuracy,rule"
+        f"e{i:03},x{i},,{classes[i % 2]},{classes[(i + (i >= right)) % 2]},{1 - i / 2000},accuracy,rule"
         for i in range(1000)
     ]
     return "\n".join(["id,sha256,subset,label,prediction,confidence,score,measured", *lines]) + "\n"
@@ -64,6 +66,9 @@ def results(tmp_path_factory):
         files[f"samples/{name}.json"] = [filled if name == "bert" else {"prompt": "Peace", "continuation": " to\nall"}]
         for curve in (name, *(f"{name}-{task}-{seed}" for task in ("sotu-era", "sotu-next") for seed in (1, 2))):
             files[f"curves/{curve}.csv"] = "step,loss,valid_loss\n2,3.5,\n4,3.25,3.75\n"
+    for task in ("sotu-era", "sotu-next"):
+        rows = (f"e{i:03},{i % 7},{'' if i < 500 else 'late'},{0.5 if i < 19 else 0.0}" for i in range(1000))
+        files[f"slices/{task}.csv"] = "\n".join(["id,words,subset,overlap", *rows]) + "\n"
     for path, content in files.items():
         target = project.root / "artifacts" / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,6 +77,8 @@ def results(tmp_path_factory):
         folder = project.root / "artifacts/examples" / task
         folder.mkdir(parents=True)
         write_task(folder, TASKS[task].task)
+        texts = [Example(f"e{i:03}", f"Said <b>{i}</b> | {'so ' * i}", None, i % 2) for i in range(1000)]
+        write_examples(folder / "test.jsonl", texts, TASKS[task].task)
     project.run("tasks.report")
     return project
 
@@ -145,6 +152,65 @@ def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
     assert (results.root / "artifacts/report/confusion-sotu-next.svg").exists()
 
 
+def below(page, task, summary):
+    """What is folded below a summary, of a task."""
+    return page.split(f"### {task}\n")[1].split(f"<details><summary>{summary}</summary>\n")[1].split("</details>")[0]
+
+
+def test_scores_on_slices_stand_side_by_side(page):
+    found = {
+        cells[2]: cells[3:]
+        for cells in (
+            [cell.strip() for cell in line.split("|")] for line in below(page, "sotu-next", "Slices").splitlines()
+        )
+        if len(cells) > 3
+    }
+    assert list(found)[2:] == [
+        *("up to 1 words", "2 to 3 words", "4 to 5 words", "more than 5 words", "no subset", "late", "next", "other"),
+        *("none", "half and more"),
+    ]
+    assert found["slice"] == ["examples", *MODELS, ""]
+    assert found["half and more"] == ["19", *["too few"] * 4, ""]
+    examples, gpt, _, bert, _, _ = found["late"]
+    assert examples == "500"
+    # The first ones are right: of gpt 513 and 533 of all, of bert 914 and 934.
+    assert gpt.startswith("0.046 [0.0")
+    assert bert.startswith("0.848 [0.8")
+
+
+def test_calibration_is_measured_and_drawn(results, page):
+    found = table(below(page, "sotu-era", "Calibration"), "")
+    for model, (_, accuracy, _) in MODELS.items():
+        assert float(found[model]["accuracy"]) == pytest.approx(accuracy + 0.01, abs=0.001)
+    assert {row["mean confidence"] for row in found.values()} == {"0.750"}
+    # All that is said with less than a certain confidence is wrong: in bins, |1 - c| up to there, and c from there on.
+    sure, right = 1 - np.arange(1000) / 2000, np.arange(1000) < 600
+    far = np.abs(sure - right).reshape(10, 100).mean(axis=1)
+    assert float(found["xlnet"]["calibration error"]) == pytest.approx(far.mean(), abs=0.01)
+    assert (results.root / "artifacts/report/reliability-sotu-era.svg").read_text().startswith("<?xml")
+
+
+def test_the_worst_answers_are_the_surest_wrong_ones_with_their_texts(results, page):
+    rows = [line for line in below(page, "sotu-next", "Worst answers").splitlines() if line.startswith("| gpt ")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)] for row in rows]
+    # From the 533rd both seeds are wrong; before, one of the two.
+    assert [row[6] for row in cells] == ["e533", "e534", "e535", "e536", "e537"]
+    assert [row[2:5] for row in cells[:2]] == [["next", "other", "0.734"], ["other", "next", "0.733"]]
+    assert cells[0][5].startswith(r"Said \<b\>533\</b\> \| so so")
+    assert cells[0][5].endswith(" so ...")
+    html = (results.root / "artifacts/report/report.html").read_text()
+    assert "Said &lt;b&gt;533&lt;/b&gt; | so so" in html
+    assert html.count("<details>") == html.count("</details>") == 6
+    assert "&lt;details" not in html
+
+
+def test_slices_of_other_examples_are_refused(results, tmp_path):
+    project = results.copied(tmp_path / "project")
+    path = project.root / "artifacts/slices/sotu-era.csv"
+    path.write_text("".join(line for line in path.open() if not line.startswith("e007,")))
+    assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.report")
+
+
 def test_evidence_of_a_seed_that_was_taken_out_is_not_read(results, tmp_path):
     project = results.copied(tmp_path / "project")
     project.change(finetune__seeds=[2])
@@ -160,7 +226,7 @@ def test_samples_are_texts_or_filled_blanks(results, page):
     assert "~~~~\nPeace ___ <all>.\n'▁to' 0.500, '\\n' 0.250\n~~~~" in page
     html = (results.root / "artifacts/report/report.html").read_text()
     assert "Peace ___ &lt;all&gt;." in html
-    assert html.count("<svg") == 6
+    assert html.count("<svg") == 8
 
 
 def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, page):

@@ -33,7 +33,7 @@ def declared(project):
 
 def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     outs = declared(built)
-    assert len(outs) == 44
+    assert len(outs) == 52
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
         assert data, name
@@ -161,7 +161,7 @@ def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(bui
     assert f"{built.metrics('evaluate-gpt')['bits_per_byte']:.4f}" in text
     assert f"{built.metrics('finetune-gpt-sotu-era-2')['accuracy']:.3f}" in text
     page = (built.root / "artifacts/report/report.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 5
     assert "<script" not in page
     assert "<img" not in page
 

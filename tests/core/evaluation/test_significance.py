@@ -21,6 +21,7 @@ from plm_core.evaluation.significance import (
     interval,
     mcnemar,
     permutation,
+    wilson,
 )
 
 
@@ -40,6 +41,14 @@ def simulated(rng, *, size=200, right=(0.7, 0.7), seeds=1, spread=0.0):
         correct = skill + hard + rng.normal(size=(seeds, size)) > 0
         sides.append(of_classes(labels, *np.where(correct, labels, 1 - labels)))
     return sides
+
+
+@pytest.mark.parametrize(("failed", "asked"), [(0, 1), (1, 1), (0, 37), (7, 99), (99, 99)])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_the_interval_of_a_share_is_that_of_scipy(failed, asked, level):
+    expected = binomtest(failed, asked).proportion_ci(level, method="wilson")
+    found = wilson(failed / asked, asked, level)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_the_percentile_interval_is_that_of_scipy():

@@ -1,0 +1,54 @@
+"""How much of held-out examples stands in the training text, word for word. Used by the stage slices.
+
+Words are those of ``corpus.shingles``, as in decontamination: without case and punctuation, for the texts of a task are
+often written otherwise than those of a corpus ("do n't", " ,"). Decontamination removes what it finds from the training
+text, and takes long runs for that; here shorter ones are counted, and nothing is removed (Brown et al. 2020, "Language
+Models are Few-Shot Learners", appendix C, looks for runs of 8 to 13 words, by the examples' length).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from plm_core.corpus.shingles import batches, words
+
+NGRAM = 8
+"""Words in a row that are found by chance only where they are a common phrase."""
+Array = np.ndarray
+
+
+def overlaps(examples: Sequence[Sequence[str]], training: Iterable[str], n: int = NGRAM) -> tuple[Array, Array]:
+    """The words of each example, ``[N]`` int64, and which share of its n-grams stands in a training text, ``[N]``.
+
+    An example is one or several texts; no n-gram reaches from one into the next. A text of fewer than n words is one
+    n-gram as a whole. An n-gram that stands twice in an example counts twice; an example without a word has a share of
+    0. Words are compared by hashes of 64 bits. The memory that it takes is of the examples, not of the training text,
+    which is read once.
+    """
+    parts = words([text for example in examples for text in example])
+    counts, owner = np.diff(parts.ends, prepend=0), np.repeat(np.arange(len(examples)), [len(e) for e in examples])
+    shingles = parts.shingles(n)
+    of_text = np.repeat(np.arange(len(counts)), np.diff(shingles.ends, prepend=0))
+    length = np.minimum(counts, n)[of_text]
+    standing = np.zeros(len(of_text), dtype=bool)
+    wanted = {int(k): np.unique(shingles.hashes[length == k]) for k in np.unique(length)}
+    for k, seen in _seen(wanted, training).items():
+        here = length == k
+        standing[here] = seen[np.searchsorted(wanted[k], shingles.hashes[here])]
+    size = len(examples)
+    total = np.bincount(owner[of_text], minlength=size)
+    shared = np.bincount(owner[of_text], weights=standing, minlength=size)
+    sizes = np.bincount(owner, weights=counts, minlength=size).astype(np.int64)
+    return sizes, shared / np.maximum(total, 1)
+
+
+def _seen(wanted: dict[int, Array], training: Iterable[str]) -> dict[int, Array]:
+    """By length, which of the wanted n-grams (hashes in order) stand in a training text."""
+    seen = {k: np.zeros(len(grams), dtype=bool) for k, grams in wanted.items()}
+    for group in batches(training, str):
+        read = words(group)
+        for k, grams in wanted.items():
+            hashes = read.shingles(k).hashes
+            places = np.minimum(np.searchsorted(grams, hashes), len(grams) - 1)
+            seen[k][places[grams[places] == hashes]] = True
+    return seen

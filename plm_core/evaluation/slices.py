@@ -1,0 +1,131 @@
+"""Slices: the parts of a test set on which a score is looked at by itself. Read by the report and by fewshot.
+
+What is known of an example without any model is a row of ``<task>.csv``: ``id,words,subset,overlap``, written by the
+stage slices. ``words`` and ``overlap`` (which share of its n-grams stands in the training text) are those of
+``overlap.py``, over both texts of a pair.
+
+N examples.
+"""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plm_core.config import BadInput
+from plm_core.evaluation.answers import Answers, of_numbers
+from plm_core.files import RESTORE
+
+COLUMNS = ("id", "words", "subset", "overlap")
+CONTAMINATED = 0.5
+"""The share of n-grams from which an example counts as known to the model: as in the section ``decontaminate``."""
+PARTS_OF_LENGTH, PARTS_OF_NUMBERS = 4, 3
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a test example without any model."""
+
+    words: int
+    subset: str
+    overlap: float
+    """The share of its n-grams that stands in the training text, from 0 to 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """A part of a test set."""
+
+    kind: str
+    """By what it was chosen: length, source, label, overlap."""
+    name: str
+    members: Array
+    """``[N]`` bool."""
+    results: Any
+    """The answers to its examples, with the score that tells something of them."""
+
+
+def read_slices(path: Path) -> dict[str, Facts]:
+    """What is known of each test example, by id.
+
+    Raises:
+        BadInput: the file is missing or damaged; the message names the line.
+    """
+    if not path.is_file():
+        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro slices`)")
+    found = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), start=2):
+            try:
+                found[row["id"]] = Facts(int(row["words"]), row["subset"], float(row["overlap"]))
+            except (KeyError, TypeError, ValueError) as error:
+                expected = f"expected {','.join(COLUMNS)}; {RESTORE}"
+                raise BadInput(f"{path}:{number}: {error!r}; {expected}") from error
+    return found
+
+
+def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
+    """The slices that the N examples fall into, in order of kind; empty ones are left out.
+
+    ``results`` are answers to a task, of any kind that ``answers.py`` has.
+
+    * length: quarters of the number of words (fewer, where many examples have the same);
+    * source: the subsets, where there are several;
+    * label: the true class, or a third of the numbers; none of other answers. Of one class, accuracy is all that can be
+      told (it is the recall of the class), so that it stands there whatever the task's score;
+    * overlap with the training text: none, below half, half and more.
+    """
+    lengths, shares = np.array([f.words for f in facts]), np.array([f.overlap for f in facts])
+    subsets = np.array([f.subset for f in facts])
+    found = [("length", f"{name} words", part) for name, part in _parts(lengths, PARTS_OF_LENGTH, 1)]
+    if len(names := np.unique(subsets)) > 1:
+        found += [("source", str(name) or "no subset", subsets == name) for name in names]
+    found += _by_label(results)
+    found += [
+        ("overlap", "none", shares == 0),
+        ("overlap", "below half", (shares > 0) & (shares < CONTAMINATED)),
+        ("overlap", "half and more", shares >= CONTAMINATED),
+    ]
+    return [_slice(kind, name, members, results) for kind, name, members in found if members.any()]
+
+
+def _slice(kind: str, name: str, members: Array, results: Any) -> Slice:
+    chosen = results.take(np.flatnonzero(members))
+    # A slice may lie across subsets, and is resampled as one.
+    chosen = replace(chosen, strata=np.zeros_like(chosen.strata), subsets=("",))
+    if kind == "label" and not of_numbers(results.score):
+        chosen = replace(chosen, score="accuracy")
+    return Slice(kind, name, members, chosen)
+
+
+def _by_label(results: Any) -> list[tuple[str, str, Array]]:
+    if not isinstance(results, Answers):
+        return []
+    if of_numbers(results.score):
+        return [("label", name, part) for name, part in _parts(results.labels, PARTS_OF_NUMBERS)]
+    return [("label", name, results.labels == i) for i, name in enumerate(results.classes)]
+
+
+def _parts(values: Array, count: int, step: int = 0) -> list[tuple[str, Array]]:
+    """Parts of about as many values each, with their edges as names; equal values are in one part.
+
+    With ``step`` 1 of whole numbers: a part begins with the number after the last of the part before.
+    """
+    edges = np.unique(np.quantile(values, np.arange(1, count) / count, method="inverted_cdf"))
+    edges = edges[edges < values.max()]
+    parts, low = [], -math.inf
+    for high in [*edges, math.inf]:
+        if high == math.inf:
+            name = f"more than {low:g}" if len(edges) else "all"
+        elif low == -math.inf:
+            name = f"up to {high:g}"
+        else:
+            name = f"{low + step:g} to {high:g}" if step else f"above {low:g} to {high:g}"
+        parts.append((name, (values > low) & (values <= high)))
+        low = high
+    return parts

@@ -1,0 +1,42 @@
+"""Stage slices: what is known of a task's test examples without any model. `python -m tasks.slices <task>`.
+
+The length of each, its subset, and how much of it stands in the text that the models were pretrained on. The report
+and the evaluation without fine-tuning look at scores by it.
+"""
+
+import argparse
+
+from plm_core.corpus.document import Texts
+from plm_core.evaluation.overlap import overlaps
+from plm_core.evaluation.slices import COLUMNS, CONTAMINATED
+from plm_core.files import verify_checksums
+from plm_core.finetuning.examples import file_of, read_examples
+from plm_core.finetuning.task import read_task
+from tasks.seam import paths
+from tasks.seam.evidence import write_rows
+from tasks.seam.stage import main, stage
+
+TRAIN = paths.CORPUS / "train.parquet"
+
+
+def slices(name: str) -> None:
+    """Compare the test examples of a task with the training text, and write a row for each."""
+    data, table = paths.EXAMPLES / name, paths.SLICES / f"{name}.csv"
+    with stage(f"slices-{name}", [], [data, TRAIN], paths.METRICS / f"slices-{name}.json") as run:
+        verify_checksums(data)
+        examples = read_examples(file_of(data, "test"), read_task(data))
+        sizes, shares = overlaps([[e.a] if e.b is None else [e.a, e.b] for e in examples], Texts(TRAIN))
+        rows = zip(examples, sizes.tolist(), shares.tolist(), strict=True)
+        write_rows(table, COLUMNS, ((e.id, size, e.subset, repr(share)) for e, size, share in rows))
+        known, some = int((shares >= CONTAMINATED).sum()), int((shares > 0).sum())
+        run.metrics |= {"test_examples": len(examples), "words": int(sizes.sum())}
+        run.metrics |= {"overlapping": some, "contaminated": known}
+        run.outputs.append(table)
+        print(f"{name}: {len(examples):,} test examples; {some:,} share words with the training text, {known:,} most")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="What is known of a task's test examples without any model.")
+    parser.add_argument("task", help="a section below `examples` in params.yaml")
+    arguments = parser.parse_args()
+    main(lambda: slices(arguments.task))

@@ -1,0 +1,64 @@
+"""The calibration error of cases made by hand, of a calibrated and an over-confident model, and its bins."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.evaluation.calibration import BINS, LEAST, bins, calibration
+
+
+def test_one_bin_by_hand():
+    found = calibration(np.array([[0.5, 0.7, 0.9, 0.9]]), np.array([[True, False, True, False]]))
+    assert found.accuracy == 0.5
+    assert found.confidence == found.accuracy + found.error == pytest.approx(0.75)
+    assert found.brier == pytest.approx((0.25 + 0.49 + 0.01 + 0.81) / 4)
+
+
+def test_two_bins_by_hand_do_not_make_up_for_each_other():
+    """20 answers with 0.6, of which 15 are right, and 20 with 0.9, of which 15 are right: 0.15 above, 0.15 below."""
+    sure = np.repeat([0.9, 0.6], 20)
+    right = np.tile(np.arange(20) < 15, 2)
+    counts, means, shares = bins(sure, right)
+    assert (counts.tolist(), shares.tolist()) == ([20, 20], [0.75, 0.75])
+    assert means == pytest.approx([0.6, 0.9])
+    found = calibration(sure[None], right[None])
+    assert found.error == pytest.approx(0.15)
+    assert found.confidence == pytest.approx(found.accuracy)
+
+
+def test_seeds_do_not_make_up_for_each_other():
+    sure, right = np.array([[0.9] * 4, [0.6] * 4]), np.array([[True, True, True, False]] * 2)
+    assert calibration(sure, right).error == pytest.approx(0.15)
+
+
+def test_a_calibrated_model_is_near_0_and_one_that_is_too_sure_is_not():
+    draw = np.random.default_rng(7)
+    sure = draw.uniform(0.5, 1, 20_000)
+    right = draw.uniform(size=20_000) < sure
+    assert calibration(sure[None], right[None]).error < 0.02  # 2,000 a bin: a standard deviation of 0.01
+    assert calibration(np.sqrt(sure)[None], right[None]).error == pytest.approx((np.sqrt(sure) - sure).mean(), abs=0.02)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.34, 0.5, 0.81, 0.999, 1.0]), st.booleans()), min_size=1, max_size=300))
+def test_bins_hold_every_answer_once_in_order_and_equal_ones_together(answers):
+    sure, right = (np.array(each) for each in zip(*answers, strict=True))
+    counts, means, shares = bins(sure, right)
+    assert counts.sum() == len(sure)
+    assert len(counts) <= min(BINS, max(1, len(sure) // LEAST))
+    assert (np.diff(means) > 0).all()
+    assert counts @ means == pytest.approx(sure.sum())
+    assert counts @ shares == pytest.approx(right.sum())
+    assert abs(sure.mean() - right.mean()) - 1e-9 <= calibration(sure[None], right[None]).error <= 1
+
+
+def test_continuous_confidences_are_spread_evenly():
+    draw = np.random.default_rng(3)
+    counts, _, _ = bins(draw.beta(9, 1, 1000), draw.uniform(size=1000) < 0.9)
+    assert counts.tolist() == [100] * 10
+
+
+@pytest.mark.parametrize("confidences", [np.zeros((1, 0)), np.array([[0.5, np.nan]])])
+def test_nothing_can_be_told_of_answers_without_confidence(confidences):
+    with pytest.raises(ValueError, match="confidences: "):
+        calibration(confidences, confidences > 0)

@@ -1,0 +1,56 @@
+"""The overlap of examples with training text, by hand and against a search word by word."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.evaluation.overlap import overlaps
+
+TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("example", "words", "share"),
+    [
+        (["a b c d"], 4, 1 / 2),  # a b c stands, b c d does not
+        (["A, b -- C!"], 3, 1.0),  # case and punctuation are none of it
+        (["c d"], 2, 1.0),  # shorter than three words: as a whole
+        (["b d"], 2, 0.0),
+        (["a b c a b c"], 6, 2 / 4),  # an n-gram counts as often as it stands there
+        (["a b", "c d e"], 5, 2 / 2),  # no n-gram of both texts: b c d would not stand
+        (["", "a b c"], 3, 1.0),
+        (["..."], 0, 0.0),
+        ([], 0, 0.0),
+    ],
+)
+def test_by_hand(example, words, share):
+    sizes, shares = overlaps([["z"], example], ["x a b c y", "c d e"], 3)
+    assert (sizes[1], shares[1]) == (words, share)
+    assert (sizes[0], shares[0]) == (1, 0.0)
+
+
+def test_nothing_is_found_in_no_text():
+    assert overlaps([["a b c"]], [], 2)[1].tolist() == [0.0]
+    assert overlaps([], ["a b c"], 2)[1].tolist() == []
+
+
+@given(examples=st.lists(TEXTS, max_size=4), training=TEXTS, n=st.integers(1, 5))
+def test_the_share_is_that_of_a_search_word_by_word(examples, training, n):
+    def grams(text, k):
+        words = re.findall(r"\w+", text)
+        return [tuple(words[i : i + k]) for i in range(len(words) - k + 1)] if words else []
+
+    def share(texts):
+        found = []
+        for text in texts:
+            k = min(n, len(text.split()))
+            known = {gram for other in training for gram in grams(other, k)}
+            found += [gram in known for gram in grams(text, k)]
+        return sum(found) / len(found) if found else 0.0
+
+    sizes, shares = overlaps(examples, training, n)
+    assert sizes.tolist() == [sum(len(text.split()) for text in texts) for texts in examples]
+    np.testing.assert_allclose(shares, [share(texts) for texts in examples])

@@ -1,0 +1,81 @@
+"""Slices are the parts that their names say, and a damaged table is a clear error."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.config import BadInput
+from plm_core.evaluation.answers import Answers
+from plm_core.evaluation.slices import Facts, read_slices, slices
+
+
+def answers(labels, predictions, score="matthews", classes=("no", "yes")):
+    return Answers(
+        score, np.array(labels), np.array([predictions]), np.arange(len(labels)) % 2, classes, ("one", "two")
+    )
+
+
+def named(found, kind):
+    return {each.name: np.flatnonzero(each.members).tolist() for each in found if each.kind == kind}
+
+
+def test_every_kind_by_hand():
+    facts = [
+        Facts(words, subset, share)
+        for words, subset, share in zip(
+            [9, 3, 3, 5, 7, 5, 40, 8], "mnmnmnmn", [0, 0, 0.1, 0.499, 0.5, 1.0, 0, 0], strict=True
+        )
+    ]
+    found = slices(facts, answers([0, 0, 0, 1, 1, 1, 1, 1], [0, 1, 0, 1, 1, 1, 1, 0]))
+    assert named(found, "length") == {
+        "up to 3 words": [1, 2],
+        "4 to 5 words": [3, 5],
+        "6 to 8 words": [4, 7],
+        "more than 8 words": [0, 6],
+    }
+    assert named(found, "source") == {"m": [0, 2, 4, 6], "n": [1, 3, 5, 7]}
+    assert named(found, "label") == {"no": [0, 1, 2], "yes": [3, 4, 5, 6, 7]}
+    assert named(found, "overlap") == {"none": [0, 1, 6, 7], "below half": [2, 3], "half and more": [4, 5]}
+    by_name = {each.name: each.results for each in found}
+    assert by_name["no"].score == "accuracy"
+    assert by_name["no"].values(np.ones((1, 3))).item() == pytest.approx(2 / 3)
+    assert by_name["none"].score == "matthews"
+    assert by_name["none"].labels.tolist() == [0, 0, 1, 1]
+    assert {subset for each in found for subset in each.results.subsets} == {""}
+
+
+def test_numbers_are_parted_by_thirds_and_one_subset_is_no_slice():
+    found = slices([Facts(4, "", 0.0)] * 6, answers([5.0, 0.5, 1.0, 2.0, 2.5, 4.0], [0.0] * 6, "pearson", ()))
+    assert named(found, "label") == {"up to 1": [1, 2], "above 1 to 2.5": [3, 4], "more than 2.5": [0, 5]}
+    assert named(found, "length") == {"all words": [0, 1, 2, 3, 4, 5]}
+    assert named(found, "source") == {}
+    assert named(found, "overlap") == {"none": [0, 1, 2, 3, 4, 5]}
+
+
+@given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=40), shares=st.data())
+def test_each_example_is_in_one_slice_of_a_kind(lengths, shares):
+    facts = [Facts(n, "", shares.draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))) for n in lengths]
+    found = slices(facts, answers([0] * len(facts), [1] * len(facts)))
+    for kind in ("length", "label", "overlap"):
+        members = [each.members for each in found if each.kind == kind]
+        assert np.sum(members, axis=0).tolist() == [1] * len(facts)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,words,subset\n1,3,\n", r"t\.csv:2: KeyError\('overlap'\); expected id,words,subset,overlap"),
+        ("id,words,subset,overlap\n1,3,,0.5\n2,many,,0\n", r"t\.csv:3: ValueError.*dvc checkout"),
+        ("id,words,subset,overlap\n1,3\n", r"t\.csv:2: TypeError"),
+    ],
+)
+def test_a_damaged_table_is_a_clear_error(tmp_path, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(BadInput, match=message):
+        read_slices(tmp_path / "t.csv")
+
+
+def test_a_missing_table_names_its_stage(tmp_path):
+    with pytest.raises(BadInput, match=r"run the stage that writes it \(`dvc repro slices`\)"):
+        read_slices(tmp_path / "t.csv")

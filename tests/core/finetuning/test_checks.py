@@ -1,0 +1,129 @@
+"""Behavioural checks are judged by what they expect, survive their file, and are refused by line when damaged."""
+
+import json
+
+import pytest
+
+from plm_core.config import BadInput
+from plm_core.finetuning.checks import Check, Judged, counted, examined, read_checks, write_checks
+from plm_core.finetuning.examples import Example
+from plm_core.finetuning.table import TASKS
+
+SST2, STSB = TASKS["sst2"].task, TASKS["stsb"].task
+TEST = [Example("t1", "good", None, 1), Example("t2", "bad", None, 0)]
+
+
+def words(examples):
+    """A model that knows two words."""
+    return [float("good" in e.a and "not" not in e.a) for e in examples]
+
+
+def test_each_expectation_by_hand():
+    checks = [
+        Check("a", "plain", "a good film", None, "label", "positive"),
+        Check("b", "negation", "not good", None, "label", "negative"),
+        Check("c", "negation", "hardly good", None, "label", "negative"),
+        Check("d", "typos", "godo", None, "same", "t1"),
+        Check("e", "typos", "badd", None, "same", "t2"),
+        Check("f", "direction", "not good", None, "other", "t1"),
+        Check("g", "direction", "goodish", None, "other", "a"),
+    ]
+    found = examined(SST2, checks, TEST, [1.0, 0.0], words)
+    assert found == [
+        Judged("a", "plain", "positive", "positive", 1),
+        Judged("b", "negation", "negative", "negative", 1),
+        Judged("c", "negation", "negative", "positive", 0),
+        Judged("d", "typos", "positive", "negative", 0),
+        Judged("e", "typos", "negative", "negative", 1),
+        Judged("f", "direction", "not positive", "negative", 1),
+        Judged("g", "direction", "not positive", "positive", 0),
+    ]
+    assert counted(found) == {
+        **{"checks/plain/asked": 1, "checks/plain/failed": 0, "checks/negation/asked": 2, "checks/negation/failed": 1},
+        **{
+            "checks/typos/asked": 2,
+            "checks/typos/failed": 1,
+            "checks/direction/asked": 2,
+            "checks/direction/failed": 1,
+        },
+    }
+
+
+def test_the_answer_that_is_compared_is_the_models_own_not_the_label():
+    (found,) = examined(SST2, [Check("a", "typos", "bda", None, "same", "t2")], TEST, [0.0, 1.0], words)
+    assert (found.expected, found.answered, found.passed) == ("positive", "negative", 0)
+
+
+def test_what_is_compared_to_an_example_outside_the_sample_is_left_out_with_what_hangs_on_it():
+    checks = [
+        Check("a", "typos", "x", None, "same", "t2"),
+        Check("b", "typos", "y", None, "other", "a"),
+        Check("c", "plain", "bad", None, "label", "negative"),
+    ]
+    asked = []
+
+    def ask(examples):
+        asked.extend(e.id for e in examples)
+        return words(examples)
+
+    assert [one.id for one in examined(SST2, checks, TEST[:1], [1.0], ask)] == asked == ["c"]
+    assert examined(SST2, checks[:1], TEST[:1], [1.0], lambda _: pytest.fail("nothing to ask")) == []
+
+
+@pytest.mark.parametrize(("answer", "passed"), [(2.24, 1), (2.26, 0), (1.76, 1)])
+def test_numbers_are_the_same_within_a_twentieth_of_the_span(answer, passed):
+    test = [Example("t", "a", "b", 1.0), Example("u", "a", "c", 2.0)]
+    checks = [Check("s", "swapped", "b", "a", "same", "t"), Check("o", "other", "b", "a", "other", "t")]
+    checks.append(Check("l", "twice", "b", "b", "label", 2.0))
+    found = examined(STSB, checks, test, [2.0, 3.0], lambda some: [answer] * len(some))
+    assert [one.passed for one in found] == [passed, 1 - passed, passed]
+    assert found[0].answered == f"{answer:.4g}"
+
+
+def test_checks_survive_their_file_and_a_line_without_an_id_has_its_number(tmp_path):
+    path = tmp_path / "checks.jsonl"
+    checks = [
+        Check("a", "typos", 'naïve \u2028 "', None, "same", "t1"),
+        Check("b", "order", "x", "y", "other", "a"),
+        Check("c", "plain", "x", "y", "label", "positive"),
+    ]
+    write_checks(path, checks)
+    assert read_checks(path, SST2, ["t1"]) == checks
+    path.write_text('{"check": "plain", "a": "x", "expect": {"label": "negative"}}\n')
+    assert [one.id for one in read_checks(path, SST2, [], "own")] == ["own-1"]
+
+
+GOOD = {"id": "a", "check": "plain", "a": "x", "expect": {"label": "negative"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({k: v for k, v in GOOD.items() if k != "check"}, "lacks 'check'"),
+        (GOOD | {"text": "x"}, "unknown fields text"),
+        (GOOD | {"a": 3}, "id, check, a, b: expected texts"),
+        (GOOD | {"check": "a/b"}, "check: found 'a/b'; expected letters"),
+        (GOOD | {"expect": "negative"}, "expect: found 'negative'; expected one of label, same, other"),
+        (GOOD | {"expect": {"label": "negative", "same": "t1"}}, "expected one of label, same, other"),
+        (GOOD | {"expect": {"label": "sad"}}, "expect.label: found 'sad'; expected one of negative, positive"),
+        (GOOD | {"expect": {"label": ["sad"]}}, r"expect.label: found \['sad'\]"),
+        (GOOD | {"expect": {"same": "z"}}, "no test example and no check before has the id 'z'"),
+        (GOOD | {"expect": {"same": ["z"]}}, "unhashable"),
+        (GOOD | {"id": "t1"}, "id: 't1' stands twice"),
+        ([], "no JSON object"),
+    ],
+)
+def test_a_damaged_check_is_named_by_its_line(tmp_path, line, message):
+    path = tmp_path / "checks.jsonl"
+    path.write_text(json.dumps(GOOD | {"id": "first"}) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(BadInput, match=rf"checks\.jsonl:2: .*{message}"):
+        read_checks(path, SST2, ["t1"])
+
+
+def test_a_number_is_expected_where_labels_are_numbers(tmp_path):
+    path = tmp_path / "checks.jsonl"
+    path.write_text(json.dumps(GOOD))
+    with pytest.raises(BadInput, match=r"expect.label: found 'negative'; expected a number"):
+        read_checks(path, STSB, [])
+    with pytest.raises(BadInput, match=r"missing.jsonl: missing; run the stage that writes it"):
+        read_checks(tmp_path / "missing.jsonl", STSB, [])
