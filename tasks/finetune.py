@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -145,10 +145,10 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.metrics |= results.measured(task, outcome.train.examples, outcome.test.examples, outcome.predicted)
         run.metrics["best_step"] = best_report(outcome.reports).step
 
-        def asked(examples: list[Example]) -> list[float]:
+        def asked(examples: list[Example]) -> list[Any]:
             layout, context = LAYOUTS[pretrained.config.objective], pretrained.model.config.context
-            rows = encoded(examples, task, layout, pretrained.tokenizer, context)
-            return predict(outcome.classifier, rows.encoded, config.training.batch, device.device).answers
+            rows = encoded(examples, task, layout, pretrained.tokenizer, context).encoded
+            return predict(outcome.classifier, rows, config.training.batch, device.device).answers
 
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
         run.metrics |= write_checked(checked, data, task, outcome.test.examples, outcome.predicted.answers, asked)

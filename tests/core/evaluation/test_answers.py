@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
-from plm_core.evaluation import metrics
-from plm_core.evaluation.answers import Answers, Sums, parts_of, scores
+from plm_core.evaluation import metrics, spans
+from plm_core.evaluation.answers import Answers, Ratios, Sums, parts_of, scores
 
 CLASSES = ("a", "b", "c")
 OF_CLASSES = ("accuracy", "f1:a", "f1:b", "macro_f1", "matthews", "accuracy+f1:b")
@@ -134,3 +134,51 @@ def test_a_score_that_does_not_exist_is_refused(score, message):
 def test_parts_of_a_score():
     assert parts_of("accuracy+f1:not_duplicate") == [("accuracy", ""), ("f1", "not_duplicate")]
     assert accuracy_score([0, 1], [0, 0]) == answers("accuracy", [0, 1], [0, 0]).values(np.ones((1, 2)))[0, 0]
+
+
+def tagged(draw, sentences, seeds):
+    """Sentences with tags, S answers to each, and the counts of entity F1 for them."""
+    tags = ["O", "B-X", "I-X", "B-Y"]
+    lengths = draw.integers(1, 6, sentences)
+    true, *said = [[draw.choice(tags, n).tolist() for n in lengths] for _ in range(1 + seeds)]
+    found = [[spans.entity_counts(a, b) for a, b in zip(each, true, strict=True)] for each in said]
+    above, below = np.moveaxis(np.array(found, dtype=float), 2, 0)
+    return true, said, Ratios("entity_f1", above[None], below[None], np.zeros(sentences, int))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ratio_of_sums_is_that_of_the_examples_repeated_as_often(seed):
+    draw = np.random.default_rng(seed)
+    true, said, found = tagged(draw, 23, 2)
+    weights = draw.integers(0, 3, (5, 23))
+    for row, each in enumerate(weights):
+        chosen = np.repeat(np.arange(23), each)
+        for s, answers_of in enumerate(said):
+            expected = spans.entity_f1([answers_of[i] for i in chosen], [true[i] for i in chosen])
+            assert found.values(weights.astype(float))[row, s] == pytest.approx(expected, abs=1e-12)
+    some = np.array([3, 1, 1])
+    assert found.take(some).values(np.ones((1, 3))).shape == (1, 2)
+    assert scores(found)[""] == pytest.approx(np.mean([spans.entity_f1(each, true) for each in said]))
+    assert found.right().tolist() == [
+        [set(spans.entities(a)) == set(spans.entities(b)) for a, b in zip(each, true, strict=True)] for each in said
+    ]
+
+
+def test_ratios_of_two_models_are_joined_and_who_lacks_less_is_better():
+    _, _, one = tagged(np.random.default_rng(1), 9, 2)
+    _, _, two = tagged(np.random.default_rng(2), 9, 3)
+    both = one.joined(two)
+    assert both.above.shape == (1, 6, 18)
+    first, second = both.values(np.eye(2).repeat(9, axis=1)).mean(axis=1)
+    assert (first, second) == pytest.approx((scores(one)[""], scores(two)[""]))
+    good, bad = (
+        Ratios("exact_match", np.array([[[a, 1.0]]]), np.ones((1, 1, 2)), np.zeros(2, int)) for a in (1.0, 0.5)
+    )
+    assert good.advantage(bad).tolist() == [0.5, 0.0]
+    assert one.advantage(two).tolist() == (-two.advantage(one)).tolist()
+
+
+def test_the_mean_of_two_ratios_is_that_of_each_by_itself():
+    above, below = np.array([[[1.0, 0.0, 1.0]], [[1.0, 0.5, 0.75]]]), np.ones((2, 1, 3))
+    found = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"))
+    assert scores(found) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}

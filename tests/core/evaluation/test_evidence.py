@@ -114,3 +114,41 @@ def test_a_missing_column_is_named(put):
 def test_a_damaged_likelihood_is_a_clear_error(put, row, message):
     with pytest.raises(BadInput, match=message):
         read_likelihood(put("likelihood.csv", [row], LIKELIHOOD))
+
+
+def test_tags_are_counted_by_sentence(put):
+    rows = [
+        "1,x,,O B-PER I-PER,O B-PER I-PER,0.5,entity_f1,r",
+        "2,y,,B-LOC O,B-PER B-LOC,0.5,entity_f1,r",
+        "3,z,,O,O,0.5,entity_f1,r",
+    ]
+    table = read_task([put("ner.1.csv", rows)])
+    assert table.results.above.tolist() == [[[2.0, 0.0, 0.0]]]
+    assert table.results.below.tolist() == [[[2.0, 3.0, 0.0]]]
+    assert table.value == pytest.approx(2 / 5)
+
+
+def test_answers_are_measured_against_every_right_one(put):
+    rows = [
+        '1,x,,"[""the Limu river"", ""Limu""]",limu,0.5,exact_match+answer_f1,r',
+        '2,y,,"[""in Bato""]",Bato,0.5,exact_match+answer_f1,r',
+        "3,z,,[],,0.5,exact_match+answer_f1,r",
+    ]
+    table = read_task([put("qa.1.csv", rows)])
+    assert table.results.above.tolist() == [[[1.0, 0.0, 1.0]], [[1.0, pytest.approx(2 / 3), 1.0]]]
+    assert table.value == pytest.approx((2 / 3 + (1 + 2 / 3 + 1) / 3) / 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,x,,O O,O,0.5,entity_f1,r", "'1': 1 tags for 2 words; expected what stage finetune writes"),
+        ("1,x,,O,PER,0.5,entity_f1,r", "'1': tag 1: found 'PER'; expected O, B-<type>"),
+        ("1,x,,Limu,Limu,0.5,exact_match,r", "'1': Expecting value"),
+        ("1,x,,3,Limu,0.5,exact_match,r", "'1': the label 3; expected a JSON list of texts"),
+        ("1,x,,O,O,0.5,entity_f1+exact_match,r", "expected scores of one family"),
+    ],
+)
+def test_damaged_tags_and_answers_are_a_clear_error(put, row, message):
+    with pytest.raises(BadInput, match=message):
+        read_task([put("t.1.csv", [row])])

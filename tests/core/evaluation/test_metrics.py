@@ -117,6 +117,17 @@ def test_the_majority_is_that_of_the_training_set():
     assert baseline("pearson+spearman", [1.0, 2.0, 6.0], [1.0, 2.0]) == 0.0
 
 
+def test_scores_of_tags_and_texts_are_those_of_their_functions():
+    """``spans.py`` has them; its tests compare them with seqeval's and SQuAD's rules."""
+    said, true = [["O", "B-X"], ["B-X", "I-X"]], [["O", "B-X"], ["B-X", "O"]]
+    assert scores(["entity_f1"], said, true) == {"entity_f1": 0.5}
+    assert baseline("entity_f1", true, true) == 0.0
+    texts, right = ["the Limu", "", "Bato"], [["limu"], [], ["in Bato", "Dine"]]
+    found = scores(["exact_match", "answer_f1", "exact_match+answer_f1"], texts, right)
+    assert list(found.values()) == [pytest.approx(2 / 3), pytest.approx(8 / 9), pytest.approx(7 / 9)]
+    assert baseline("exact_match", right, right) == pytest.approx(1 / 3)
+
+
 def test_every_score_that_is_resampled_is_a_module_here():
     assert list(METRICS) == [name for names in FAMILIES.values() for name in names]
 

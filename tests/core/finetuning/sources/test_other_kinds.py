@@ -1,0 +1,292 @@
+"""Columns of CoNLL, SQuAD's JSON and texts to choose from: published or a team's own, every rule and every error."""
+
+import csv
+import json
+
+import pytest
+
+from plm_core.config import BadInput, from_dict
+from plm_core.finetuning.examples import Answer, Example, read_examples, write_examples
+from plm_core.finetuning.sources import ExamplesConfig, read_source
+from plm_core.finetuning.splits import counts, shared
+from plm_core.finetuning.table import TASKS
+
+NER = {"kind": "token_classification", "labels": ["PER", "LOC"], "score": "entity_f1"}
+ASKED = {"kind": "question_answering", "score": "exact_match+answer_f1"}
+CHOICE = {
+    "kind": "multiple_choice",
+    "a": "context",
+    "b": "question",
+    "choices": ["one", "two", "three"],
+    "label": "gold",
+    "score": "accuracy",
+}
+SENTENCES = "Bato NNP B-PER\nis VBZ O\nin IN O\nNeu NNP B-LOC\nLimu NNP I-LOC\n\nDine NN O\n\n"
+
+
+def read(folder, described, name="mine"):
+    return read_source(name, from_dict(ExamplesConfig, {"input": str(folder), **described}, f"examples.{name}"))
+
+
+def questions(*given, **more):
+    """A file of one paragraph; each question has its id and where its answers stand."""
+    context = more.get("context", "Bafo is in Limu.")
+    qas = [
+        {"id": i, "question": f"Who {i}?", "answers": [{"text": t, "answer_start": s} for t, s in answers]} | more
+        for i, answers in given
+    ]
+    return json.dumps({"version": "1.1", "data": [{"title": "x", "paragraphs": [{"context": context, "qas": qas}]}]})
+
+
+@pytest.fixture
+def ner(tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.conll").write_text(SENTENCES)
+    return tmp_path
+
+
+@pytest.fixture
+def squad(tmp_path):
+    for split, ids in (("train", "abcdefghijkl"), ("test", "mno")):
+        (tmp_path / f"{split}.json").write_text(questions(*((i, [("Limu", 11), ("in Limu", 8)]) for i in ids)))
+    return tmp_path
+
+
+@pytest.fixture
+def choice(tmp_path):
+    rows = [[f"text {i}", "Who?", f"a{i}", f"b{i}", f"c{i}", str(i % 3)] for i in range(24)]
+    for split, some in (("train", rows), ("test", rows[:5])):
+        with (tmp_path / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([["context", "question", "one", "two", "three", "gold"], *some])
+    return tmp_path
+
+
+def test_columns_become_sentences_with_a_tag_for_each_word(ner):
+    found = read(ner, NER)
+    assert found.task.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+    assert found.splits["test"] == [
+        Example("test-1", "Bato is in Neu Limu", None, 0, tags=(1, 0, 0, 3, 4)),
+        Example("test-2", "Dine", None, 0, tags=(0,)),
+    ]
+    assert found.task.question == "Which words name PER, LOC?"
+    assert counts(found.task, "test", found.splits["test"]) == {
+        "test_examples": 2,
+        "test_words": 6,
+        "test_entities_PER": 1,
+        "test_entities_LOC": 1,
+    }
+
+
+def test_tabs_crlf_a_byte_order_mark_and_no_end_are_read_all_the_same(ner):
+    text = "\ufeff" + SENTENCES.rstrip("\n").replace(" ", "\t").replace("\n", "\r\n")
+    (ner / "test.conll").write_bytes(text.encode())
+    found = read(ner, NER)
+    assert found.splits["test"] == [
+        Example("test-1", "Bato is in Neu Limu", None, 0, tags=(1, 0, 0, 3, 4)),
+        Example("test-2", "Dine", None, 0, tags=(0,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (
+            "Bato NNP B-PERS",
+            r"2: the tag 'B-PERS'; expected one of O, B-PER, I-PER, B-LOC, I-LOC; did you mean 'B-PER'",
+        ),
+        ("Bato NNP I-PER", r"2: I-PER begins an entity; expected B-PER, for tags are read as IOB2"),
+        ("Bato", r"2: found 'Bato'; expected a word and its tag"),
+        ("Bato B-PER", r"2: 2 columns; expected 3, as in the lines before"),
+    ],
+)
+def test_a_wrong_line_of_columns_is_named(ner, line, error):
+    (ner / "train.conll").write_text(f"a b O\n{line}\n\n{SENTENCES}")
+    with pytest.raises(BadInput, match=rf"train\.conll:{error}"):
+        read(ner, NER)
+
+
+def test_bytes_that_are_no_text_are_named(ner):
+    (ner / "train.conll").write_bytes(b"a O\n\xff O\n")
+    with pytest.raises(BadInput, match=r"train\.conll:2: byte 0xff; expected UTF-8"):
+        read(ner, NER)
+
+
+def test_a_type_that_never_begins_is_named(ner):
+    with pytest.raises(BadInput, match=r"no example of the class 'B-ORG' to train on; .*B-PER, B-LOC, B-ORG"):
+        read(ner, NER | {"labels": ["PER", "LOC", "ORG"]})
+
+
+def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_path):
+    """-DOCSTART- is no sentence; I-X begins an entity, and B-X one right behind another of its type."""
+    original = (
+        "-DOCSTART- -X- O O\n\nBato NNP I-NP I-PER\nDine NNP I-NP I-PER\nToku NNP I-NP B-PER\nLimu NNP I-NP I-LOC\n"
+        "EU NNP I-NP I-ORG\nx NN I-NP I-MISC\n\na b c O\n"
+    )
+    plain = original.replace("I-PER\nDine NNP I-NP I-PER", "B-PER\nDine NNP I-NP I-PER")
+    for of in ("LOC", "ORG", "MISC"):
+        plain = plain.replace(f"I-{of}", f"B-{of}")
+    found = []
+    for folder, names, text in (
+        ("a", ("eng.train", "eng.testa", "eng.testb"), original),
+        ("b", ("train.txt", "valid.txt", "test.txt"), plain),
+    ):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).write_text(text)
+        found.append(read(tmp_path / folder, {}, "conll2003"))
+    assert found[0].splits == found[1].splits
+    (one, _), labels = found[0].splits["valid"], found[0].task.labels
+    assert [labels[tag] for tag in one.tags] == ["B-PER", "I-PER", "B-PER", "B-LOC", "B-ORG", "B-MISC"]
+    assert found[0].counts == found[1].counts | {f"{part}_tags_from_iob1": 4 for part in ("train", "valid", "test")}
+    assert found[1].counts["valid_document_starts"] == 1
+    assert found[0].warnings[1] == (
+        "conll2003: valid has 2 rows, published are 3,250; scores are not comparable with the literature"
+    )
+    (tmp_path / "a/eng.testa").unlink()
+    with pytest.raises(BadInput, match=r"eng\.testa \(or valid\.txt\): missing; expected .* folder CoNLL-2003"):
+        read(tmp_path / "a", {}, "conll2003")
+
+
+def test_questions_have_their_text_and_their_answers(squad):
+    found = read(squad, ASKED)
+    answers = (Answer("Limu", 11), Answer("in Limu", 8))
+    assert found.splits["test"][1] == Example("n", "Who n?", "Bafo is in Limu.", 0, answers=answers)
+    assert found.task.metrics == ("exact_match", "answer_f1")
+    assert counts(found.task, "test", found.splits["test"]) == {"test_examples": 3, "test_unanswerable": 0}
+    assert len(found.splits["train"]) + len(found.splits["valid"]) == 12
+
+
+def test_a_question_without_an_answer_is_one_where_the_task_says_so(squad):
+    (squad / "test.json").write_text(questions(("m", [])))
+    with pytest.raises(BadInput, match=r"test\.json:data\[0\]\.paragraphs\[0\]\.qas\[0\]: no answer to 'm'"):
+        read(squad, ASKED)
+    found = read(squad, ASKED | {"unanswerable": True})
+    assert found.splits["test"][0].answers == ()
+    assert counts(found.task, "test", found.splits["test"])["test_unanswerable"] == 1
+    # As SQuAD 2.0 has it: what only seems to be an answer is told beside, and does not count.
+    (squad / "test.json").write_text(questions(("m", []), is_impossible=True, plausible_answers=[{"text": "x"}]))
+    assert read(squad, ASKED | {"unanswerable": True}).splits["test"][0].answers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            questions(("m", [("Limu", 10)])),
+            r"qas\[0\]\.answers\[0\]: at answer_start 10 stands ' Lim'; expected .*'Limu'",
+        ),
+        (questions(("m", [("Limu", "11")])), r"answers\[0\]\.answer_start: found '11'; expected a character"),
+        (questions(("m", [("Limu", -5)])), r"answers\[0\]\.answer_start: found -5"),
+        (questions(("a", [("Limu", 11)])), r"qas\[0\]: the id 'a' stands before, at .*train\.json:data\[0\]"),
+        (questions(("m", [("Limu", 11)]), question=" "), r"qas\[0\]\.question: found ' '; expected a text"),
+        (questions(("m", [("Limu", 11)]), answers=None), r"qas\[0\]: no list 'answers'; expected the layout of SQuAD"),
+        ('{"data": [{"paragraphs": 3}]}', r"test\.json:data\[0\]: no list 'paragraphs'"),
+        ("[]", r"test\.json: no list 'data'"),
+        ('{"data": [', r"test\.json: .*expected JSON as SQuAD has it"),
+        ('{"data": []}', r"test\.json: no example in it"),
+    ],
+)
+def test_a_wrong_place_in_the_json_is_named(squad, text, error):
+    (squad / "test.json").write_text(text)
+    with pytest.raises(BadInput, match=error) as refused:
+        read(squad, ASKED)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "version"), [("squad", "1.1"), ("squad2", "2.0")])
+def test_squad_is_read_by_its_names(tmp_path, name, version):
+    for part, ids in (("train", "abcdefghijkl"), ("dev", "mno")):
+        (tmp_path / f"{part}-v{version}.json").write_text(questions(*((i, [("Limu", 11)]) for i in ids)))
+    found = read(tmp_path, {}, name)
+    assert [e.id for e in found.splits["test"]] == ["m", "n", "o"]
+    rows = {"squad": (87599, 10570), "squad2": (130319, 11873)}[name]
+    assert (found.counts["train_rows_published"], found.counts["dev_rows_published"]) == rows
+    assert len(found.warnings) == 2
+    with pytest.raises(BadInput, match=r"nowhere: no folder; expected one with the files of SQuAD"):
+        read("nowhere", {}, name)
+
+
+def test_choices_are_columns_and_the_label_is_their_number(choice):
+    found = read(choice, CHOICE)
+    assert found.task.labels == ("0", "1", "2")
+    assert found.splits["test"][4] == Example("test-5", "text 4", "Who?", 1, choices=("a4", "b4", "c4"))
+    assert counts(found.task, "test", found.splits["test"])["test_label_1"] == 2
+    assert shared(found.task, found.splits)["test_also_in_train"] + shared(found.task, found.splits)[
+        "test_also_in_valid"
+    ] == len(found.splits["test"])
+    assert found.splits["test"][0].sha256 != Example("x", "text 0", "Who?", 0).sha256
+
+
+def test_choices_may_be_a_list_and_the_label_a_letter(choice):
+    for split in ("train", "test"):
+        (choice / f"{split}.csv").unlink()
+        rows = [{"context": f"t{i}", "ends": ["x", "y"], "gold": "AB"[i % 2]} for i in range(9)]
+        (choice / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    described = {**CHOICE, "choices": ["ends"], "labels": ["A", "B"]}
+    del described["b"]
+    assert read(choice, described).splits["test"][1] == Example("test-2", "t1", None, 1, choices=("x", "y"))
+    with pytest.raises(BadInput, match=r"train\.jsonl:1: found 2 choices in the column 'ends'; expected a list of 3"):
+        read(choice, described | {"labels": ["A", "B", "C"]})
+    with pytest.raises(BadInput, match=r"^examples\.mine\.labels: missing; expected how the label writes each place"):
+        read(choice, described | {"labels": []})
+
+
+@pytest.mark.parametrize(
+    ("described", "error"),
+    [
+        (CHOICE | {"choices": ["one", "two", "tree"]}, r"train\.csv:2: no column 'tree'; .*did you mean 'three'"),
+        (CHOICE | {"choices": ["one", "two"]}, r"train\.csv:4: the label '2' .*expected one of 0, 1"),
+        (CHOICE | {"labels": ["A"]}, r"^examples\.mine\.labels: 1 for 3 choices"),
+        (CHOICE | {"choices": []}, r"states kind, a, choices, label, score \(choices is missing\)"),
+        (CHOICE | {"symmetric": True}, r"^examples\.mine\.symmetric: says nothing of kind multiple_choice"),
+        (CHOICE | {"score": "entity_f1"}, r"^examples\.mine\.score: found 'entity_f1'; expected names among accuracy"),
+        (NER | {"a": "x"}, r"^examples\.mine\.a: says nothing of kind token_classification; expected it left out"),
+        (NER | {"labels": ["A B"]}, r"^examples\.mine\.labels: .*types without white space"),
+        (NER | {"labels": []}, r"states kind, labels, score \(labels is missing\)"),
+        (ASKED | {"labels": ["x"]}, r"^examples\.mine\.labels: found x; expected none for a question_answering"),
+        (ASKED | {"score": "f1"}, r"^examples\.mine\.score: found 'f1'; expected names among exact_match, answer_f1"),
+        (NER, r"has no file train; expected one of train\.conll, train\.txt"),
+        (ASKED, r"has no file train; expected train\.json"),
+    ],
+)
+def test_a_wrong_description_is_refused(choice, described, error):
+    with pytest.raises(BadInput, match=error):
+        read(choice, described)
+
+
+def test_swag_is_a_table_of_four_endings(tmp_path):
+    header = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1"]
+    for part in ("train", "val"):
+        with (tmp_path / f"{part}.csv").open("w", newline="") as file:
+            rows = [
+                [i, "v", i, "s", f"A, {i}.", "He", "gold", "runs", "sits", "says", "eats", i % 4] for i in range(20)
+            ]
+            csv.writer(file).writerows([[*header, "ending2", "ending3", "label"], *rows])
+    found = read(tmp_path, {}, "swag")
+    assert found.splits["test"][5] == Example("val-6", "A, 5.", "He", 1, choices=("runs", "sits", "says", "eats"))
+    assert found.counts["val_rows_published"] == 20006
+    with pytest.raises(BadInput, match="no folder; expected one with the files of SWAG"):
+        read(tmp_path / "train.csv", {}, "swag")
+
+
+@pytest.mark.parametrize(("name", "described"), [("ner", NER), ("squad", ASKED), ("choice", CHOICE)])
+def test_what_is_written_is_read_again(request, tmp_path, name, described):
+    found = read(request.getfixturevalue(name), described)
+    write_examples(tmp_path / "file", found.splits["test"], found.task)
+    assert read_examples(tmp_path / "file", found.task) == found.splits["test"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("conll2003", {"id": "x", "a": "b c", "tags": ["O"]}),
+        ("conll2003", {"id": "x", "a": "b", "tags": ["B-X"]}),
+        ("squad", {"id": "x", "a": "b", "b": "c"}),
+        ("squad", {"id": "x", "a": "b", "b": "c", "answers": [["c"]]}),
+        ("swag", {"id": "x", "a": "b", "choices": ["c"], "label": "4"}),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path, name, line):
+    (tmp_path / "test.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(BadInput, match=rf"test\.jsonl:1: .*expected an example of {name}"):
+        read_examples(tmp_path / "test.jsonl", TASKS[name].task)

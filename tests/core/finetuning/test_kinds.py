@@ -1,0 +1,317 @@
+"""Words are tagged, answers found and choices made by each paper's model: from examples to scores, and learned."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
+from plm_core.finetuning.examples import Answer, Example
+from plm_core.finetuning.kinds import KINDS, LONGEST_ANSWER, SpanBatch
+from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.lora import LoRAConfig, adapt, merge
+from plm_core.finetuning.reading import characters, encoded
+from plm_core.finetuning.results import answered, evidence, measured
+from plm_core.finetuning.task import GlueTask, iob2
+from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.text.views import items_at
+from plm_core.training.config import LoopConfig
+from plm_core.training.loop import train
+from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.snapshot import Snapshots
+
+TASKS = {
+    "tags": GlueTask("ner", "token_classification", "", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"),
+    "spans": GlueTask(
+        "qa", "question_answering", "", (), ("exact_match", "answer_f1"), "exact_match+answer_f1", unanswerable=True
+    ),
+    "choices": GlueTask("choice", "multiple_choice", "", ("0", "1", "2"), ("accuracy",), "accuracy"),
+}
+MODELS = {"causal": (GPT, GPTConfig), "masked": (BERT, BERTConfig), "permutation": (XLNet, XLNetConfig)}
+WORDS = ["bafo", "limu", "pesa", "toku", "dine", "gota"]
+EACH = pytest.mark.parametrize("objective", LAYOUTS)
+CONTEXT = 42
+
+
+def made(name, count, seed):
+    """Examples of which nobody knows the answer who does not read: it depends on the words around."""
+    return [_MAKERS[name](random.Random(f"{seed}/{i}"), str(i)) for i in range(count)]
+
+
+def tagged(draw, identity):
+    """A name stands behind `mr`, a place behind `in`; a `jr` behind a name belongs to it."""
+    words, tags = [], []
+    for _ in range(draw.randint(2, 5)):
+        of = draw.choice(["", "", "PER", "LOC"])
+        words += [*({"PER": ["mr"], "LOC": ["in"]}.get(of, [])), draw.choice(WORDS)]
+        tags += ["O"] * bool(of) + [f"B-{of}" if of else "O"]
+        if of == "PER" and draw.random() < 0.5:
+            words.append("jr")
+            tags.append("I-PER")
+    labels = TASKS["tags"].labels
+    return Example(identity, " ".join(words), None, 0, tags=tuple(labels.index(tag) for tag in tags))
+
+
+def asked(draw, identity):
+    """The answer stands behind `is`; where there is none, there is no answer."""
+    words = [draw.choice(WORDS) for _ in range(draw.randint(3, 8))]
+    answers = ()
+    if draw.random() < 0.7:
+        place = draw.randrange(len(words))
+        answers = (Answer(words[place], len(" ".join([*words[:place], "is", ""]))),)
+        words.insert(place, "is")
+    return Example(identity, "what?", " ".join(words), 0, answers=answers)
+
+
+def chosen(draw, identity):
+    """The right text says a word of the first again."""
+    words = draw.sample(WORDS, 4)
+    label = draw.randrange(3)
+    others = draw.sample([word for word in WORDS if word not in words[:2]], 3)
+    choices = tuple(draw.choice(words[:2]) if i == label else others[i] for i in range(3))
+    return Example(identity, " ".join(words[:2]), None, label, choices=choices)
+
+
+_MAKERS = {"tags": tagged, "spans": asked, "choices": chosen}
+
+
+def new_model(name, objective, tokenizer, dtype=torch.float32):
+    torch.manual_seed(5)
+    kind, config = MODELS[objective]
+    shape = {"vocab_size": tokenizer.vocab_size, "context": CONTEXT, "layers": 2, "heads": 3, "width": 24}
+    model = Classifier(
+        kind(config(**shape, dropout=0.0)),
+        LAYOUTS[objective],
+        TASKS[name].kind,
+        len(TASKS[name].labels),
+        0.0,
+    ).to(dtype)
+    for parameter in model.backbone.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)  # these layers are narrow
+    return model
+
+
+def learned(name, objective, tokenizer, device, folder, steps=300):
+    """The figures of a training on made examples, and its rows of evidence."""
+    task, layout = TASKS[name], LAYOUTS[objective]
+    model = new_model(name, objective, tokenizer)
+    training, test = (
+        encoded(made(name, count, seed), task, layout, tokenizer, CONTEXT) for count, seed in ((400, 1), (99, 2))
+    )
+    config = LoopConfig(seed=1, steps=steps, batch=32, optimizer=OptimizerConfig(5e-3, 20), valid_every=50)
+
+    def batch_at(step):
+        chosen = items_at(1, step, 32, len(training.encoded))
+        return collate([training.encoded[i] for i in chosen], None, model.kind.batch)
+
+    def validate(_):
+        return predict(model, training.encoded, 99, device.device).loss
+
+    list(train(model, example_loss, batch_at, validate, config, device, Snapshots(folder)))
+    said = answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)
+    return measured(task, training.examples, test.examples, said), list(evidence(task, test.examples, said, "rule"))
+
+
+NAMES = pytest.mark.parametrize("name", TASKS)
+
+
+@EACH
+@NAMES
+def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name, objective):
+    found, rows = learned(name, objective, tokenizer, device, tmp_path)
+    assert found["baseline"] < 0.5
+    assert found["score"] > 0.7, found
+    assert len(rows) == found["examples"] == 99
+    assert all(0 <= float(row[5]) <= 1 for row in rows)
+
+
+def batch_of(name, objective, tokenizer, count=7, seed=3):
+    model = new_model(name, objective, tokenizer, torch.float64)
+    rows = encoded(made(name, count, seed), TASKS[name], LAYOUTS[objective], tokenizer, CONTEXT).encoded
+    return model, rows, collate(rows, None, model.kind.batch)
+
+
+@EACH
+@NAMES
+@torch.no_grad()
+def test_padding_and_neighbours_change_no_answer(tokenizer, device, name, objective):
+    model, rows, _ = batch_of(name, objective, tokenizer, 37)
+    together, alone = (predict(model, rows, batch, device.device) for batch in (37, 1))
+    assert together.loss == pytest.approx(alone.loss, rel=1e-9)
+    for one, other in zip(together.answers, alone.answers, strict=True):
+        assert one == (pytest.approx(other, rel=1e-9) if name == "spans" else other)
+    if name != "spans":
+        assert together.confidences == pytest.approx(alone.confidences, rel=1e-9)
+
+
+@EACH
+@NAMES
+@torch.no_grad()
+def test_the_loss_is_the_mean_surprise_at_what_is_right(tokenizer, device, name, objective):
+    """By hand, row by row, from the states of the model and the head."""
+    model, rows, batch = batch_of(name, objective, tokenizer)
+    total, count = 0.0, 0
+    for row in rows:
+        ids, segments = (torch.tensor([getattr(s, part) for s in row.sequences[:1]]) for part in ("ids", "segments"))
+        if name == "choices":
+            scores = []
+            for written in row.sequences:
+                ids, segments = torch.tensor([written.ids]), torch.tensor([written.segments])
+                lengths = torch.tensor([len(written.ids)])
+                states = model.layout.states(model.backbone, ids, segments, lengths)
+                scores.append(model.head(model.layout.summary(model.backbone, states, lengths))[0, 0])
+            total -= torch.stack(scores).log_softmax(0)[row.label]
+            count += 1
+            continue
+        states = model.layout.states(model.backbone, ids, segments, torch.tensor([ids.shape[1]]))[0]
+        outputs = model.head(states[list(row.places)])
+        if name == "tags":
+            total -= sum(each.log_softmax(0)[tag] for each, tag in zip(outputs, row.label, strict=True))
+            count += len(row.label)
+        else:
+            total -= sum(outputs[:, side].log_softmax(0)[row.label[side]] for side in (0, 1)) / 2
+            count += 1
+    loss = example_loss(model, batch)
+    assert float(loss.nats) == pytest.approx(float(total), rel=1e-9)
+    assert int(loss.count) == count
+
+
+@NAMES
+def test_the_auxiliary_loss_is_the_language_models_on_every_sequence(tokenizer, name):
+    model, rows, batch = batch_of(name, "causal", tokenizer)
+    alone = example_loss(model, batch)
+    model.auxiliary = 0.5
+    both = example_loss(model, batch)
+    language = 0.0
+    for row in rows:
+        for written in row.sequences:
+            ids = torch.tensor([written.ids])
+            logits = model.backbone.logits(model.backbone.read(ids)[0])[0, :-1]
+            language += float(torch.nn.functional.cross_entropy(logits, ids[0, 1:])) / len(row.sequences)
+    means = [float(loss.nats.detach() / loss.count) for loss in (alone, both)]
+    assert means[1] - means[0] == pytest.approx(0.5 * language / len(rows), rel=1e-6)
+
+
+@EACH
+@NAMES
+def test_adapters_and_the_head_are_trained_and_nothing_else(tokenizer, name, objective):
+    model, _, batch = batch_of(name, objective, tokenizer)
+    adapt(model.backbone, LoRAConfig(3, 6.0))
+    example_loss(model, batch).nats.backward()
+    moved = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert {f"head.{part}" for part, _ in model.head.named_parameters()} < moved
+    assert all("parametrizations" in part for part in moved if not part.startswith("head."))
+    outputs = model(batch).detach()
+    merge(model.backbone)
+    torch.testing.assert_close(model(batch).detach(), outputs, rtol=1e-9, atol=1e-9)
+
+
+def windowed(name, tokenizer):
+    """Examples far longer than the context, by a model that was not trained."""
+    some = made(name, 60, 5)
+    if name == "tags":
+        long = Example("x", " ".join(e.a for e in some), None, 0, tags=tuple(tag for e in some for tag in e.tags))
+    else:
+        text = " ".join(e.b for e in some)
+        long = Example("x", "what?", text, 0, answers=(Answer("bafo", text.rindex("bafo")),))
+    rows = encoded([long, some[0]], TASKS[name], LAYOUTS["masked"], tokenizer, CONTEXT)
+    assert len(rows.encoded) > 9
+    return rows, new_model(name, "masked", tokenizer, torch.float64)
+
+
+def test_the_tags_of_a_long_sentence_come_from_all_its_windows(tokenizer, device):
+    rows, model = windowed("tags", tokenizer)
+    said = predict(model, rows.encoded, 7, device.device)
+    found = answered(TASKS["tags"], rows, said, tokenizer)
+    for example, answer in zip(rows.examples, found.answers, strict=True):
+        assert len(answer) == len(example.words)
+    ids = [tag for row in range(len(rows.owners) - 1) for tag in said.answers[row]]
+    assert found.answers[0] == [TASKS["tags"].labels[tag] for tag in ids]
+    product = torch.tensor(said.confidences[:-1], dtype=torch.float64).prod()
+    assert found.confidences[0] == pytest.approx(float(product), rel=1e-9)
+
+
+@pytest.mark.parametrize("unanswerable", [True, False])
+def test_the_best_span_of_all_windows_is_cut_out_of_the_text(tokenizer, device, unanswerable):
+    rows, model = windowed("spans", tokenizer)
+    task = replace(TASKS["spans"], unanswerable=unanswerable)
+    best = -float("inf"), "", 0.0
+    nulls = []
+    spans = characters(rows.examples[0].b, tokenizer.spell(rows.examples[0].b))
+    for row in rows.encoded[:-1]:
+        (starts, ends), *_ = model(collate([row], None, model.kind.batch)).detach()
+        starts, ends = starts[: len(row.places)], ends[: len(row.places)]
+        together = starts.log_softmax(0)[:, None] + ends.log_softmax(0)
+        nulls.append((float(starts[0] + ends[0]), float(together[0, 0].exp())))
+        for first in range(1, len(starts)):
+            for last in range(first, min(first + LONGEST_ANSWER, len(ends))):
+                score = float(starts[first] + ends[last])
+                if score > best[0]:
+                    begin, stop = spans[row.first + first - 1][0], spans[row.first + last - 1][1]
+                    best = score, rows.examples[0].b[begin:stop].strip(), float(together[first, last].exp())
+    found = answered(task, rows, predict(model, rows.encoded, 7, device.device), tokenizer)
+    none = unanswerable and min(score for score, _ in nulls) > best[0]
+    expected = ("", math.prod(p for _, p in nulls)) if none else best[1:]
+    assert found.answers[0] == expected[0]
+    assert found.confidences[0] == pytest.approx(expected[1], rel=1e-9)
+
+
+def test_no_answer_is_given_where_cls_has_the_largest_logits_and_the_task_knows_such(tokenizer, device):
+    rows, model = windowed("spans", tokenizer)
+    said = predict(model, rows.encoded, 7, device.device)
+    spans = [span._replace(first=0, last=3, null_score=span.score + 1) for span in said.answers]
+    never = [span._replace(null_score=-99.0) for span in spans]
+    for given, unanswerable, empty in [(spans, True, True), (spans, False, False), (never, True, False)]:
+        task = replace(TASKS["spans"], unanswerable=unanswerable)
+        found = answered(task, rows, said._replace(answers=given), tokenizer)
+        assert (found.answers[1] == "") is empty
+
+
+def test_an_answer_is_at_most_so_long(tokenizer, device):
+    """Start and end whose logits are the largest, but too far from each other, or the wrong way round."""
+    columns = torch.full((1, 2, 40), -5.0, dtype=torch.float64)
+    columns[0, 0, 1] = columns[0, 1, 1 + LONGEST_ANSWER] = 9.0
+    columns[0, 1, LONGEST_ANSWER] = 8.0
+    asked = torch.zeros(1, 40, dtype=torch.long)
+    batch = SpanBatch(asked, asked, asked, asked, asked)
+    ((span, _),) = KINDS["question_answering"].answers(columns, batch)
+    assert (span.first, span.last, span.score) == (0, LONGEST_ANSWER - 1, 17.0)
+    columns[0, 1, LONGEST_ANSWER] = -5.0
+    columns[0, 0, 5], columns[0, 1, 4] = 7.0, 6.5
+    ((span, _),) = KINDS["question_answering"].answers(columns, batch)
+    assert (span.first, span.last, span.score) == (4, LONGEST_ANSWER, 16.0)
+
+
+def test_evidence_says_tags_texts_and_places():
+    tags, spans, choices = (TASKS[name] for name in TASKS)
+    example = Example("x", "mr Bafo", None, 0, tags=(0, 1))
+    (row,) = evidence(tags, [example], Predicted([["O", "B-LOC"]], [0.5], 0.0), "r")
+    assert row == ("x", example.sha256, "", "O B-PER", "O B-LOC", "0.5", "entity_f1", "r")
+    example = Example("y", "what?", "é is", 0, answers=(Answer("é", 0), Answer("is", 2)))
+    (row,) = evidence(spans, [example], Predicted(["is"], [0.25], 0.0), "r")
+    assert row[3:6] == ('["é", "is"]', "is", "0.25")
+    (row,) = evidence(spans, [replace(example, answers=())], Predicted([""], [0.25], 0.0), "r")
+    assert row[3:6] == ("[]", "", "0.25")
+    example = Example("z", "a", None, 2, choices=("b", "c", "d"))
+    (row,) = evidence(choices, [example], Predicted([1], [0.125], 0.0), "r")
+    assert row[3:6] == ("2", "1", "0.125")
+
+
+def test_figures_are_those_of_the_metrics_and_of_saying_nothing():
+    tags, spans, choices = (TASKS[name] for name in TASKS)
+    words = [Example(str(i), "mr Bafo", None, 0, tags=(0, 1 + 2 * (i % 2))) for i in range(4)]
+    found = measured(tags, words, words, Predicted([["O", "B-PER"]] * 4, [1.0] * 4, 0.0))
+    assert found == {"score": 0.5, "baseline": 0.0, "entity_f1": 0.5, "examples": 4, "train_examples": 4}
+    asked = [Example(str(i), "what?", "is it", 0, answers=(Answer("is it", 0),)[: i % 2]) for i in range(4)]
+    found = measured(spans, asked, asked, Predicted(["", "is it", "", "it"], [1.0] * 4, 0.0))
+    assert (found["exact_match"], found["answer_f1"]) == (0.75, pytest.approx((3 + 2 / 3) / 4))
+    assert found["score"] == pytest.approx((found["exact_match"] + found["answer_f1"]) / 2)
+    assert found["baseline"] == 0.5
+    some = [Example(str(i), "a", None, i % 3, choices=("b", "c", "d")) for i in range(4)]
+    found = measured(choices, some, some, Predicted([0, 0, 0, 0], [1.0] * 4, 0.0))
+    assert (found["score"], found["baseline"]) == (0.5, 0.5)

@@ -1,0 +1,175 @@
+"""Examples as rows: every word is asked about once, every token of a text is read, an answer is found by characters."""
+
+import itertools
+import random
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.corpus.normalize import normalize
+from plm_core.finetuning.examples import Answer, Example
+from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.reading import characters, encoded, windows
+from plm_core.finetuning.task import GlueTask, iob2
+from plm_core.text.special import BOS, CLS, SEP, UNK
+
+NER = GlueTask(
+    "ner", "token_classification", "Which?", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"
+)  # fmt: skip
+ASKED = GlueTask("asked", "question_answering", "Where?", (), ("exact_match",), "exact_match", unanswerable=True)
+CHOICE = GlueTask("choice", "multiple_choice", "Which?", ("0", "1", "2"), ("accuracy",), "accuracy")
+EACH = pytest.mark.parametrize("objective", LAYOUTS)
+WORDS = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=9)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+
+
+@given(length=st.integers(0, 99), most=st.integers(1, 37))
+def test_windows_cover_a_text_and_overlap_by_half(length, most):
+    found = windows(length, most)
+    assert all(len(part) <= most for part in found)
+    assert sorted({i for part in found for i in part}) == list(range(length))
+    assert len(found) == 1 or all(len(part) == most for part in found[:-1])
+    for one, two in itertools.pairwise(found):
+        assert two.start - one.start == max(1, round(most / 2))
+        assert two.stop > one.stop
+
+
+@EACH
+@given(words=st.lists(WORDS, min_size=1, max_size=19), context=st.integers(8, 31))
+def test_every_word_is_asked_about_once_at_its_first_piece(tokenizer, objective, words, context):
+    tags = tuple(i % 5 for i in range(len(words)))
+    example = Example("x", " ".join(words), None, 0, tags=tags)
+    rows = encoded([example], NER, LAYOUTS[objective], tokenizer, context).encoded
+    assert [tag for row in rows for tag in row.label] == list(tags)
+    assert [row.first + i for row in rows for i in range(len(row.places))] == list(range(len(words)))
+    assert all(row.longest <= context for row in rows)
+    for row in rows:
+        for i, place in enumerate(row.places):
+            word = example.words[row.first + i]
+            first, *_ = tokenizer.encode(f" {word}" if row.first + i else word)
+            assert row.sequences[0].ids[place] == first
+
+
+def test_a_sentence_that_fits_is_one_row_framed_as_a_single_text(tokenizer):
+    example = Example("x", "Bato dude.", None, 0, tags=(1, 0))
+    ids = tokenizer.encode("Bato dude.")
+    second = len(tokenizer.encode("Bato"))
+    (row,) = encoded([example], NER, LAYOUTS["masked"], tokenizer, 37).encoded
+    assert row.sequences[0].ids == [CLS, *ids, SEP]
+    assert (row.label, list(row.places), row.first) == ([1, 0], [1, 1 + second], 0)
+    (row,) = encoded([example], NER, LAYOUTS["permutation"], tokenizer, 37).encoded
+    assert row.sequences[0].ids == [*ids, SEP, CLS]
+    assert list(row.places) == [0, second]
+
+
+def test_a_word_stands_in_the_window_that_shows_the_most_around_it(tokenizer):
+    words = ["ba"] * 40
+    example = Example("x", " ".join(words), None, 0, tags=(0,) * 40)
+    size = len(tokenizer.encode(" ba"))
+    rows = encoded([example], NER, LAYOUTS["masked"], tokenizer, 2 + 10 * size).encoded
+    assert len(rows) == 7
+    for before, row in enumerate(rows[1:-1]):
+        about = [place - 1 for place in row.places]
+        assert len(about) == 5, before
+        assert min(about) >= 2 * size
+        assert max(about) <= 8 * size
+
+
+def test_a_word_of_which_nothing_is_kept_is_unknown(tokenizers):
+    example = Example("x", "\u200b ba \u200b", None, 0, tags=(0, 1, 0))
+    (row,) = encoded([example], NER, LAYOUTS["masked"], tokenizers["wordpiece"], 37).encoded
+    assert [row.sequences[0].ids[place] == UNK for place in row.places] == [True, False, True]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
+@given(text=TEXTS)
+def test_the_characters_of_tokens_follow_each_other_and_are_the_texts_own(tokenizers, kind, text):
+    tokenizer = tokenizers[kind]
+    spelling = tokenizer.spell(text)
+    spans = characters(text, spelling)
+    assert len(spans) == len(spelling.ids)
+    assert all(0 <= start <= stop <= len(text) for start, stop in spans)
+    assert all(one[0] <= two[0] and one[1] <= two[1] for one, two in itertools.pairwise(spans))
+    if tokenizer.lossless and spans:
+        assert normalize(text[spans[0][0] :]) == normalize(text)
+        for start, stop in spans:
+            piece = normalize(text[start:stop])
+            assert unicodedata.is_normalized("NFC", piece)
+        assert {i for start, stop in spans for i in range(start, stop)} == set(range(len(text)))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Bafo limu pesa.", "limu"),
+        ("Cafe\u0301 limu", "limu"),
+        ("a\r\nb limu\r\npesa", "limu"),
+        ("\u2581\u2581 limu", "limu"),
+        ("e\u0301e\u0301e\u0301 Ba", "Ba"),
+        ("日本語 limu 日本", "limu"),
+    ],
+)
+def test_an_answer_is_cut_out_of_the_text_as_it_was_given(tokenizers, kind, text, answer):
+    example = Example("x", "Ba?", text, 0, answers=(Answer(answer, text.index(answer)),))
+    (row,) = encoded([example], ASKED, LAYOUTS["masked"], tokenizers[kind], 99).encoded
+    spans = characters(text, tokenizers[kind].spell(text))
+    first, last = (place - 1 for place in row.label)
+    assert text[spans[first][0] : spans[last][1]].strip() == answer
+
+
+@EACH
+@given(seed=st.integers(0, 99), context=st.integers(8, 61))
+def test_a_text_is_read_in_windows_behind_its_question_and_the_answer_stands_where_it_is(
+    tokenizer, objective, seed, context
+):
+    draw = random.Random(seed)
+    words = [draw.choice(["bafo", "limu", "pesa", "toku"]) for _ in range(draw.randint(1, 40))]
+    chosen = draw.randrange(len(words))
+    text, start = " ".join(words), len(" ".join([*words[:chosen], ""]))
+    example = Example("x", "Ba " * draw.randint(1, 40), text, 0, answers=(Answer(words[chosen], start),))
+    rows = encoded([example], ASKED, LAYOUTS[objective], tokenizer, context).encoded
+    ids, question = tokenizer.encode(text), tokenizer.encode(example.a)
+    spans = characters(text, tokenizer.spell(text))
+    read = set()
+    for row in rows:
+        (written,) = row.sequences
+        null, *places = row.places
+        assert written.ids[null] == CLS
+        assert [written.ids[place] for place in places] == ids[row.first : row.first + len(places)]
+        assert row.longest <= context
+        read |= set(range(row.first, row.first + len(places)))
+        asked = [i for i in range(row.longest) if i not in row.places and written.ids[i] not in (BOS, SEP)]
+        assert [written.ids[i] for i in asked] == question[: len(asked)]
+        assert asked
+        if objective == "permutation":
+            assert {written.segments[i] for i in places} == {0}
+            assert {written.segments[i] for i in asked} == {1}
+        if row.label != [0, 0]:
+            first, last = (row.first + place - 1 for place in row.label)
+            assert text[spans[first][0] : spans[last][1]].strip() == words[chosen]
+    assert read == set(range(len(ids)))
+    assert context < 37 or any(row.label != [0, 0] for row in rows)
+
+
+def test_a_question_without_an_answer_points_at_cls(tokenizer):
+    example = Example("x", "Ba?", "Bafo limu.", 0)
+    (row,) = encoded([example], ASKED, LAYOUTS["causal"], tokenizer, 99).encoded
+    assert row.label == [0, 0]
+    assert row.sequences[0].ids[row.places[0]] == CLS
+
+
+@EACH
+def test_a_choice_is_a_sequence_for_each_text_with_what_stands_before_it(tokenizer, objective):
+    layout = LAYOUTS[objective]
+    plain = Example("x", "Bafo.", None, 1, choices=("limu", "pesa", "toku"))
+    begun = Example("y", "Bafo.", "Ba", 2, choices=("limu", "pesa", "toku"))
+    rows = encoded([plain, begun], CHOICE, layout, tokenizer, 37)
+    assert rows.owners == [0, 1]
+    assert rows.encoded[0].sequences == [layout.write("Bafo.", choice, tokenizer, 37) for choice in plain.choices]
+    assert rows.encoded[1].sequences == [
+        layout.write("Bafo.", f"Ba {choice}", tokenizer, 37) for choice in plain.choices
+    ]
+    assert [row.label for row in rows.encoded] == [1, 2]

@@ -1,0 +1,88 @@
+"""Words to tag, questions and choices from a team's own files to evidence, metrics and the page, as real stages."""
+
+import csv
+import json
+import random
+
+import pytest
+
+from plm_core import checkpoint
+from plm_core.evaluation.evidence import read_task
+
+WORDS = ["bafo", "limu", "pesa", "toku"]
+TASKS = {
+    "ner": {"kind": "token_classification", "labels": ["PER"], "score": "entity_f1"},
+    "qa": {"kind": "question_answering", "score": "exact_match+answer_f1", "unanswerable": True},
+    "ends": {"kind": "multiple_choice", "a": "a", "choices": ["x", "y"], "label": "gold", "score": "accuracy"},
+}
+
+
+def write(folder, split, count):
+    """One file of each kind; some sentences and texts are longer than the context of the model."""
+    draw = random.Random(split)
+    for name in TASKS:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    lines, paragraphs, rows = [], [], []
+    for i in range(count):
+        words = [draw.choice(WORDS) for _ in range(draw.choice([3, 5, 37]))]
+        lines += [f"{word} {'B-PER' if word == 'pesa' else 'O'}" for word in words] + [""]
+        answer = {"text": words[2], "answer_start": len(" ".join([*words[:2], ""]))}
+        question = {"id": f"{split}{i}", "question": "Ba?", "answers": [answer] * (i % 3 > 0)}
+        paragraphs.append({"context": " ".join(words), "qas": [question]})
+        rows.append([" ".join(words), "ba", words[0], 1])
+    (folder / f"ner/{split}.conll").write_text("\n".join(lines))
+    (folder / f"qa/{split}.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]}))
+    with (folder / f"ends/{split}.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "x", "y", "gold"], *rows])
+
+
+@pytest.fixture
+def project(small):
+    """A project with a task of each kind."""
+    for split, count in (("train", 60), ("test", 19)):
+        write(small.root / "data/tasks", split, count)
+    sections = {name: {"input": f"data/tasks/{name}"} | described for name, described in TASKS.items()}
+    small.change(examples=sections, finetune__tasks=list(TASKS), finetune__seeds=[5])
+    return small
+
+
+def test_every_kind_goes_from_its_files_to_the_page(project):
+    found = {}
+    for name, described in TASKS.items():
+        project.run("tasks.examples", name)
+        project.run("tasks.slices", name)
+        project.run("tasks.finetune", "gpt", name, "5")
+        metrics, path = project.metrics(f"finetune-gpt-{name}-5"), project.root / f"artifacts/evidence/gpt/{name}.5.csv"
+        table = read_task([path])
+        assert table.value == pytest.approx(metrics["score"], abs=1e-12)
+        assert metrics["examples"] == 19
+        with path.open(newline="") as file:
+            found[name] = list(csv.DictReader(file))
+        assert {row["score"] for row in found[name]} == {described["score"]}
+        assert all(0 <= float(row["confidence"]) <= 1 for row in found[name])
+        loaded = checkpoint.load(project.root / f"artifacts/finetuned/gpt-{name}-5")
+        assert loaded.config.head["task"] == name
+        outputs = {"ner": 3, "qa": 2, "ends": 1}[name]
+        assert [len(tensor) for key, tensor in loaded.extra.items() if key.endswith("bias")] == [outputs]
+    assert all(len(row["label"].split()) == len(row["prediction"].split()) for row in found["ner"])
+    assert max(len(row["label"].split()) for row in found["ner"]) == 37
+    assert sum(row["label"] == "[]" for row in found["qa"]) == 7
+    assert {row["label"] for row in found["ends"]} == {"1"}
+    assert project.metrics("finetune-gpt-qa-5")["baseline"] == pytest.approx(7 / 19)
+    assert project.metrics("finetune-gpt-ner-5")["baseline"] == 0.0
+    project.run("tasks.report")
+    page = (project.root / "artifacts/report/report.md").read_text()
+    for name, described in TASKS.items():
+        assert f"{name}: {described['score']}" in page
+
+
+def test_the_same_fine_tuning_gives_the_same_bytes_and_another_checkpoint_its_evidence(project):
+    project.run("tasks.examples", "qa")
+    for _ in range(2):
+        project.run("tasks.finetune", "gpt", "qa", "5")
+        files = project.files("artifacts/evidence") | project.files("artifacts/finetuned")
+    again = ("--checkpoint", "artifacts/models/gpt", "--evidence", "elsewhere")
+    project.run("tasks.finetune", "gpt", "qa", *again)
+    assert (project.root / "elsewhere/qa.5.csv").read_bytes() == files["artifacts/evidence/gpt/qa.5.csv"]
+    project.run("tasks.finetune", "gpt", "qa", "5")
+    assert project.files("artifacts/evidence") | project.files("artifacts/finetuned") == files
