@@ -10,7 +10,6 @@ evidence is written: that is how the gate compares a champion with a challenger 
 
 import argparse
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +23,11 @@ from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
+from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
 from plm_core.finetuning.examples import SPLITS, Example, file_of
 from plm_core.finetuning.layouts import LAYOUTS
-from plm_core.finetuning.lora import LoRAConfig, adapt, merge
+from plm_core.finetuning.lora import adapt, merge
 from plm_core.finetuning.reading import Rows, encoded, read_rows
-from plm_core.finetuning.recipe import Recipe
 from plm_core.finetuning.task import GlueTask, read_task
 from plm_core.objectives.loss import Batch
 from plm_core.text.views import stream_seed
@@ -43,70 +42,6 @@ from tasks.seam.evidence import write_rows
 from tasks.seam.meters import Ledger
 from tasks.seam.stage import Stage, main, stage
 from tasks.seam.training import follow, listed, write_curve
-
-PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
-"""What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """An entry of ``finetune.transfers``."""
-
-    task: str
-    """A section of ``examples``."""
-    after: str
-    """The task, one of ``finetune.tasks``, that is learned before."""
-
-
-@dataclass(frozen=True)
-class FinetuneConfig:
-    """Section ``finetune`` of the parameters."""
-
-    tasks: list[str]
-    """Names of sections of ``examples``; [] for none."""
-    transfers: list[Transfer]
-    """More of them, that begin with the model as another task has left it; [] for none."""
-    seeds: list[int]
-    """Each task is learned once from each: it draws the head, the order of the examples and the dropout."""
-    train_examples: int | None
-    """At most so many training examples a task; null for all."""
-    heldout_examples: int | None
-    """At most so many validation and so many test examples a task; null for all."""
-    dropout: float
-    """Before the head's linear layer."""
-    auxiliary: float
-    """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, where the
-    model was trained as a causal one; 0 for none. The paper has 0.5."""
-    lora: LoRAConfig | None
-    """Train small additions to the model's matrices in its place; null to train all weights."""
-    training: Recipe
-    """The same for every task."""
-
-    def __post_init__(self) -> None:
-        for name in ("train_examples", "heldout_examples"):
-            if (most := getattr(self, name)) is not None and most < 1:
-                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: {self.dropout}; expected at least 0 and below 1")
-        if self.auxiliary < 0:
-            raise ValueError(f"auxiliary: {self.auxiliary}; expected at least 0")
-        every = [*self.tasks, *(transfer.task for transfer in self.transfers)]
-        for transfer in self.transfers:
-            if every.count(transfer.task) > 1:
-                raise ValueError(f"transfers: {transfer.task} stands twice, here or in tasks; expected each task once")
-            if transfer.after not in self.tasks:
-                raise ValueError(f"transfers: found after: {transfer.after}; expected one of tasks")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds: found {self.seeds}; expected at least one, and each once")
-
-    @property
-    def rule(self) -> str:
-        """The digest of what a result depends on."""
-        return digest(*(getattr(self, name) for name in PARAMETERS))
-
-    def learned_before(self, task: str) -> str | None:
-        """The task after which a task is learned, if there is one."""
-        return next((transfer.after for transfer in self.transfers if transfer.task == task), None)
 
 
 class Outcome(NamedTuple):
@@ -139,7 +74,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         snapshots = Snapshots(paths.SNAPSHOTS / digested)
         outcome = fit(pretrained, task, config, seed, device, snapshots, run)
         evidence, curve = paths.EVIDENCE / name / f"{task_name}.{seed}.csv", paths.CURVES / f"{key}.csv"
-        write_evidence(evidence, rule_of([task_name, *([after] if after else [])], config), task, outcome)
+        write_evidence(evidence, config.measured([data, *before[:1]]), task, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
         run.metrics |= results.measured(task, outcome.train.examples, outcome.test.examples, outcome.predicted)
@@ -179,15 +114,15 @@ def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
     """Fine-tune any checkpoint on today's examples, from every seed, and write its evidence, nothing else."""
     config = params.section("finetune", FinetuneConfig)
     after = config.learned_before(task_name)
-    names = [task_name, *([after] if after else [])]
-    tasks = [task_in(examples_of(name)) for name in names]
+    folders = [examples_of(name) for name in (task_name, after) if name]
+    tasks = [task_in(folder) for folder in folders]
     device = prepare(threads=1, deterministic=config.training.deterministic)
     for seed in config.seeds:
         model = checkpoint.load(folder, device.device)
         for task in reversed(tasks):  # each goes on with the weights that the one before has left
             with tempfile.TemporaryDirectory() as scratch:
                 outcome = fit(model, task, config, seed, device, Snapshots(Path(scratch)), None)
-        write_evidence(evidence / f"{task_name}.{seed}.csv", rule_of(names, config), tasks[0], outcome)
+        write_evidence(evidence / f"{task_name}.{seed}.csv", config.measured(folders), tasks[0], outcome)
 
 
 def fit(
@@ -241,12 +176,6 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
         adapt(pretrained.model, config.lora)
     auxiliary = config.auxiliary if objective == "causal" else 0.0
     return Classifier(pretrained.model, LAYOUTS[objective], task.kind, len(task.labels), config.dropout, auxiliary)
-
-
-def rule_of(tasks: list[str], config: FinetuneConfig) -> str:
-    """The digest of what a result depends on beside model and test examples: how, and on what, these were learned."""
-    files = (file_of(paths.EXAMPLES / task, split) for task in tasks for split in ("train", "valid"))
-    return digest(config.rule, *map(sha256_file, files))[:16]
 
 
 def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> None:

@@ -144,17 +144,20 @@ def scores(
 
 
 def baseline(name: str, train: Values, references: Values, classes: Sequence[str] = ()) -> float:
-    """The score of always giving one answer: the training set's most frequent class (the lowest id of several), the
-    mean of its numbers, no entity, or no answer. A correlation with a constant is undefined, and 0 here.
+    """The score of ``constant``. A correlation with a constant is undefined, and 0 here."""
+    return scores([name], constant(name, train, references), references, classes)[name]
+
+
+def constant(name: str, train: Values, references: Values) -> Values:
+    """One answer to all: the training set's most frequent class (the lowest id of several), the mean of its numbers, no
+    entity, or no answer.
     """
     of = family(name)
     if of == "numbers":
-        constant: Values = [float(np.mean(train))] * len(references)
-    elif of == "classes":
-        constant = [int(np.bincount(np.asarray(train)).argmax())] * len(references)
-    else:
-        constant = [["O"] * len(tags) for tags in references] if of == "tags" else [""] * len(references)
-    return scores([name], constant, references, classes)[name]
+        return [float(np.mean(train))] * len(references)
+    if of == "classes":
+        return [int(np.bincount(np.asarray(train)).argmax())] * len(references)
+    return [["O"] * len(tags) for tags in references] if of == "tags" else [""] * len(references)
 
 
 def _mean(name: str, predictions: Values, references: Values, classes: Sequence[str]) -> float:

@@ -5,6 +5,7 @@ numbers, by scikit-learn. Of a pair, the words of either text, those of both, an
 features.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -15,6 +16,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 
+from plm_core.evaluation import metrics
+from plm_core.finetuning import results
 from plm_core.finetuning.examples import Example
 from plm_core.finetuning.task import GlueTask
 
@@ -26,8 +29,14 @@ WORDS = r"[^\W_]+|[^\w\s]"
 
 def predict(
     task: GlueTask, train: Sequence[Example], valid: Sequence[Example], test: Sequence[Example]
-) -> tuple[list[float], list[float]]:
-    """The answers to the test examples, as ids of classes or numbers, and how probable each was (NaN of a number)."""
+) -> tuple[list[Any], list[float]]:
+    """The answers to the test examples as ``results.answered`` has them, and how probable each was (NaN of a number).
+
+    Where neither a class nor a number is asked for, they are those that need no reading.
+    """
+    if task.kind not in ("classification", "regression"):
+        learned, asked = ([results.true(task, example) for example in examples] for examples in (train, test))
+        return list(metrics.constant(task.score, learned, asked)), [math.nan] * len(test)
     weigh = TfidfVectorizer(token_pattern=WORDS, ngram_range=(1, 2), sublinear_tf=True, min_df=2)
     try:
         weigh.fit(chain.from_iterable((e.a, e.b or "") for e in train))
@@ -37,11 +46,11 @@ def predict(
     held_out, truth = _features(weigh, valid), [e.label for e in valid]
     fitted = [_model(task, strength).fit(features, labels) for strength in STRENGTHS]
     best = min(fitted, key=lambda model: _loss(task, model, held_out, truth))
-    asked = _features(weigh, test)
-    answers = best.predict(asked).tolist()
+    read = _features(weigh, test)
+    answers = best.predict(read).tolist()
     if task.kind == "regression":
-        return answers, [float("nan")] * len(answers)
-    return answers, best.predict_proba(asked).max(axis=1).tolist()
+        return answers, [math.nan] * len(answers)
+    return answers, best.predict_proba(read).max(axis=1).tolist()
 
 
 def _features(weigh: TfidfVectorizer, examples: Sequence[Example]) -> csr_matrix:

@@ -6,7 +6,6 @@ All of it comes from the evidence, example by example, and from the metrics file
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -23,9 +22,10 @@ MOST_CLASSES = 8
 """More do not fit a picture."""
 READING = """\
 A score is the median over {seeds} fine-tunings from different seeds (least to greatest), and in brackets the interval \
-that holds 95 % of the scores when examples and seeds are drawn anew (bootstrap). **Without reading** is the score of \
-always giving the training examples' most frequent class or mean: a model that does not beat it has learned nothing \
-about the task."""
+that holds 95 % of the scores when examples and seeds are drawn anew (bootstrap). **Words alone** (`tfidf`) is a \
+linear model on the words of the same examples: who does not beat it has gained nothing from being a language model. \
+**Without reading** is the score of always giving the training examples' most frequent class or mean: who does not \
+beat it has learned nothing about the task."""
 
 Tables = dict[str, dict[str, Table]]
 """By task and model."""
@@ -43,7 +43,7 @@ def finetuned(
         return "## Fine-tuning\n\nNo GLUE-like task is named in `finetune.tasks`.", {}
     tables = {task: {model: _evidence(model, task, seeds) for model in models} for task in tasks}
     parts = ["## Fine-tuning", READING.format(seeds=len(seeds)), _summary(tables, models, seeds)]
-    parts += _better(models, [f"{task}.{seed}.csv" for task in tasks for seed in seeds])
+    parts += _better(models, [f"{task}.{seed}.csv" for task in tasks for seed in (paths.WORDS_SEED, *seeds)])
     parts.append(diagnosis.READING)
     figures = {}
     for task, rows in tables.items():
@@ -77,15 +77,17 @@ def _summary(tables: Tables, models: Sequence[str], seeds: Sequence[int]) -> str
         heads.append("mean")
         columns.append([f"{np.mean(scores):.3f}" for scores in means])
     lines = [[model, *cells] for model, *cells in zip(models, *columns, strict=True)]
-    guesses = [_metrics(models[0], task, seeds)["baseline"][0] for task in tables]
-    guesses += [float(np.mean(guesses))] if len(tables) > 1 else []
-    return table(heads, [*lines, ["without reading", *(f"{value:.3f}" for value in guesses)]])
+    for title, name in (("words alone", "score"), ("without reading", "baseline")):
+        guesses = [_read(f"baseline-{task}")[name] for task in tables]
+        guesses += [float(np.mean(guesses))] if len(tables) > 1 else []
+        lines.append([title, *(f"{value:.3f}" for value in guesses)])
+    return table(heads, lines)
 
 
 def _better(models: Sequence[str], files: Sequence[str]) -> list[str]:
     """Of each two models, which is better at what, beyond chance."""
     said = []
-    for one, two in itertools.combinations(models, 2):
+    for one, two in itertools.combinations([*models, paths.WORDS.name], 2):
         result = compare((paths.EVIDENCE / one, paths.EVIDENCE / two), (one, two), only=files)
         found = [
             f"**{row.better}** at {row.name} ({row.difference.value:+.3f}, "
@@ -160,6 +162,9 @@ def _spread(values: Sequence[float]) -> str:
 
 def _metrics(model: str, task: str, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Each number of the metrics files, by seed."""
-    files = [paths.METRICS / f"finetune-{model}-{task}-{seed}.json" for seed in seeds]
-    each = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
+    each = [_read(f"finetune-{model}-{task}-{seed}") for seed in seeds]
     return {name: [found[name] for found in each] for name in each[0]}
+
+
+def _read(name: str) -> dict[str, float]:
+    return json.loads((paths.METRICS / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,0 +1,80 @@
+"""Section ``finetune`` of the parameters. Read by the stages finetune and baseline."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from plm_core.config import digest
+from plm_core.files import sha256_file
+from plm_core.finetuning.examples import file_of
+from plm_core.finetuning.lora import LoRAConfig
+from plm_core.finetuning.recipe import Recipe
+
+PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
+"""What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """An entry of ``finetune.transfers``."""
+
+    task: str
+    """A section of ``examples``."""
+    after: str
+    """The task, one of ``finetune.tasks``, that is learned before."""
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Section ``finetune`` of the parameters."""
+
+    tasks: list[str]
+    """Names of sections of ``examples``; [] for none."""
+    transfers: list[Transfer]
+    """More of them, that begin with the model as another task has left it; [] for none."""
+    seeds: list[int]
+    """Each task is learned once from each: it draws the head, the order of the examples and the dropout."""
+    train_examples: int | None
+    """At most so many training examples a task; null for all."""
+    heldout_examples: int | None
+    """At most so many validation and so many test examples a task; null for all."""
+    dropout: float
+    """Before the head's linear layer."""
+    auxiliary: float
+    """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, where the
+    model was trained as a causal one; 0 for none. The paper has 0.5."""
+    lora: LoRAConfig | None
+    """Train small additions to the model's matrices in its place; null to train all weights."""
+    training: Recipe
+    """The same for every task."""
+
+    def __post_init__(self) -> None:
+        for name in ("train_examples", "heldout_examples"):
+            if (most := getattr(self, name)) is not None and most < 1:
+                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: {self.dropout}; expected at least 0 and below 1")
+        if self.auxiliary < 0:
+            raise ValueError(f"auxiliary: {self.auxiliary}; expected at least 0")
+        every = [*self.tasks, *(transfer.task for transfer in self.transfers)]
+        for transfer in self.transfers:
+            if every.count(transfer.task) > 1:
+                raise ValueError(f"transfers: {transfer.task} stands twice, here or in tasks; expected each task once")
+            if transfer.after not in self.tasks:
+                raise ValueError(f"transfers: found after: {transfer.after}; expected one of tasks")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: found {self.seeds}; expected at least one, and each once")
+
+    @property
+    def rule(self) -> str:
+        """The digest of what a result depends on."""
+        return digest(*(getattr(self, name) for name in PARAMETERS))
+
+    def measured(self, folders: Iterable[Path]) -> str:
+        """The same with the examples that were learned from, those of each folder, as evidence has it."""
+        files = (file_of(folder, split) for folder in folders for split in ("train", "valid"))
+        return digest(self.rule, *map(sha256_file, files))[:16]
+
+    def learned_before(self, task: str) -> str | None:
+        """The task after which a task is learned, if there is one."""
+        return next((transfer.after for transfer in self.transfers if transfer.task == task), None)

@@ -1,0 +1,47 @@
+"""Stage baseline: what can be had of a GLUE-like task without a language model. `python -m tasks.baseline <task>`.
+
+A linear model on words learns from the same examples as every model, and its answers are evidence like theirs, under
+the name ``tfidf``: ``plm compare gpt tfidf`` compares.
+"""
+
+import argparse
+import math
+
+from plm_core.evaluation.evidence import TASK_COLUMNS
+from plm_core.files import verify_checksums
+from plm_core.finetuning import linear, results
+from plm_core.finetuning.classifier import Predicted
+from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
+from plm_core.finetuning.examples import SPLITS, file_of, read_examples, sample
+from plm_core.finetuning.task import read_task
+from tasks.seam import params, paths
+from tasks.seam.evidence import write_rows
+from tasks.seam.stage import main, stage
+
+
+def baseline(name: str) -> None:
+    """Fit the linear model and write its evidence and metrics."""
+    config, data = params.section("finetune", FinetuneConfig), paths.EXAMPLES / name
+    evidence = paths.WORDS / f"{name}.{paths.WORDS_SEED}.csv"
+    sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
+    with stage(f"baseline-{name}", sections, [data], paths.METRICS / f"baseline-{name}.json") as run:
+        verify_checksums(data)
+        task = read_task(data)
+        limits = {"train": config.train_examples}
+        train, valid, test = (
+            sample(read_examples(file_of(data, split), task), limits.get(split, config.heldout_examples))
+            for split in SPLITS
+        )
+        predicted = Predicted(*linear.predict(task, train, valid, test), loss=math.nan)
+        run.metrics |= results.measured(task, train, test, predicted)
+        write_rows(evidence, TASK_COLUMNS, results.evidence(task, test, predicted, config.measured([data])))
+        score, without = run.metrics["score"], run.metrics["baseline"]
+        print(f"{name}: {task.score} {score:.3f} by words, {without:.3f} without reading, {len(test)} examples")
+        run.outputs.append(evidence)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A linear model on words on one GLUE-like task.")
+    parser.add_argument("task", help="a section below `examples` in params.yaml")
+    arguments = parser.parse_args()
+    main(lambda: baseline(arguments.task))
