@@ -80,6 +80,8 @@ def results(tmp_path_factory):
             files[f"curves/{curve}.csv"] = "step,loss,valid_loss\n2,3.5,\n4,3.25,3.75\n"
     for task in ("sotu-era", "sotu-next"):
         rows = (f"e{i:03},{i % 7},{'' if i < 500 else 'late'},{0.5 if i < 19 else 0.0}" for i in range(1000))
+        files[f"metrics/baseline-{task}.json"] = {"score": 0.65, "baseline": 0.4}
+        files[f"evidence/tfidf/{task}.0.csv"] = evidence(task, 0.65)
         files[f"slices/{task}.csv"] = "\n".join(["id,words,subset,overlap", *rows]) + "\n"
     files["metrics/fewshot-gpt.json"] = FEWSHOT
     for path, content in files.items():
@@ -140,7 +142,8 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
 def test_scores_have_their_spread_over_seeds_and_their_interval(page):
     found = table(page, "## Fine-tuning")
     assert list(found["gpt"]) == ["model", "sotu-era: accuracy", "sotu-next: accuracy", "mean"]
-    assert list(found) == [*MODELS, "without reading"]
+    assert list(found) == [*MODELS, "words alone", "without reading"]
+    assert set(list(found["words alone"].values())[1:]) == {"0.650"}
     assert found["bert"]["sotu-next: accuracy"].startswith("0.924 (0.914 to 0.934) [0.9")
     assert found["bert"]["mean"] == "0.717"
     assert set(list(found["without reading"].values())[1:]) == {"0.400"}
@@ -155,6 +158,9 @@ def test_who_is_better_is_said_where_it_is_beyond_chance(page):
     assert "**gpt** at sotu-era (-0.2" in line
     assert "**bert** at sotu-next (+0.4" in line
     assert "**bert** at mean of all tasks (+0.0" in line
+    (line,) = [line for line in page.splitlines() if line.startswith("- bert and tfidf: ")]
+    assert "**tfidf** at sotu-era (+0.1" in line
+    assert "**bert** at sotu-next (-0.2" in line
 
 
 def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
