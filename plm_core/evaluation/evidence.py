@@ -121,7 +121,8 @@ def read_task(files: list[Path]) -> Table:
         BadInput: one is damaged, its score is unknown or cannot be had of these labels, or it has other examples than
             the first.
     """
-    seeds = [_rows(path, TASK_COLUMNS) for path in files]
+    # The registry may hold evidence of a version from before confidences were kept.
+    seeds = [_rows(path, TASK_COLUMNS, unless="confidence") for path in files]
     first, score = seeds[0], seeds[0][0]["score"]
     content = _content(first)
     for path, rows in zip(files, seeds, strict=True):
@@ -235,8 +236,8 @@ def _examples(rows: list[dict[str, str]], *content: str) -> frozenset[tuple[str,
     )
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows in the order of the first column, which tells them apart."""
+def _rows(path: Path, columns: tuple[str, ...], unless: str = "") -> list[dict[str, str]]:
+    """The rows in the order of the first column, which tells them apart; the column ``unless`` is empty if missing."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
@@ -244,12 +245,13 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
             rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
-    if missing := [name for name in columns if name not in fields]:
+    if missing := [name for name in columns if name not in fields and name != unless]:
         raise BadInput(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it anew")
     if not rows:
         raise BadInput(f"{path}: holds no example; expected at least one row")
     key, seen = columns[0], set[str]()
     for number, row in enumerate(rows, start=2):
+        row |= {} if unless in fields or not unless else {unless: ""}
         if any(row[name] is None for name in columns):
             raise BadInput(f"{path}:{number}: too few fields; expected {','.join(columns)}")
         if row[key] in seen:

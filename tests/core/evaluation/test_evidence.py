@@ -40,6 +40,12 @@ def test_the_seeds_of_a_task_are_one_table_whose_value_is_their_mean(put):
     assert read_task([one]).examples == table.examples
 
 
+def test_evidence_from_before_confidences_were_kept_can_be_read(put):
+    found = read_task([put("t.1.csv", ["1,a,,x,x,accuracy,r"], TASK.replace("confidence,", ""))])
+    assert found.value == 1.0
+    assert np.isnan(found.confidences).all()
+
+
 def test_confidences_stand_by_seed_and_example_and_are_missing_of_numbers(put):
     one = put("nli.1.csv", [f"2,x,,yes,no,{1 / 3!r},accuracy,r", "1,y,,no,no,1.0,accuracy,r"])
     two = put("nli.2.csv", ["1,y,,no,yes,0.0,accuracy,r", "2,x,,yes,no,,accuracy,r"])
@@ -99,7 +105,7 @@ def test_a_seed_of_other_examples_is_named(put):
 
 
 def test_a_missing_column_is_named(put):
-    with pytest.raises(BadInput, match="lacks the columns subset, confidence, score; expected id,sha256,subset"):
+    with pytest.raises(BadInput, match="lacks the columns subset, score; expected id,sha256,subset"):
         read_task([put("t.1.csv", ["1,a,x,x,r"], "id,sha256,label,prediction,measured\n")])
 
 
