@@ -21,6 +21,11 @@ import json, os, sys, time
 name, *inputs = sys.argv[1:]
 start = time.time()
 time.sleep(1)
+open(name + ".begun", "w").close()
+# Stages that run side by side meet here, however slow the machine is.
+other = {"left": "right", "right": "left"}.get(name, name)
+while not os.path.exists(other + ".begun") and time.time() < start + 60:
+    time.sleep(0.1)
 record = {"start": start, "end": time.time(), "stage": os.environ.get("PLM_STAGE"),
           "parent": os.environ.get("PLM_PARENT_RUN_ID"), "params": open("params.yaml").read()}
 open(name + ".log", "a").write(json.dumps(record) + "\\n")

@@ -53,6 +53,7 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
     assert found["baseline"] == 0.0
     assert {(row["confidence"], row["score"]) for row in rows} == {("", "pearson+spearman")}
     tickets.run("tasks.slices", "tickets")
+    tickets.run("tasks.baseline", "tickets")
     tickets.run("tasks.report")
     page = (tickets.root / "artifacts/report/report.md").read_text()
     assert "tickets: pearson+spearman" in page
@@ -79,6 +80,7 @@ def test_what_is_expected_is_asked_counted_and_reported(tickets):
     # Both orders of a pair are read, and summed: the number is the same but for rounding.
     assert not any(failed["swapped texts"])
     tickets.run("tasks.slices", "tickets")
+    tickets.run("tasks.baseline", "tickets")
     tickets.run("tasks.report")
     page = (tickets.root / "artifacts/report/report.md").read_text()
     assert "| swapped texts | 37 | 0.000 [0.000, 0.094] |" in page
@@ -118,6 +120,9 @@ def test_a_task_may_begin_with_what_another_has_left(tickets):
     assert after != alone
     tickets.run("tasks.finetune", "gpt", "more", "--checkpoint", "artifacts/models/gpt", "--evidence", "again")
     assert (tickets.root / "again/more.5.csv").read_bytes() == after
+    for stage in ("tasks.slices", "tasks.baseline"):
+        for name in ("tickets", "more"):
+            tickets.run(stage, name)
     tickets.run("tasks.report")
     page = (folder / "report/report.md").read_text()
     assert "Learned after tickets" in page

@@ -51,6 +51,7 @@ def test_every_kind_goes_from_its_files_to_the_page(project):
     for name, described in TASKS.items():
         project.run("tasks.examples", name)
         project.run("tasks.slices", name)
+        project.run("tasks.baseline", name)
         project.run("tasks.finetune", "gpt", name, "5")
         metrics, path = project.metrics(f"finetune-gpt-{name}-5"), project.root / f"artifacts/evidence/gpt/{name}.5.csv"
         table = read_task([path])

@@ -10,7 +10,9 @@ from plm_core.finetuning.behaviour import HERE, MOST, TWICE, checks_of
 from plm_core.finetuning.examples import Example
 from plm_core.finetuning.table import TASKS
 
-PAIRED = {name for name, row in TASKS.items() if row.published and row.published.columns.b} | {"sotu-next"}
+PAIRED = {
+    name for name, row in TASKS.items() if row.published and row.published.columns and row.published.columns.b
+} | {"sotu-next"}
 
 
 def examples(task, count=9):
