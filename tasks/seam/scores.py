@@ -43,7 +43,7 @@ def finetuned(
         return "## Fine-tuning\n\nNo GLUE-like task is named in `finetune.tasks`.", {}
     tables = {task: {model: _evidence(model, task, seeds) for model in models} for task in tasks}
     parts = ["## Fine-tuning", READING.format(seeds=len(seeds)), _summary(tables, models, seeds)]
-    parts += _better(models, [f"{task}.{seed}.csv" for task in tasks for seed in (paths.WORDS_SEED, *seeds)])
+    parts += _better(models, tasks, seeds)
     parts.append(diagnosis.READING)
     figures = {}
     for task, rows in tables.items():
@@ -84,10 +84,14 @@ def _summary(tables: Tables, models: Sequence[str], seeds: Sequence[int]) -> str
     return table(heads, lines)
 
 
-def _better(models: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Of each two models, which is better at what, beyond chance."""
+def _better(models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]) -> list[str]:
+    """Of each two models, which is better at what, beyond chance; words alone learn no task after another."""
     said = []
-    for one, two in itertools.combinations([*models, paths.WORDS.name], 2):
+    alone = [task for task, before in tasks.items() if before is None]
+    pairs = [(one, two, list(tasks)) for one, two in itertools.combinations(models, 2)]
+    pairs += [(model, paths.WORDS.name, alone) for model in models if alone]
+    for one, two, names in pairs:
+        files = [f"{task}.{seed}.csv" for task in names for seed in {paths.WORDS_SEED, *seeds}]
         result = compare((paths.EVIDENCE / one, paths.EVIDENCE / two), (one, two), only=files)
         found = [
             f"**{row.better}** at {row.name} ({row.difference.value:+.3f}, "
