@@ -4,11 +4,11 @@ Used by the clean stage. A document is cleaned by itself, a function of its text
 cleaned in any order and side by side. Nothing vanishes: what is not kept comes out as a ``Removal``.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from plm_core.config import did_you_mean
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of
 from plm_core.corpus.masking import Kind, mask
@@ -60,9 +60,8 @@ class CleanConfig:
         for level, rules in (("paragraphs", self.paragraphs), ("documents", self.documents)):
             for name in rules:
                 if name not in MEASURES:
-                    close = difflib.get_close_matches(name, MEASURES, n=1)
-                    hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(MEASURES)}"
-                    raise ValueError(f"{level}.{name}: unknown measure; {hint}")
+                    hint = did_you_mean(name, MEASURES) or f"; expected one of {', '.join(MEASURES)}"
+                    raise ValueError(f"{level}.{name}: unknown measure{hint}")
         if len(set(self.mask)) < len(self.mask):
             raise ValueError(f"mask: {', '.join(self.mask)}; expected each kind once")
 

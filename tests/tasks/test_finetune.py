@@ -43,6 +43,15 @@ def learned(project):
     return rows, project.metrics("finetune-gpt-tickets-5"), weights
 
 
+def reported(project, *tasks):
+    """The report, with what stands in it beside the fine-tunings."""
+    for task in tasks:
+        project.run("tasks.slices", task)
+        project.run("tasks.baseline", task)
+    project.run("tasks.report")
+    return (project.root / "artifacts/report/report.md").read_text()
+
+
 def test_numbers_are_predicted_and_correlations_measured(tickets):
     rows, found, _ = learned(tickets)
     labels, answers = ([float(row[name]) for row in rows] for name in ("label", "prediction"))
@@ -52,10 +61,7 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
     assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
     assert found["baseline"] == 0.0
     assert {(row["confidence"], row["score"]) for row in rows} == {("", "pearson+spearman")}
-    tickets.run("tasks.slices", "tickets")
-    tickets.run("tasks.baseline", "tickets")
-    tickets.run("tasks.report")
-    page = (tickets.root / "artifacts/report/report.md").read_text()
+    page = reported(tickets, "tickets")
     assert "tickets: pearson+spearman" in page
     assert f"{found['score']:.3f} [" in page
     furthest = max(abs(answer - label) for label, answer in zip(labels, answers, strict=True))
@@ -79,10 +85,7 @@ def test_what_is_expected_is_asked_counted_and_reported(tickets):
         assert found[f"checks/{check}/failed"] == sum(each)
     # Both orders of a pair are read, and summed: the number is the same but for rounding.
     assert not any(failed["swapped texts"])
-    tickets.run("tasks.slices", "tickets")
-    tickets.run("tasks.baseline", "tickets")
-    tickets.run("tasks.report")
-    page = (tickets.root / "artifacts/report/report.md").read_text()
+    page = reported(tickets, "tickets")
     assert "| swapped texts | 37 | 0.000 [0.000, 0.094] |" in page
     assert f"| typos | 37 | {sum(failed['typos']) / 37:.3f} [" in page
 
@@ -120,12 +123,7 @@ def test_a_task_may_begin_with_what_another_has_left(tickets):
     assert after != alone
     tickets.run("tasks.finetune", "gpt", "more", "--checkpoint", "artifacts/models/gpt", "--evidence", "again")
     assert (tickets.root / "again/more.5.csv").read_bytes() == after
-    for stage in ("tasks.slices", "tasks.baseline"):
-        for name in ("tickets", "more"):
-            tickets.run(stage, name)
-    tickets.run("tasks.report")
-    page = (folder / "report/report.md").read_text()
-    assert "Learned after tickets" in page
+    assert "Learned after tickets" in reported(tickets, "tickets", "more")
 
 
 @pytest.mark.parametrize(
