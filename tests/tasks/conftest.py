@@ -1,5 +1,6 @@
 """The graph run once by a real `dvc repro` in a small copy of the project, copies of the result, stores of MLflow."""
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -15,15 +16,22 @@ PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: pl
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory, documents):
-    """The whole graph, run once by a real ``dvc repro``. Not to be written to."""
-    project = Project(source(tmp_path_factory.mktemp("built") / "project"))
-    write_data(project.root / "data", documents)
-    project.change(sources__own__id_field="key")
-    project.run("dvc", "init", "--no-scm", "--quiet")
-    project.run("dvc", "config", "core.analytics", "false")
-    project.run("dvc", "config", "core.check_update", "false")
-    out, _ = project.run("dvc", "repro")
-    (project.root / "repro.log").write_text(out)
+    """The whole graph, run once by a real ``dvc repro``, for all processes that run tests. Not to be written to."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        project = Project(folder / "project")
+        if not (project.root / "repro.log").exists():
+            source(project.root)
+            write_data(project.root / "data", documents)
+            project.change(sources__own__id_field="key")
+            project.run("dvc", "init", "--no-scm", "--quiet")
+            project.run("dvc", "config", "core.analytics", "false")
+            project.run("dvc", "config", "core.check_update", "false")
+            out, _ = project.run("dvc", "repro")
+            (project.root / "repro.log").write_text(out)
     return project
 
 

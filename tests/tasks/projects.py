@@ -13,6 +13,8 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[2]
+INSTALLED = Path(__file__).with_name("installed")
+"""Makes what stages can import what users have."""
 SMALL = {
     "models": ["gpt"],
     "sources": {"own": {"reader": "folder", "input": "data"}},
@@ -92,6 +94,7 @@ class Project:
     def start(self, *command, **env):
         """Start ``python -m <command>`` here, without MLflow unless ``env`` says otherwise."""
         settings = {
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(INSTALLED), os.environ.get("PYTHONPATH")])),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PLM_TRACKING": "off",
             "PLM_THREADS": "1",
