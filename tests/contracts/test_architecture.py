@@ -56,8 +56,10 @@ def file_of(module):
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
+@functools.cache
 def imports(path):
     """The modules that a file imports anywhere in it, inside functions too, with the packages above them."""
+    found = set()
     for node in ast.walk(tree(path)):
         names = []
         if isinstance(node, ast.Import):
@@ -66,7 +68,8 @@ def imports(path):
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         for name in names:
             parts = name.split(".")
-            yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+            found |= {".".join(parts[: i + 1]) for i in range(len(parts))}
+    return found
 
 
 def closure(path):
@@ -178,7 +181,7 @@ def test_the_rules_of_imports_are_kept():
     ],
 )
 def test_an_outside_library_enters_through_its_named_places(library, places):
-    users = [relative(path) for path in SOURCES if library in set(imports(path))]
+    users = [relative(path) for path in SOURCES if library in imports(path)]
     assert users, f"{library} is used nowhere"
     assert [user for user in users if not any(covers(place, user) for place in places)] == []
 
@@ -212,7 +215,7 @@ def test_inside_the_core_imports_go_down_only():
     for path in SOURCES:
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts[0] == "plm_core" and parts[1:] != ("__init__",):
-            for name in set(imports(path)):
+            for name in imports(path):
                 other = name.split(".")
                 if other[0] == "plm_core" and len(other) > 1 and height[other[1]] > height[parts[1]]:
                     wrong.append((relative(path), name))

@@ -22,9 +22,9 @@ from plm_core.training.loop import Stopped
 
 SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, "dropout": 0.0}
 PAPERS = [
-    ("gpt", "causal", {}, {}),
+    pytest.param("gpt", "causal", {}, {}, marks=pytest.mark.slow),
     pytest.param("gpt", "causal", {"packing": "documents"}, {}, marks=pytest.mark.slow),
-    ("bert", "masked", {"next_sentence": True}, {}),
+    pytest.param("bert", "masked", {"next_sentence": True}, {}, marks=pytest.mark.slow),
     ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),
 ]
 
