@@ -86,6 +86,7 @@ def test_a_run_compiles_one_graph_whatever_it_validates_on(start):
     assert graphs() == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_compiled_run_gives_the_bits_of_an_undisturbed_one(start):
     config = replace(CONFIG, compile=True)
     finished, reports = start(config, folder="undisturbed")

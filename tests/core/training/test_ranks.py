@@ -41,7 +41,7 @@ def require_equal(one, other, reports=True):
         torch.testing.assert_close(weight, other[1][name], rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("paper", ["gpt", pytest.param("bert", marks=pytest.mark.slow), "xlnet"])
+@pytest.mark.parametrize("paper", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "bert")), "xlnet"])
 def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, paper):
     alone = trained(paper, tmp_path / "alone")
     require_equal(trained(paper, tmp_path / "ddp", ranks=2), alone)
