@@ -50,7 +50,7 @@ SETTINGS: dict[str, Any] = {
         "gpt": {"model": SIZES, "training": pretraining(5500, 16)},
         # More masks, for a small model learns little from 15 % of few tokens (compare Wettig et al. 2023), and shorter
         # rows: the loss stays near that of single words until a place has learned to look at those beside it, which
-        # took 300 steps with rows of 32 tokens, 1,500 with 64, and with 128 more than ten minutes have.
+        # took 300 steps with rows of 32 tokens, 2,000 with 64, and with 128 more than ten minutes have.
         "bert": {
             "objective": {"name": "masked", "next_sentence": False, "rate": 0.4},
             "model": SIZES | {"context": 64},
@@ -62,7 +62,7 @@ SETTINGS: dict[str, Any] = {
             "training": pretraining(3600, 32),
         },
     },
-    "fewshot": {"tasks": []},
+    "fewshot": {"tasks": []},  # the demo's are not among these
     "finetune": {
         "tasks": list(FOLDERS),
         "seeds": [1, 2, 3],

@@ -12,6 +12,7 @@ import torch
 HERE = Path(__file__).parent
 TOLERANCE = 1e-9
 """Of losses and weights in float64, relative: sums are taken in another order."""
+PAPERS = [*(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "bert")), "xlnet"]
 
 
 def trained(paper, folder, ranks=1, mode="ddp", stop=None):
@@ -41,7 +42,7 @@ def require_equal(one, other, reports=True):
         torch.testing.assert_close(weight, other[1][name], rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("paper", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "bert")), "xlnet"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, paper):
     alone = trained(paper, tmp_path / "alone")
     require_equal(trained(paper, tmp_path / "ddp", ranks=2), alone)
@@ -49,7 +50,7 @@ def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path,
     require_equal(trained(paper, tmp_path / "stopped"), alone)
 
 
-@pytest.mark.parametrize("paper", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "bert")), "xlnet"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(tmp_path, paper):
     alone = trained(paper, tmp_path / "alone")
     require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
