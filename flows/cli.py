@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,24 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(root: Path, given: argparse.Namespace) -> int:
     """Run what is not up to date, register, and show where things stand."""
-    from rich.console import Console
-    from rich.table import Table
+    from flows import display, pipeline, timing
+    from flows.machine import Machine
 
-    from flows import pipeline
-
+    begun = time.monotonic()
     result = pipeline.run(root, force=given.force)
-    console = Console()
-    table = Table("stage", "outcome", "seconds", "why", title="Stages")
-    for stage in result.stages:
-        table.add_row(stage.name, stage.outcome, f"{stage.seconds:.1f}" if stage.seconds else "", stage.reason)
-    console.print(table)
+    timing.draw(root, result)
+    display.show_end(result, time.monotonic() - begun, Machine.detect().cores)
     if not result.ok:
         print(f"error: {result.error}", file=sys.stderr)
         return 1
-    _show_registry(console, _registry(root))
-    console.print("report         artifacts/report/report.html")
-    console.print("MLflow UI      plm ui mlflow    runs, curves, registry")
-    console.print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
+    _show_registry(display.console(), _registry(root))
+    print("report         artifacts/report/report.html")
+    print("MLflow UI      plm ui mlflow    runs, curves, registry")
+    print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
     return 0
 
 
@@ -81,11 +78,10 @@ def deploy(root: Path, given: argparse.Namespace) -> int:
 
 def status(root: Path, given: argparse.Namespace) -> int:
     """Show, or print as JSON, which stages are up to date and what the registry holds."""
-    from flows import graph
+    from flows.graph import Graph
 
     stages: list[dict[str, Any]] = [
-        {"name": name, "up_to_date": not reasons, "reasons": reasons}
-        for name, reasons in graph.whole_status(root).items()
+        {"name": name, "up_to_date": not reasons, "reasons": reasons} for name, reasons in Graph(root).status().items()
     ]
     registry = _registry(root)
     if given.json:

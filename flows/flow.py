@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -18,7 +17,7 @@ from uuid import UUID
 
 import prefect
 import psutil
-from prefect import State
+from prefect import State, allow_failure
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
@@ -28,10 +27,10 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Crashed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import graph, pipeline
+from flows import pipeline, timing
+from flows.graph import BusyError, Graph, GraphError, Stage
 from flows.machine import Machine
-from flows.mending import mend
-from flows.pipeline import FailedError, Outcome, Result
+from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
@@ -44,35 +43,49 @@ NAME = "plm"
 class Execution:
     """One run of the graph, inside a flow run."""
 
-    def __init__(self, root: Path, stages: list[graph.Stage], held: int, force: bool) -> None:
+    def __init__(self, root: Path, graph: Graph, held: int, force: bool) -> None:
         self.processes = StageProcesses(root)
         self.outcomes: dict[str, Outcome] = {}
+        self.begun = time.monotonic()
         self._root = root
-        self._stages = stages
+        self._graph = graph
         self._held = held
         self._force = force
-        self._machine = Machine.detect(self.processes.interrupted)
+        sharing = sum(stage.cores == "all" for stage in graph.stages)
+        self._machine = Machine.detect(self.processes.interrupted, sharing)
+        self._expected = timing.expected(root, graph.stages)
         self._errors: dict[str, StageError] = {}
-        self._seconds: dict[str, float] = {}
-        self._lock = threading.Lock()
 
     def stages(self, parent_run_id: str | None) -> None:
-        """Run every stage that has to; wait for all.
-
-        Raises:
-            FailedError: at least one stage failed; its message is the first one's.
-        """
+        """Run every stage that has to; wait for all."""
         futures: dict[str, PrefectFuture[Any]] = {}
-        for stage in self._stages:
-            upstream = [futures[name] for name in stage.upstream]
+        optional = {stage.name: stage.optional for stage in self._graph.stages}
+        for stage in self._graph.stages:
+            # What an optional stage would have added is left out by the others.
+            upstream = [
+                allow_failure(futures[name]) if optional[name] and not stage.optional else futures[name]
+                for name in stage.upstream
+            ]
             futures[stage.name] = self._task(stage, parent_run_id).submit(return_state=False, wait_for=upstream)
-        for stage in self._stages:
+        for stage in self._graph.stages:
             futures[stage.name].wait()
             self._settle(stage, futures[stage.name].state)
-        if self._errors:
-            raise FailedError(str(next(iter(self._errors.values()))))
+        not_run = [name for name, outcome in self.outcomes.items() if outcome.outcome == "not run"]
+        if not_run:
+            get_run_logger().warning("not run, for what they need failed: %s", ", ".join(not_run))
+        timing.remember(self._root, self.outcomes.values())
 
-    def _task(self, stage: graph.Stage, parent_run_id: str | None) -> "prefect.Task[[], State[Any]]":
+    @property
+    def error(self) -> str:
+        """Why the run failed: the first stage's own line; empty when all is well."""
+        return str(next(iter(self._errors.values()))) if self._errors else ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every stage but optional ones is up to date."""
+        return all(stage.optional or self.outcomes[stage.name].ok for stage in self._graph.stages)
+
+    def _task(self, stage: Stage, parent_run_id: str | None) -> "prefect.Task[[], State[Any]]":
         def reproduce() -> State[Any]:
             return self._reproduce(stage, parent_run_id)
 
@@ -93,66 +106,57 @@ class Execution:
             persist_result=False,
         )
 
-    def _reproduce(self, stage: graph.Stage, parent_run_id: str | None) -> State[Any]:
-        log = get_run_logger()
-        started = time.monotonic()
+    def _reproduce(self, stage: Stage, parent_run_id: str | None) -> State[Any]:
+        log, spent = get_run_logger(), Spent()
         try:
-            if stage.name in self._errors:  # another try: DVC may have been killed in the one before
-                for said in mend(self._root):
-                    log.warning(said)
-            reasons = ["forced"] if self._force else graph.stale(self._root, stage.name)
+            reasons = ["forced"] if self._force else self._graph.reasons(stage.name)
             if not reasons:
                 self._errors.pop(stage.name, None)
                 self.outcomes[stage.name] = Outcome(stage.name, "up to date")
                 log.info("up to date")
                 return Completed(name="UpToDate", message="up to date")
-            with self._machine.acquire(stage) as grant:
+            with self._machine.acquire(stage, *self._expected[stage.name]) as grant:
                 log.info("runs: %s", "; ".join(reasons))
-                started = time.monotonic()
+                spent = Spent(time.monotonic() - self.begun)
                 env = {"PLM_STAGE": stage.name, **grant.env}
                 if parent_run_id:
                     env["PLM_PARENT_RUN_ID"] = parent_run_id
-                self._run_process(stage, env, (self._held, *grant.fds), log.info)
-        except (StageError, graph.GraphError, CancelledError) as error:
-            raise self._failed(stage, started, error) from None
+                with self._graph.reproducing(stage.name, self._force) as command:
+                    if command:
+                        found, fds = command.env | env, (self._held, *grant.fds)
+                        for line in command.lines:
+                            spent.cpu += self.processes.run(stage.name, line, log.info, env=found, pass_fds=fds)
+        except (StageError, GraphError, CancelledError) as error:
+            raise self._failed(stage, self._until_now(spent), error) from None
         self._errors.pop(stage.name, None)
-        seconds = self._add_time(stage, started)
-        self.outcomes[stage.name] = Outcome(stage.name, "ran", seconds)
-        log.info("done in %.1f s", seconds)
-        return Completed(message=f"ran for {seconds:.1f} s")
+        spent = self._until_now(spent)
+        self.outcomes[stage.name] = Outcome(stage.name, "ran", spent)
+        log.info("done in %.1f s", spent.seconds)
+        return Completed(message=f"ran for {spent.seconds:.1f} s")
 
-    def _run_process(
-        self, stage: graph.Stage, env: Mapping[str, str], fds: tuple[int, ...], on_line: Callable[[str], None]
-    ) -> None:
-        before = graph.inputs(self._root, stage.name)
-        self.processes.run(stage.name, on_line, env=env, force=self._force, pass_fds=fds)
-        if changed := graph.retract_if_changed(self._root, stage.name, before):
-            what = f"{', '.join(changed)} changed while the stage ran, so its result is taken back; run again"
-            raise StageError(stage.name, None, [what], transient=False)
+    def _until_now(self, spent: Spent) -> Spent:
+        spent.seconds = time.monotonic() - self.begun - spent.begun if spent.begun else 0.0
+        return spent
 
-    def _failed(self, stage: graph.Stage, started: float, error: Exception) -> StageError:
+    def _failed(self, stage: Stage, spent: Spent, error: Exception) -> StageError:
         if not isinstance(error, StageError):
             what = str(error) or "cancelled before it started"
-            error = StageError(stage.name, None, [what], transient=isinstance(error, graph.BusyError))
+            error = StageError(stage.name, None, [what], transient=isinstance(error, BusyError))
         self._errors[stage.name] = error
-        self.outcomes[stage.name] = Outcome(stage.name, "failed", self._add_time(stage, started), error.reason)
+        self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason)
+        if stage.optional:  # those that look through what such stages make find nothing, but find the folder
+            for out in stage.outs:
+                (self._root / out).parent.mkdir(parents=True, exist_ok=True)
         get_run_logger().error("failed: %s", error)
         return error
 
-    def _add_time(self, stage: graph.Stage, started: float) -> float:
-        with self._lock:
-            self._seconds[stage.name] = self._seconds.get(stage.name, 0.0) + time.monotonic() - started
-            return self._seconds[stage.name]
-
-    def _settle(self, stage: graph.Stage, state: State[Any]) -> None:
+    def _settle(self, stage: Stage, state: State[Any]) -> None:
         """Account for a stage whose task has ended without saying how: not started, or an error of the flow's."""
         if stage.name in self.outcomes:
             return
-        bad = [name for name in stage.upstream if self.outcomes[name].outcome in ("failed", "not run")]
+        bad = [name for name in stage.upstream if not self.outcomes[name].ok]
         if bad:
-            reason = f"upstream failed: {', '.join(bad)}"
-            get_run_logger().warning("%s is not run: %s", stage.name, reason)
-            self.outcomes[stage.name] = Outcome(stage.name, "not run", reason=reason)
+            self.outcomes[stage.name] = Outcome(stage.name, "not run", reason=f"needs {', '.join(bad)}")
         else:
             self._errors[stage.name] = StageError(stage.name, None, [str(state.message)], transient=False)
             self.outcomes[stage.name] = Outcome(stage.name, "failed", reason=str(state.message))
@@ -197,24 +201,30 @@ plm = bound()
 def execute(root: Path, force: bool, track: pipeline.Track | None, register: pipeline.Register | None) -> Result:
     """The flow's body: everything from the lock on the checkout to the registration. See ``pipeline.run``."""
     track = track or pipeline.default_track()
-    logging.getLogger("prefect.task_runs").addFilter(_not_seen)
+    for name in ("prefect.task_runs", "prefect.flow_runs"):
+        logging.getLogger(name).addFilter(_not_seen)
     _close_dead_runs()
     with pipeline.only_one(root) as held:
-        for said in mend(root):
+        graph = Graph(root)
+        for said in graph.mended:
             get_run_logger().warning(said)
-        stages = graph.load(root)
-        execution = Execution(root, stages, held, force)
-        if not force and not any(graph.whole_status(root).values()):
+        execution = Execution(root, graph, held, force)
+        if not force and not any(graph.status().values()):
             track = _untracked
-        error = ""
+        error, registered = "", 0.0
         try:
             with track(root) as parent_run_id:
                 _work(execution, parent_run_id)
-                if pipeline.registration_due(root, stages):
-                    _registered(root, stages, parent_run_id, register)
+                if execution.complete and pipeline.registration_due(root, graph.stages):
+                    begun = time.monotonic()
+                    _registered(root, graph, parent_run_id, register)
+                    registered = time.monotonic() - begun
+                if execution.error:
+                    raise FailedError(execution.error)
         except FailedError as failure:
             error = str(failure)
-        return Result(tuple(execution.outcomes[stage.name] for stage in stages), error)
+        outcomes = tuple(execution.outcomes[stage.name] for stage in graph.stages)
+        return Result(outcomes, error, execution.begun, registered)
 
 
 def _untracked(root: Path) -> AbstractContextManager[None]:
@@ -237,16 +247,14 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
         raise
 
 
-def _registered(
-    root: Path, stages: list[graph.Stage], parent_run_id: str | None, register: pipeline.Register | None
-) -> None:
+def _registered(root: Path, graph: Graph, parent_run_id: str | None, register: pipeline.Register | None) -> None:
     if register is None:
         from flows import promotion
 
         register = promotion.register
 
     def registration() -> None:
-        register(root, stages, parent_run_id)
+        register(root, graph.stages, parent_run_id)
 
     task = prefect.Task(
         registration, name="register", task_run_name="register", cache_policy=NO_CACHE, persist_result=False
@@ -258,8 +266,9 @@ def _registered(
 
 
 def _not_seen(record: logging.LogRecord) -> bool:
-    """Drop Prefect's traceback of a failing stage: the stage has said why, and the flow has logged it."""
-    return not (record.exc_info and isinstance(record.exc_info[1], StageError))
+    """Drop what Prefect says of a stage or of the run once the flow has said it: tracebacks, ends, what was not run."""
+    known = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
+    return not known and not (record.exc_info and isinstance(record.exc_info[1], StageError))
 
 
 def _close_dead_runs() -> None:

@@ -2,16 +2,20 @@
 date.
 
 Only this file and ``mending.py`` import DVC. Its Python interface is not public, so the version is pinned and every use
-is there. DVC takes 0.5 s to import, hence the imports inside the functions. A ``Repo`` is never shared by two
-threads.
+is there. DVC takes 0.5 s to import, hence the imports inside the functions.
 """
 
 import contextlib
-import shutil
+import logging
+import os
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
+
+from flows.mending import mend
 
 RETRIES = 2
 """How often a transient failure of a stage is tried again, unless its ``meta:`` says otherwise."""
@@ -25,7 +29,11 @@ class GraphError(Exception):
 
 
 class BusyError(GraphError):
-    """A running process writes what was asked about."""
+    """Another process that runs now uses what was asked about."""
+
+
+class EditedError(GraphError):
+    """What a stage depends on changed while it ran."""
 
 
 @dataclass(frozen=True)
@@ -42,123 +50,191 @@ class Stage:
     """How many cores it wants."""
     retries: int = RETRIES
     """How often a transient failure is tried again."""
+    optional: bool = False
+    """Whether the others go on without it when it fails, those that read its outputs among them."""
     register: dict[str, str] | None = None
     """Which outputs become a model version, for the stage that makes one."""
     outs: tuple[str, ...] = ()
     """The files and folders that it writes, relative to the repository."""
 
 
-def load(root: Path) -> list[Stage]:
-    """The stages of ``dvc.yaml`` with ``foreach`` and ``matrix`` resolved, each after all that it depends on.
+@dataclass(frozen=True)
+class Command:
+    """What DVC would run for a stage."""
 
-    Raises:
-        GraphError: no DVC repository, a broken ``dvc.yaml``, or a ``meta:`` key that is unknown or of a wrong
-            type.
+    lines: tuple[tuple[str, ...], ...]
+    """Program and arguments, one after the other."""
+    env: dict[str, str]
+    """What they find in their environment besides this process's."""
+
+
+class Graph:
+    """The stages of a repository, read once and kept warm. Threads may use it side by side.
+
+    DVC's own objects take one thread at a time, and its lock on the repository one process: both are held for the
+    moments in which DVC is asked or told something, never while a stage runs.
     """
-    import networkx
 
-    with _nodes(root) as (repo, nodes):
-        names = {node: name for name, node in nodes.items()}
-        graph = repo.index.graph.reverse()
-        order = {node: number for number, node in enumerate(repo.index.stages)}
-        ordered = networkx.lexicographical_topological_sort(graph, key=order.__getitem__)
-        return [
-            Stage(
-                name=names[node],
-                upstream=tuple(sorted(names[up] for up in graph.predecessors(node) if up in names)),
-                outs=tuple(sorted(Path(out.fs_path).relative_to(repo.root_dir).as_posix() for out in node.outs)),
-                **_meta(node),
-            )
-            for node in ordered
-            if node in names
-        ]
+    def __init__(self, root: Path) -> None:
+        """Read ``dvc.yaml`` and ``dvc.lock``, mended if DVC was killed while it wrote.
 
+        Raises:
+            GraphError: no DVC repository, a broken ``dvc.yaml``, or a ``meta:`` key that is unknown or of a wrong
+                type.
+        """
+        self._file = root / "dvc.yaml"
+        self._mutex = threading.Lock()
+        with _errors(self._file):
+            from dvc.repo import Repo
 
-def stale(root: Path, stage: str) -> list[str]:
-    """Why this stage is not up to date, empty when it is. Says nothing of its upstreams: ask when they ended.
+            logging.getLogger("dvc").setLevel(logging.WARNING)
+            self._repo = Repo(str(root), _wait_for_lock=True)
+        with self._locked() as repo:
+            self.mended = tuple(mend(repo))
+            """What was mended, a sentence each."""
+            # Data added with `dvc add` is a node without a command. DVC's own address of a stage is relative to the
+            # current folder.
+            self._nodes = {_name(node): node for node in repo.index.stages if node.cmd}
+            self.stages = self._ordered()
+            """Each after all that it depends on."""
 
-    Raises:
-        BusyError: a process that runs now writes its inputs or outputs.
-        GraphError: as for ``load``.
-    """
-    with _nodes(root) as (_, nodes):
-        return _reasons(nodes[stage])
+    def reasons(self, stage: str) -> list[str]:
+        """Why this stage is not up to date, empty when it is. Says nothing of its upstreams: ask when they ended.
 
+        Raises:
+            BusyError: another process that runs now writes its inputs or outputs.
+            GraphError: DVC fails.
+        """
+        with self._locked():
+            return _reasons(self._nodes[stage])
 
-def whole_status(root: Path) -> dict[str, list[str]]:
-    """Why each stage is not up to date, for all of them in order; an upstream that is not is a reason too.
+    def status(self) -> dict[str, list[str]]:
+        """Why each stage is not up to date, for all of them in order; an upstream that is not is a reason too.
 
-    Raises:
-        GraphError: as for ``load``.
-    """
-    reasons: dict[str, list[str]] = {}
-    stages = load(root)
-    with _nodes(root) as (_, nodes):
-        for stage in stages:
+        Raises:
+            GraphError: DVC fails.
+        """
+        reasons: dict[str, list[str]] = {}
+        for stage in self.stages:
             above = [name for name in stage.upstream if reasons[name]]
             try:
-                reasons[stage.name] = _reasons(nodes[stage.name])
+                reasons[stage.name] = self.reasons(stage.name)
             except BusyError:
                 reasons[stage.name] = ["a running stage writes its inputs or outputs"]
             if above:
                 reasons[stage.name].append("upstream not up to date: " + ", ".join(above))
-    return reasons
+        return reasons
 
+    @contextlib.contextmanager
+    def reproducing(self, stage: str, force: bool = False) -> Iterator[Command | None]:
+        """Do what ``dvc repro --single-item`` does around a stage's command, which the block runs.
 
-def inputs(root: Path, stage: str) -> dict[str, Any]:
-    """What the stage's dependencies hold now: digests of files, values of parameters; no missing ones.
+        Yields None when the outputs came from DVC's run cache. When the block ends well, the outputs are kept and the
+        result is recorded in ``dvc.lock``.
 
-    Raises:
-        GraphError: as for ``load``.
-    """
-    with _nodes(root) as (_, nodes):
-        return {str(dep): dep.get_hash().value for dep in nodes[stage].deps if dep.exists}
+        Raises:
+            BusyError: another process that runs now uses its inputs or outputs.
+            EditedError: a dependency changed during the block, so that the result is not recorded.
+            GraphError: DVC fails; an output that the stage did not write is one of the reasons.
+        """
+        node = self._nodes[stage]
+        with self._kept_from_others(node):
+            with self._locked():
+                node.remove_outs(ignore_remove=False, force=False)
+                cached = not force and _restored(node)
+                node.save_deps()
+                before = _values(node)
+            yield None if cached else _command(node)
+            with self._locked():
+                node.save_deps()
+                # DVC hashes dependencies when a stage has ended: one that was edited meanwhile would be recorded as
+                # what made the old output.
+                if changed := [name for name, value in _values(node).items() if before.get(name) != value]:
+                    raise EditedError(
+                        f"{', '.join(changed)} changed while the stage ran, so its result is not kept; run again"
+                    )
+                node.save()
+                node.commit()
+                node.dump(update_pipeline=False)
 
+    def _ordered(self) -> tuple[Stage, ...]:
+        import networkx
 
-def retract_if_changed(root: Path, stage: str, before: Mapping[str, Any]) -> list[str]:
-    """Take back the result of a stage whose dependencies changed while it ran; return the names of those.
+        index = self._repo.index
+        names = {node: name for name, node in self._nodes.items()}
+        graph = index.graph.reverse()
+        order = {node: number for number, node in enumerate(index.stages)}
+        return tuple(
+            Stage(
+                name=names[node],
+                upstream=tuple(sorted(names[up] for up in graph.predecessors(node) if up in names)),
+                outs=tuple(sorted(Path(out.fs_path).relative_to(self._repo.root_dir).as_posix() for out in node.outs)),
+                **_meta(node),
+            )
+            for node in networkx.lexicographical_topological_sort(graph, key=order.__getitem__)
+            if node in names
+        )
 
-    DVC hashes dependencies when a stage ends. One that was edited meanwhile would be recorded as what made
-    the old output, and the stage would pass for up to date: its entry leaves ``dvc.lock`` and the run cache.
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Any]:
+        with _errors(self._file), self._mutex, self._repo.lock:
+            yield self._repo
 
-    Args:
-        root: The repository.
-        stage: The stage, which has just ended well.
-        before: What ``inputs`` said just before it started.
+    @contextlib.contextmanager
+    def _kept_from_others(self, node: Any) -> Iterator[None]:
+        """Hold DVC's locks on the stage's files, which other processes of DVC respect."""
+        from dvc.rwlock import rwlock
 
-    Raises:
-        GraphError: as for ``load``.
-    """
-    from dvc.stage.cache import _can_hash, _get_stage_hash
-
-    with _nodes(root) as (repo, nodes):
-        node = nodes[stage]
-        recorded = {str(dep): dep.hash_info.value for dep in node.deps}
-        changed = [name for name, value in before.items() if recorded[name] != value]
-        if changed:
-            if _can_hash(node):
-                key = _get_stage_hash(node)
-                cached = Path(repo.stage_cache.cache_dir, key[:2], key)
-                if cached.exists():
-                    shutil.rmtree(cached)  # with its folder: DVC fails on an empty one
-            node.dvcfile._lockfile.remove_stage(node)
-        return changed
+        read, write = ([item.fs_path for item in items] for items in (node.deps, node.outs))
+        held = contextlib.ExitStack()
+        with self._locked() as repo:
+            hardlink = repo.config["core"].get("hardlink_lock", False)
+            held.enter_context(rwlock(repo.tmp_dir, repo.fs, " ".join(sys.argv), read, write, hardlink))
+        try:
+            yield
+        finally:
+            with self._locked():
+                held.close()
 
 
 @contextlib.contextmanager
-def _nodes(root: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The locked repository and what can run in it, by names that do not depend on the current folder."""
+def _errors(file: Path) -> Iterator[None]:
+    """DVC's exceptions as this module's."""
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
+    from dvc.lock import LockError
 
     try:
-        with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
-            # Data added with `dvc add` is a node without a command. DVC's own address of a stage is relative
-            # to the current folder.
-            runnable = [node for node in repo.index.stages if node.cmd]
-            yield repo, {_name(node): node for node in runnable}
+        yield
+    except LockError as error:
+        raise BusyError(str(error)) from error
     except DvcException as error:
-        raise GraphError(f"{root / 'dvc.yaml'}: {error}") from error
+        raise GraphError(f"{file}: {error}") from error
+
+
+def _command(node: Any) -> Command:
+    from dvc.stage.run import _enforce_cmd_list, _make_cmd, get_executable, prepare_kwargs
+
+    shell = get_executable() or "/bin/sh"
+    env = prepare_kwargs(node)["env"]
+    return Command(
+        tuple(tuple(_make_cmd(shell, line)) for line in _enforce_cmd_list(node.cmd)),
+        {name: value for name, value in env.items() if os.environ.get(name) != value},
+    )
+
+
+def _restored(node: Any) -> bool:
+    """Whether DVC's run cache had the outputs for what the stage depends on now."""
+    from dvc.stage.cache import RunCacheNotFoundError
+
+    try:
+        node.repo.stage_cache.restore(node)
+    except RunCacheNotFoundError:
+        return False
+    return True
+
+
+def _values(node: Any) -> dict[str, Any]:
+    return {str(dep): dep.hash_info.value for dep in node.deps}
 
 
 def _name(node: Any) -> str:
@@ -166,12 +242,7 @@ def _name(node: Any) -> str:
 
 
 def _reasons(node: Any) -> list[str]:
-    from dvc.lock import LockError
-
-    try:
-        (status,) = node.status().values() or [[]]
-    except LockError as error:
-        raise BusyError(str(error)) from error
+    (status,) = node.status().values() or [[]]
     if status and not any(item.hash_info for item in (*node.deps, *node.outs)):
         return ["never run"]
     changed: dict[str, list[str]] = {}
@@ -213,6 +284,8 @@ def _wrong(key: str, value: Any) -> str:
         return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
     match key:
+        case "optional":
+            return "" if isinstance(value, bool) else "true or false"
         case "gpu":
             return "" if isinstance(value, bool) or value == "all" else "true, false or `all`"
         case "cores":
@@ -224,4 +297,4 @@ def _wrong(key: str, value: Any) -> str:
             right = right and all(isinstance(path, str) for path in value.values())
             return "" if right else f"a mapping of {' and '.join(sorted(REGISTER_KEYS))} to paths"
         case _:
-            return "one of the keys gpu, cores, retries, register"
+            return "one of the keys gpu, cores, retries, optional, register"

@@ -9,6 +9,7 @@ import fcntl
 import os
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +22,20 @@ POLL_S = 0.5
 """How often a busy GPU is asked for again: another process frees it without a word."""
 
 Queue = deque[object]
-"""Who waits, in turn."""
+"""Who waits for GPUs, in turn."""
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A stage that waits for cores, or holds them."""
+
+    cores: int
+    seconds: float
+    """How long it is expected to take."""
+    path: float
+    """How long the longest chain of stages is expected to take that begins with it: the longest goes first."""
+    end: float = 0.0
+    """When it is expected to end, on the monotonic clock."""
 
 
 class MachineError(Exception):
@@ -40,19 +54,22 @@ class Grant:
 
 @dataclass
 class Machine:
-    """Cores and GPUs, handed out first come first served."""
+    """Cores and GPUs: cores go to the stage that begins the longest path, GPUs to the one that came first."""
 
     cores: int
     gpus: tuple[str, ...] = ()
     """As in ``CUDA_VISIBLE_DEVICES``."""
     gpus_at_most: int | None = None
     """How many of them a stage gets that wants all; None for no limit."""
+    sharing: int = 1
+    """How many stages that want all cores may run side by side."""
     locks: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     """The folder of the GPUs' lock files, the same for every process of this machine."""
     interrupted: threading.Event = field(default_factory=threading.Event)
     """When set, nobody waits any more."""
     _free: int = field(init=False)
-    _for_cores: Queue = field(init=False, default_factory=deque)
+    _for_cores: list[Waiting] = field(init=False, default_factory=list)
+    _with_cores: list[Waiting] = field(init=False, default_factory=list)
     _for_gpus: Queue = field(init=False, default_factory=deque)
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
 
@@ -60,28 +77,35 @@ class Machine:
         self._free = self.cores
 
     @classmethod
-    def detect(cls, interrupted: threading.Event | None = None) -> "Machine":
+    def detect(cls, interrupted: threading.Event | None = None, sharing: int = 1) -> "Machine":
         """This machine. ``PLM_CORES``, ``PLM_GPUS`` and ``CUDA_VISIBLE_DEVICES`` narrow it; GPUs are counted without
         torch.
 
         Raises:
             MachineError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
         """
-        return cls(_cores(), _gpus(), _number("PLM_GPUS", "GPUs"), interrupted=interrupted or threading.Event())
+        most = _number("PLM_GPUS", "GPUs")
+        return cls(_cores(), _gpus(), most, max(1, sharing), interrupted=interrupted or threading.Event())
 
     @contextlib.contextmanager
-    def acquire(self, stage: Stage) -> Iterator[Grant]:
+    def acquire(self, stage: Stage, seconds: float = 0.0, path: float = 0.0) -> Iterator[Grant]:
         """Wait for the stage's share of the machine and hold it for the block.
 
-        With a GPU the work is there, so that a stage which gets one asks for one core for each.
+        With a GPU the work is there, so that a stage which gets one asks for one core for each. Without, the stage is
+        told how many threads it may use.
+
+        Args:
+            stage: Says what it wants.
+            seconds: How long it is expected to take.
+            path: How long the longest chain of stages is expected to take that begins with it.
 
         Raises:
             CancelledError: the pipeline was cancelled while this waited.
         """
         gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
         gpus = min(gpus, len(self.gpus))
-        wanted = gpus or (self.cores if stage.cores == "all" else stage.cores)
-        with self._cores_taken(min(wanted, self.cores)):
+        wanted = min(gpus or (self.share if stage.cores == "all" else stage.cores), self.cores)
+        with self._cores_taken(Waiting(wanted, seconds, path)):
             if not gpus:
                 yield Grant({})
                 return
@@ -89,21 +113,51 @@ class Machine:
                 visible = ",".join(gpu for gpu in self.gpus if gpu in locks)
                 yield Grant({"CUDA_VISIBLE_DEVICES": visible}, tuple(locks.values()))
 
-    @contextlib.contextmanager
-    def _cores_taken(self, wanted: int) -> Iterator[None]:
-        def take() -> bool:
-            if self._free < wanted:
-                return False
-            self._free -= wanted
-            return True
+    @property
+    def share(self) -> int:
+        """The cores of a stage that wants all, where several such stages run side by side."""
+        return max(1, self.cores // self.sharing)
 
-        self._wait(self._for_cores, take)
+    @contextlib.contextmanager
+    def _cores_taken(self, stage: Waiting) -> Iterator[None]:
+        with self._changed:
+            self._for_cores.append(stage)
+            try:
+                while not self._is_next(stage):
+                    self._changed.wait(POLL_S)
+                    if self.interrupted.is_set():
+                        raise CancelledError
+                stage.end = time.monotonic() + stage.seconds
+                self._free -= stage.cores
+                self._with_cores.append(stage)
+            finally:
+                self._for_cores.remove(stage)
+                self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
-                self._free += wanted
+                self._with_cores.remove(stage)
+                self._free += stage.cores
                 self._changed.notify_all()
+
+    def _is_next(self, stage: Waiting) -> bool:
+        """Whether it begins now: it has the longest path of those that wait, or fills a gap and delays none of them."""
+        if stage.cores > self._free:
+            return False
+        first = max(self._for_cores, key=lambda each: each.path)
+        if stage is first or first.cores <= self._free - stage.cores:
+            return True
+        return time.monotonic() + stage.seconds <= self._begin_of(first) and stage.seconds > 0
+
+    def _begin_of(self, stage: Waiting) -> float:
+        """When there are enough cores for it, as far as is known."""
+        free = self._free
+        for running in sorted(self._with_cores, key=lambda each: each.end):
+            free += running.cores
+            if free >= stage.cores:
+                return running.end
+        return 0.0
 
     @contextlib.contextmanager
     def _gpus_taken(self, wanted: int) -> Iterator[dict[str, int]]:
@@ -124,7 +178,7 @@ class Machine:
 
         try:
             try:
-                self._wait(self._for_gpus, take)
+                self._wait(take)
             finally:
                 _close(turns)
             yield gpus
@@ -133,18 +187,18 @@ class Machine:
             with self._changed:
                 self._changed.notify_all()
 
-    def _wait(self, queue: Queue, take: Callable[[], bool]) -> None:
-        """Strictly in turn: otherwise small stages would starve one that waits for everything."""
+    def _wait(self, take: Callable[[], bool]) -> None:
+        """Strictly in turn: otherwise stages with one GPU would starve one that waits for all."""
         turn = object()
         with self._changed:
-            queue.append(turn)
+            self._for_gpus.append(turn)
             try:
-                while queue[0] is not turn or not take():
+                while self._for_gpus[0] is not turn or not take():
                     self._changed.wait(POLL_S)
                     if self.interrupted.is_set():
                         raise CancelledError
             finally:
-                queue.remove(turn)
+                self._for_gpus.remove(turn)
                 self._changed.notify_all()
 
     def _try_lock(self, gpu: str, held: dict[str, int], kind: str) -> bool:

@@ -1,6 +1,6 @@
 """Mends what DVC leaves when it is killed while it writes: without this, no later run of DVC would start.
 
-Used by ``flows/pipeline.py`` and ``flows/flow.py`` before they ask DVC for anything. DVC 3.67 writes three files in
+Used by ``flows/graph.py`` before it asks DVC for anything. DVC 3.67 writes three files in
 place: ``dvc.lock``, ``.dvc/tmp/rwlock`` and the entries of its run cache. Its cache of files is written under other
 names and moved, and needs no mending.
 """
@@ -14,8 +14,6 @@ from typing import Any
 
 import psutil
 
-from flows.graph import GraphError
-
 CLOCK_S = 2.0
 """How exactly the time is known at which a process started."""
 
@@ -26,31 +24,22 @@ _WHOLE = re.compile(r"[0-9a-f]{64}")
 """An entry of the run cache that is not being written."""
 
 
-def mend(root: Path) -> list[str]:
+def mend(repo: Any) -> list[str]:
     """Take away what is half written; return what was done, a sentence each, nothing when DVC was not killed.
 
-    No result is lost: a stage whose record is taken away is brought back from DVC's run cache, or runs again. Waits for
-    a DVC that is at work in this repository.
+    No result is lost: a stage whose record is taken away is brought back from DVC's run cache, or runs again.
 
-    Raises:
-        GraphError: there is no DVC repository.
+    Args:
+        repo: DVC's ``Repo``, locked.
     """
-    from dvc.exceptions import DvcException
     from dvc.lock import make_lock
-    from dvc.repo import Repo
 
-    done = []
-    try:
-        with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
-            hardlink = repo.config["core"].get("hardlink_lock", False)
-            tmp = Path(repo.tmp_dir or root / ".dvc/tmp")
-            with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
-                done += _mend_rwlock(tmp / "rwlock")
-            done += _mend_lock_file(root / "dvc.lock", tmp / "dvc.lock.broken")
-            done += _mend_run_cache(Path(repo.stage_cache.cache_dir))
-    except DvcException as error:
-        raise GraphError(f"{root / 'dvc.yaml'}: {error}") from error
-    return done
+    tmp = Path(repo.tmp_dir)
+    hardlink = repo.config["core"].get("hardlink_lock", False)
+    with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
+        done = _mend_rwlock(tmp / "rwlock")
+    done += _mend_lock_file(Path(repo.root_dir) / "dvc.lock", tmp / "dvc.lock.broken")
+    return done + _mend_run_cache(Path(repo.stage_cache.cache_dir))
 
 
 def _mend_rwlock(path: Path) -> list[str]:

@@ -11,58 +11,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from flows import graph, server
+from flows import display, server
+from flows.graph import Graph, Stage
 from flows.machine import Machine, MachineError
-from flows.mending import mend
+from flows.outcome import FailedError, Outcome, Result
 
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id; see ``flows.tracking.pipeline_run``."""
 
-Register = Callable[[Path, Sequence[graph.Stage], str | None], object]
+Register = Callable[[Path, Sequence[Stage], str | None], object]
 """Registers what the stages made; see ``flows.promotion.register``."""
 
 
 class PipelineError(Exception):
     """The pipeline cannot start; the message says why and what to do."""
-
-
-class FailedError(Exception):
-    """A stage or the registration failed. It passes through the tracking run, which so ends as failed."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one stage."""
-
-    name: str
-    outcome: Literal["ran", "up to date", "failed", "not run"]
-    seconds: float = 0.0
-    """How long its process took, retries included."""
-    reason: str = ""
-    """Why it failed or did not run."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of the pipeline."""
-
-    stages: tuple[Outcome, ...]
-    error: str = ""
-    """The first failing stage's own line, or that of the registration; empty when all is well."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether every stage is up to date and what they made is registered."""
-        return not self.error
-
-    @property
-    def ran(self) -> tuple[str, ...]:
-        """The names of the stages that did something."""
-        return tuple(stage.name for stage in self.stages if stage.outcome == "ran")
 
 
 def run(root: Path, *, force: bool = False, track: Track | None = None, register: Register | None = None) -> Result:
@@ -80,7 +44,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     Raises:
         PipelineError: another pipeline runs in this checkout, the configured server does not answer, or
             ``PLM_CORES`` or ``PLM_GPUS`` is no number.
-        graph.GraphError: ``dvc.yaml`` is broken.
+        GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
     prepare_environment()
@@ -89,19 +53,19 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     except MachineError as error:
         raise PipelineError(str(error)) from error
     with only_one(root):
-        for said in mend(root):
+        graph = Graph(root)
+        for said in graph.mended:
             print(f"warning: {said}", file=sys.stderr, flush=True)
-        stages = graph.load(root)
-        reasons = graph.whole_status(root)
+        reasons = graph.status()
     if configured := server.configured_url():
         _require(configured)
         return _run_flow(root, force, track, register)
     work = force or any(reasons.values())
-    if not work and not registration_due(root, stages):
+    if not work and not registration_due(root, graph.stages):
         from flows.tracking import send_leftovers
 
         send_leftovers(root)
-        return Result(tuple(Outcome(stage.name, "up to date") for stage in stages))
+        return Result(tuple(Outcome(stage.name, "up to date") for stage in graph.stages))
     # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
     tracked = (track or default_track())(root) if work else contextlib.nullcontext()
     results: list[Result] = []
@@ -155,7 +119,7 @@ def only_one(root: Path) -> Iterator[int]:
         yield lock.fileno()
 
 
-def registration_due(root: Path, stages: Sequence[graph.Stage]) -> bool:
+def registration_due(root: Path, stages: Sequence[Stage]) -> bool:
     """Whether what the stages made has not been registered yet, such as after an outage."""
     return any(stage.register for stage in stages) and _registered(root) != _lock_digest(root)
 
@@ -194,7 +158,8 @@ def _run_flow(root: Path, force: bool, track: Track | None, register: Register |
     from flows import flow
 
     results: list[Result] = []
-    state = flow.bound(track, register, results.append)(str(root), force=force, return_state=True)
+    with display.shown():
+        state = flow.bound(track, register, results.append)(str(root), force=force, return_state=True)
     if not results:
         state.result()  # raises what kept the stages from being looked at
     return results[0]

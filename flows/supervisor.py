@@ -10,6 +10,7 @@ one generation only.
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -23,6 +24,9 @@ TERM_S = 5.0
 
 POLL_S = 0.05
 """How often the family is looked at while it ends."""
+
+USED = "\0processor seconds: "
+"""Begins the supervisor's own last line, of what the command and all that it started and waited for has used."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): processes whose parent died become children of this one, so that none is lost sight of."""
@@ -50,6 +54,8 @@ def main(grace_s: float, command: list[str]) -> int:
                 process.kill()
         _wait_for_family(TERM_S)
     status = child.wait()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{USED}{used.ru_utime + used.ru_stime:.2f}", flush=True)
     return 128 - status if status < 0 else status
 
 

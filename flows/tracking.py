@@ -1,25 +1,19 @@
-"""The pipeline's own MLflow run, the parent of its stages' runs; ``flows/pipeline.py`` opens it around the graph.
+"""The pipeline's own run in MLflow, the parent of its stages' runs. Used by ``flows/pipeline.py``.
 
-Like a stage, the flow does not talk to MLflow itself: it starts ``python -m tasks.seam.recorder`` and writes to
-its pipe, so that neither an outage nor a crash of this process leaves a run that pretends to be running.
+Like a stage, the flow does not talk to MLflow itself: it starts ``python -m tasks.seam.recorder``, which keeps the
+pipeline's journal, sends those of all stages, and hears on a pipe how the pipeline ended. A pipeline that is killed
+leaves a run marked KILLED, for the recorder sees the pipe end.
 """
 
 import contextlib
-import json
 import os
-import select
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-START_S = 60.0
-"""How long the flow waits for the run's id; the first opening of a new database takes seconds."""
-
-END_S = 60.0
-"""How long the flow waits until the run is closed."""
-
+END_S = 120.0
+"""How long the flow waits until MLflow has everything; while MLflow is away the recorder does not take that long."""
 
 RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.seam.recorder"]
 JOURNALS = "artifacts/journals"
@@ -28,23 +22,28 @@ JOURNALS = "artifacts/journals"
 
 @contextlib.contextmanager
 def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
-    """Show the block as a run; yields its id for ``PLM_PARENT_RUN_ID``, or None when MLflow is off.
+    """Show the block as a run; yields ``journal:`` and the key of its journal, for ``PLM_PARENT_RUN_ID``.
 
-    While MLflow is away that is ``journal:`` and the key of the run's journal, by which the stages' runs find their
-    parent later. The run is FINISHED, FAILED when the block raises an ``Exception``, KILLED when it is interrupted.
+    The run is FINISHED, FAILED when the block raises an ``Exception``, KILLED when it is interrupted. When the block
+    has ended, MLflow has the runs of all stages, or a line on stderr says what waits. Yields None with
+    ``PLM_TRACKING=off``.
     """
     if os.environ.get("PLM_TRACKING") == "off":
         yield None
         return
     recorder = _start(root, name)
+    assert recorder.stdout is not None
+    key = recorder.stdout.readline().strip()
     status = "KILLED"
     try:
-        yield _run_id(recorder)
+        yield f"journal:{key}" if key else None
         status = "FINISHED"
     except Exception:
         status = "FAILED"
         raise
     finally:
+        if recorder.poll() is not None and key:
+            recorder = _start(root, name, key)  # it was killed: another one goes on
         _end(recorder, status)
 
 
@@ -54,52 +53,22 @@ def send_leftovers(root: Path) -> None:
         subprocess.run([*RECORDER, "--leftovers"], cwd=root, check=False)
 
 
-def _start(root: Path, name: str) -> "subprocess.Popen[bytes]":
-    recorder = subprocess.Popen(
-        RECORDER,
+def _start(root: Path, name: str, *key: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*RECORDER, "--pipeline", name, *key],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        text=True,
         cwd=root,
         # A Ctrl-C is for the flow: the recorder ends when the pipe does, and says how.
         start_new_session=True,
     )
-    opening = {
-        "kind": "open",
-        "name": name,
-        "params": {},
-        "inputs": {},
-        "parent": None,
-        "tags": {"plm.kind": "pipeline"},
-        "start_time": time.time_ns() // 1_000_000,
-        "system_metrics": False,
-    }
-    _write(recorder, opening)
-    return recorder
 
 
-def _write(recorder: "subprocess.Popen[bytes]", message: Mapping[str, object]) -> None:
-    assert recorder.stdin is not None
-    with contextlib.suppress(OSError):  # it has ended; it said why in its own line
-        recorder.stdin.write(json.dumps(message).encode() + b"\n")
-        recorder.stdin.flush()
-
-
-def _run_id(recorder: "subprocess.Popen[bytes]") -> str | None:
-    assert recorder.stdout is not None
-    if not select.select([recorder.stdout], [], [], START_S)[0]:
-        return None
-    return recorder.stdout.readline().decode().strip() or None
-
-
-def _end(recorder: "subprocess.Popen[bytes]", status: str) -> None:
-    _write(recorder, {"kind": "end", "status": status, "time": time.time_ns() // 1_000_000})
-    assert recorder.stdin is not None
-    assert recorder.stdout is not None
-    with contextlib.suppress(OSError):
-        recorder.stdin.close()
+def _end(recorder: "subprocess.Popen[str]", status: str) -> None:
     try:
-        recorder.wait(timeout=END_S)
+        recorder.communicate(status, timeout=END_S)  # ends the pipe
     except subprocess.TimeoutExpired:
         recorder.kill()
-        recorder.wait()
-    recorder.stdout.close()
+        recorder.communicate()
+        print(f"warning: MLflow: does not get on; {JOURNALS} keeps what it has not", file=sys.stderr, flush=True)

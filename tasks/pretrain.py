@@ -83,7 +83,7 @@ def pretrain(name: str) -> None:
         raise BadInput(f"{section}.start.checkpoint: {inputs[-1]} is missing; expected a checkpoint (`plm import`)")
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
     with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True, filled=filled) as run:
-        device, ranks = prepare(deterministic=loop.deterministic), join()
+        device, ranks = prepare(beside=len(params.names("models")), deterministic=loop.deterministic), join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
         model = new_model(config, tokenizer, section).to(device.device)

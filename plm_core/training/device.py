@@ -31,12 +31,13 @@ class Device:
         return nullcontext()
 
 
-def prepare(threads: int | None = None, deterministic: bool = True) -> Device:
+def prepare(threads: int | None = None, deterministic: bool = True, beside: int = 1) -> Device:
     """Detect the device, make torch deterministic, and set the number of threads.
 
-    ``PLM_THREADS`` overrides ``threads``; with neither, every core is used, shared with the other processes that
-    torchrun started on this machine. Results on a CPU are the same bytes for the same number of threads; those of a GPU
-    repeat unless ``deterministic`` is false, which lets it choose faster kernels.
+    ``PLM_THREADS`` overrides ``threads``; with neither, the cores are shared with the other processes that torchrun
+    started on this machine, or by ``beside`` trainings, which may run side by side. Results on a CPU are the same bytes
+    for the same number of threads; those of a GPU repeat unless ``deterministic`` is false, which lets it choose faster
+    kernels.
     """
     wanted = os.environ.get("PLM_THREADS")
     if wanted is not None:
@@ -44,7 +45,7 @@ def prepare(threads: int | None = None, deterministic: bool = True) -> Device:
             raise BadInput(f"PLM_THREADS: found {wanted!r}; expected a whole number above 0")
         threads = int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", beside))
     torch.set_num_threads(threads or max(1, cores // beside))
     # The same flag as use_deterministic_algorithms(True), which would import the whole compiler (2 s) to set its own.
     torch.set_deterministic_debug_mode("error" if deterministic or not torch.cuda.is_available() else "default")

@@ -4,8 +4,9 @@
 ``write`` to the page cache: it outlives any process, and waits for nobody. It is not flushed to the disk: what a crash
 of the machine takes, a training that goes on from its snapshot (which is flushed) says again.
 
-A file is whole lines; one that a full disk or a crash cut short is skipped by every reader. Beside it lies what
-MLflow has acknowledged. A file that MLflow has whole is deleted, but that of a training which may go on is kept.
+Every line begins with an end of line too, so that one which a full disk or a crash cut short harms no other; what is
+no message is skipped by every reader. Beside the file lies what MLflow has acknowledged. A file that MLflow has whole
+is deleted, but that of a training which may go on is kept.
 """
 
 import contextlib
@@ -31,6 +32,27 @@ LIMIT_BYTES = 256 << 20
 KEPT_S = 30 * 86400.0
 """How long the journal of a training that did not finish is kept for it to go on."""
 
+BY_JOURNAL = "journal:"
+"""Begins the name of a parent that is named by the key of its journal: its run may not exist yet."""
+
+WRITER, SENDER = 0, 1
+"""The bytes of the file that are locked by the process whose run it is, and by the one that is sending it. These locks
+(fcntl, not flock) end with the process, whatever it has forked."""
+
+FIELDS: dict[str, dict[str, type]] = {
+    "open": {"name": str, "params": dict, "inputs": dict, "tags": dict, "start_time": int},
+    "resume": {"tags": dict},
+    "metrics": {"points": list},
+    "tags": {"tags": dict},
+    "checkpoint": {"path": str, "digest": str, "points": list},
+    "checkpoint_metrics": {"digest": str, "points": list},
+    "end": {"status": str, "time": int},
+}
+"""The kinds of messages, and what each must hold."""
+
+POINT: tuple[Any, ...] = (str, (int, float), int, int)
+"""A point: name, value, milliseconds since 1970, step."""
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -45,21 +67,19 @@ class Sent:
 
 
 class Journal:
-    """One run's file. Who holds its lock may send it; a stage shares the descriptor, so the lock, with its recorder."""
+    """One run's file."""
 
-    def __init__(self, path: Path, descriptor: int, torn: bool = True) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
-        self._torn = torn
-        """Whether the last line may lack its end."""
 
     @classmethod
     def new(cls, name: str) -> Self:
-        """An empty journal; names sort by time. Raises OSError."""
+        """An empty journal, which this process writes; names sort by time. Raises OSError."""
         JOURNALS.mkdir(parents=True, exist_ok=True)
         kind = re.sub(r"[^\w.-]+", "-", name)
         path = path_of(f"{time.time_ns() // 1_000_000}-{kind}-{secrets.token_hex(4)}")
-        made = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644), torn=False)
-        made.lock(wait=False)
+        made = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644))
+        made.lock(WRITER)
         return made
 
     @classmethod
@@ -72,27 +92,43 @@ class Journal:
         """What the run is tagged with, so that it is never created twice."""
         return self.path.stem
 
-    def lock(self, wait: bool) -> bool:
-        """Take the lock, which lasts as long as the descriptor; False when another holds it or has sent the file."""
+    def lock(self, which: int, wait: bool = False) -> bool:
+        """Become the journal's ``WRITER`` or ``SENDER`` until ``unlock`` or the end; False when another process is."""
         try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, which)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
             return False
-        return self.on_disk
+        return True
+
+    def unlock(self, which: int) -> None:
+        """Let another process be it."""
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, which)
+
+    def written(self) -> bool:
+        """Whether another process, which lives, writes it."""
+        if not self.lock(WRITER):
+            return True
+        self.unlock(WRITER)
+        return False
 
     @property
     def on_disk(self) -> bool:
         """Whether the file can be found; not once it is sent, nor when it is only a memory of a full disk."""
         return os.fstat(self.descriptor).st_nlink > 0
 
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return os.fstat(self.descriptor).st_size
+
     def append(self, message: Mapping[str, object]) -> None:
         """Add a line. Raises OSError: the disk is full, or the journal is."""
-        line = b"\n" * self._torn + json.dumps(message, default=str).encode() + b"\n"
-        if os.fstat(self.descriptor).st_size + len(line) > LIMIT_BYTES:
+        line = b"\n" + json.dumps(message, default=str).encode() + b"\n"
+        if self.size + len(line) > LIMIT_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.path))
-        written = os.write(self.descriptor, line)
-        self._torn = written < len(line)
-        if self._torn:
+        if os.write(self.descriptor, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def messages(self, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
@@ -104,6 +140,11 @@ class Journal:
                 offset += len(line) + 1
                 if (message := parsed(line)) is not None:
                     yield message, offset
+
+    def opening(self) -> dict[str, Any]:
+        """Its first message, ``open``; empty when that is not there."""
+        first = next(self.messages(), ({}, 0))[0]
+        return first if first.get("kind") == "open" else {}
 
     def ending(self, more: Iterable[Mapping[str, Any]] = ()) -> tuple[str | None, int]:
         """The status that the run ended with, None when nobody said so, and when that was (milliseconds since 1970).
@@ -130,12 +171,16 @@ class Journal:
         except (OSError, ValueError, TypeError):
             return Sent()
         # After a crash of the machine the journal may be shorter than it was.
-        return sent if sent.offset <= os.fstat(self.descriptor).st_size else Sent(sent.run)
+        return sent if sent.offset <= self.size else Sent(sent.run)
 
     def acknowledge(self, sent: Sent) -> None:
         """Remember what MLflow has; when the disk is full, it is sent once more."""
         with contextlib.suppress(OSError):
             atomic_text(self._sent, json.dumps(asdict(sent)) + "\n")
+
+    def outdated(self) -> bool:
+        """Whether its training is not waited for any more."""
+        return time.time() - os.fstat(self.descriptor).st_mtime > KEPT_S
 
     def discard(self) -> None:
         """Delete it: MLflow has it all."""
@@ -144,7 +189,7 @@ class Journal:
                 path.unlink()
 
     def close(self) -> None:
-        """Let go of the file, and of the lock unless a recorder shares it."""
+        """Let go of the file and of its locks."""
         os.close(self.descriptor)
 
     @property
@@ -153,12 +198,20 @@ class Journal:
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """The message on a line; None for a line that was cut short."""
+    """The message on a line; None for one that was cut short or damaged."""
     try:
         message = json.loads(line)
-    except ValueError:
+        fields = FIELDS[message["kind"]]
+    except (ValueError, TypeError, KeyError):
         return None
-    return message if isinstance(message, dict) and "kind" in message else None
+    whole = all(isinstance(message.get(name), kind) for name, kind in fields.items())
+    return message if whole and all(map(_is_point, message.get("points", ()))) else None
+
+
+def _is_point(point: object) -> bool:
+    if not isinstance(point, list) or len(point) != len(POINT):
+        return False
+    return all(isinstance(value, kind) for value, kind in zip(point, POINT, strict=True))
 
 
 def path_of(key: str) -> Path:
@@ -167,29 +220,12 @@ def path_of(key: str) -> Path:
 
 
 def unfinished(training: str) -> Journal | None:
-    """The journal of the training with this digest, if it did not finish."""
+    """The journal of the training with this digest, if it did not finish; this process writes it from now on."""
     for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True):
         with contextlib.suppress(OSError):
             journal = Journal.existing(path)
-            opening = next(journal.messages(), ({}, 0))[0]
-            if opening.get("training") == training and journal.ending()[0] != "FINISHED":
-                journal.lock(wait=False)  # an old recorder may have it for a moment yet: the new one waits for that
+            goes_on = journal.opening().get("training") == training and journal.ending()[0] != "FINISHED"
+            if goes_on and journal.lock(WRITER):
                 return journal
             journal.close()
     return None
-
-
-def waiting(but: Path | None = None) -> Iterator[Journal]:
-    """The journals that nobody sends and MLflow has not whole, the oldest first, locked; ``but`` is left out."""
-    for path in sorted(JOURNALS.glob("*.jsonl")):
-        if path == but:
-            continue
-        with contextlib.suppress(OSError):
-            journal = Journal.existing(path)
-            with contextlib.closing(journal):
-                if not journal.lock(wait=False):
-                    continue
-                if not journal.sent().closed:
-                    yield journal
-                elif time.time() - path.stat().st_mtime > KEPT_S:
-                    journal.discard()

@@ -1,50 +1,58 @@
-"""The process that talks to MLflow for a stage or a pipeline run: ``python -m tasks.seam.recorder``.
+"""The process that sends a checkout's journals to MLflow, one for all its stages: ``python -m tasks.seam.recorder``.
 
-- ``recorder JOURNAL DESCRIPTOR`` sends a stage's journal while the stage appends to it; ``tasks/seam/tracking.py``
-  starts it. Down its stdin comes only what the journal cannot take.
-- ``recorder`` makes the journal itself, from the messages on its stdin; ``flows/tracking.py`` starts it.
-- ``recorder --leftovers`` sends the journals that an outage left, as every recorder does; ``plm run`` starts it.
+- ``recorder`` goes when nothing is left to send and no stage has begun for a while. A stage starts it in the
+  background when there is none (``tasks/seam/service.py``).
+- ``recorder --pipeline NAME [KEY]`` also keeps a journal of its own, for a run that groups others, and prints its key;
+  ``flows/tracking.py`` starts it and writes the run's status to its stdin. With KEY it goes on for one that died.
+- ``recorder --leftovers`` goes when what waits is sent, or MLflow is away; ``plm run`` starts it.
+- ``recorder --alone [JOURNAL]`` sends one run, of which the messages on stdin found no room on the disk.
 
-When stdin ends without an ``end`` in the journal, the writer was killed, and so the run is KILLED. It prints the run's
-id once the run exists, or ``journal:`` and a key while MLflow is away. What goes wrong here is a line on stderr, never
-the end of the stage.
+A run whose journal nobody holds any more has ended: as its last message says, or KILLED. What goes wrong here is a line
+on stderr, never the end of a stage.
 """
 
+import argparse
 import contextlib
 import os
 import select
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from plm_core.config import BadInput
 from plm_core.files import atomic_text
-from tasks.seam import paths
-from tasks.seam.journal import Journal, parsed, path_of, waiting
-from tasks.seam.sender import BY_JOURNAL, NotYetError, Sender, one_line, refuses
-from tasks.seam.store import connect, page_of
+from tasks.seam import paths, service
+from tasks.seam.journal import SENDER, WRITER, Journal, parsed, path_of
+from tasks.seam.paths import JOURNALS
+from tasks.seam.sender import NotYetError, Sender, one_line, refuses
+from tasks.seam.tracking import origin
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+TICK_S = 0.25
+"""How often journals are looked at."""
 
 FLUSH_S = 5.0
-"""The journal is sent this often."""
+"""The journal of a living run is sent this often."""
 
 LONGEST_PAUSE_S = 30.0
 """While MLflow is away it is tried again after 1, 2, 4 ... and at most so many seconds."""
 
 GRACE_S = 5.0
-"""How long after the end of its stage a recorder goes on trying before it leaves the journal to a later one."""
+"""How long after the last run has ended a recorder goes on trying before it leaves the journals to a later one."""
+
+LINGER_S = 10.0
+"""How long one in the background waits for the next stage."""
 
 SYSTEM_METRICS_S = (2.0, 30.0)
 """Sampling interval of CPU, memory, disk, network and GPU: at first, so that a stage of 10 s has points, and at most;
 between them a twentieth of the run so far."""
-
-UNKEPT = 100_000
-"""How many messages are remembered that the journal could not take."""
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -58,177 +66,249 @@ ENVIRONMENT = {
 }
 
 
-class Recorder:
-    """Sends one journal for as long as its writer lives, and then what others left."""
+class Run:
+    """One journal while it is being sent."""
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
-        self.unkept: list[dict[str, Any]] = []
+    def __init__(self, journal: Journal, mine: bool = False) -> None:
+        self.journal, self.mine = journal, mine
+        """``mine``: this process writes it too."""
+        self.opening = journal.opening()
         self.sender: Sender | None = None
-        self.monitor: Monitor | None = None
-        self.opening = next(journal.messages(), ({}, 0))[0]
-        self.told = self.announced = self.linked = self.swept = False
+        self.due = self.tried = self.sample_due = 0.0
+        self.ended = self.linked = False
 
-    def record(self, pipe: "Pipe") -> None:
-        """Send until the pipe has ended and all is sent, or MLflow is away for too long after that."""
-        due, pause = 0.0, 1.0
-        while True:
-            for message in pipe.read():
-                self.keep(message)
-            self._sample()
-            if pipe.ended is None and time.monotonic() < due:
-                continue
-            error = self._try(pipe.ended is not None)
-            if error is None:
-                if pipe.ended is not None:
-                    return
-                due, pause = time.monotonic() + FLUSH_S, 1.0
-            elif pipe.ended is None:
-                if pause > 1:  # not for a moment, nor for a stage that has ended meanwhile
-                    self._tell_away(error)
-                due, pause = time.monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
-            elif time.monotonic() - pipe.ended > GRACE_S:
-                _warn(f"{one_line(error)}; {self._fate('the next stage or `plm run` sends it')}")
-                return
-            else:
-                time.sleep(1.0)
+    def living(self) -> bool:
+        """Whether its writer lives."""
+        return not self.ended if self.mine else self.journal.written()
 
-    def keep(self, message: dict[str, Any]) -> None:
-        """Append a message to the journal, or remember it when the disk is full."""
+    def finished(self) -> bool:
+        """Whether MLflow has it all, though its file is kept for its training to go on."""
+        sent = self.sender.sent if self.sender else self.journal.sent()
+        return sent.closed and sent.offset >= self.journal.size
+
+    def send(self, living: bool, store: "tuple[MlflowClient, str]") -> None:
+        """Send what there is, and the end of a run that has ended; raises what MLflow raises."""
+        if not self.journal.lock(SENDER):
+            return
         try:
-            self.journal.append(message)
-        except OSError:
-            if len(self.unkept) < UNKEPT:
-                self.unkept.append(message)
+            self.sender = self.sender or Sender(self.journal, *store)
+            self.sender.send()
+            self._link(self.sender)
+            if not living:
+                self.sender.close()
+        finally:
+            self.journal.unlock(SENDER)
+        self.due = time.monotonic() + FLUSH_S
 
-    def _try(self, ending: bool) -> Exception | None:
-        """Send what there is; returns what kept MLflow from taking it."""
-        try:
-            self._send(ending)
-        except _failures() as error:
-            self.sender, self.swept = None, False  # what others could not send meanwhile is looked for again
-            if not self.announced:
-                self._announce(f"{BY_JOURNAL}{self.journal.key}")
-            return error
-        if self.told:
-            print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
-            self.told = False
-        if ending or not self.swept:
-            self.swept = send_leftovers(self.journal.path)
-        return None
-
-    def _send(self, ending: bool) -> None:
-        if self.sender is None:
-            self.sender = Sender(self.journal, *connect(), self.unkept)
-        self.sender.send()
-        if self.sender.sent.run and not self.announced:
-            self._announce(self.sender.sent.run)
-        self._link(self.sender)
-        if ending:
-            self.sender.close()
-
-    def _announce(self, what: str) -> None:
-        with contextlib.suppress(OSError):  # nobody is left to read it
-            print(what, flush=True)
-        self.announced = True
+    def sample(self, monitor: "Monitor", now: float) -> None:
+        """Add system metrics to the run when they are due; their step is its age in seconds."""
+        if not self.opening.get("system_metrics") or now < self.sample_due:
+            return
+        shortest, longest = SYSTEM_METRICS_S
+        when = time.time_ns() // 1_000_000
+        age = max(0, when - self.opening["start_time"]) // 1000
+        self.sample_due = now + min(longest, max(shortest, age / 20))
+        points = [[name, value, when, age] for name, value in monitor.values(now).items()]
+        with contextlib.suppress(OSError):  # a full disk: the run does without
+            self.journal.append({"kind": "metrics", "points": points})
 
     def _link(self, sender: Sender) -> None:
         """Leave the address of a training's run for the page of the meters."""
         if not self.opening.get("training") or not sender.sent.run or self.linked:
             return
         self.linked = True
+        from tasks.seam.store import page_of
+
         with contextlib.suppress(OSError):  # a full disk: the page does without
             page = page_of(sender.client, sender.experiment, sender.sent.run)
             atomic_text(paths.RUN_LINKS / f"{self.opening['name']}.txt", f"{page}\n")
 
-    def _tell_away(self, error: Exception) -> None:
-        if not self.told and not isinstance(error, NotYetError):
-            _warn(f"{one_line(error)}; {self._fate('it is sent when MLflow answers')}")
-            self.told = True
 
-    def _fate(self, kept: str) -> str:
-        if self.unkept or not self.journal.on_disk:
-            return "there is no room to keep this run, and some of it is lost"
-        return f"{self.journal.path} keeps this run: {kept}"
+class Recorder:
+    """Sends every journal that is meant for this process's MLflow, and those that nobody else sends."""
 
-    def _sample(self) -> None:
-        if not self.opening.get("system_metrics") or "mlflow" not in sys.modules:
+    def __init__(self) -> None:
+        self.store = service.store()
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self.service = service.Service(self.store)
+        self.runs: dict[Path, Run] = {}
+        self.monitor: Monitor | None = None
+        self.connection: tuple[MlflowClient, str] | None = None
+        self.away: str | None = None
+        """Why MLflow takes nothing, while it does not."""
+        self.due, self.pause, self.progress = 0.0, 1.0, time.monotonic()
+
+    def serve(self, pipe: "Pipe | None" = None, linger: float = 0.0) -> None:
+        """Send until the pipe has ended and every ended run is sent, or MLflow is away for too long after that.
+
+        One that lingers stays as long as any run lives, and so much longer.
+        """
+        quiet = time.monotonic()
+        while True:
+            living, waiting = self._round(every=linger > 0)
+            now = time.monotonic()
+            quiet = now if living else max(quiet, self.progress)
+            if not living and not waiting and now - quiet >= linger:
+                return
+            if waiting and now - quiet > GRACE_S:
+                why = self.away or "another recorder does not get on"
+                _warn(f"{why}; {JOURNALS} keeps what it has not, and the next stage or `plm run` sends it")
+                return
+            if pipe is not None and pipe.status is None:
+                pipe.read(TICK_S)
+            else:
+                time.sleep(TICK_S)
+
+    def serve_all(self) -> None:
+        """Send for every stage until none has begun for a while; returns at once where another recorder does so."""
+        while self.service.take():
+            self.serve(linger=LINGER_S)
+            known = set(self.runs)
+            self.service.leave()
+            # A stage that began just now has seen this recorder and started none.
+            if not any(run.living() or run.journal.path not in known for run in self._runs()):
+                return
+
+    def _round(self, every: bool) -> tuple[bool, bool]:
+        """Look at each journal once; whether a run lives (its own, or any), and whether one that ended waits."""
+        sends = self.service.take()
+        self.service.beat()
+        living = waiting = False
+        for run in self._runs():
+            lives = run.living()
+            if not lives and run.finished():
+                self._drop(run, discard=run.journal.outdated())
+                continue
+            if sends:
+                self._attend(run, lives)
+            living |= lives and (every or run.mine)
+            waiting |= not lives and run.journal.on_disk
+        return living, waiting
+
+    def _runs(self) -> Iterator[Run]:
+        """The runs that are this recorder's to send, the oldest first, so that parents come before their children."""
+        for path in sorted({*JOURNALS.glob("*.jsonl"), *self.runs}):
+            if path not in self.runs:
+                with contextlib.suppress(OSError):
+                    self.runs[path] = Run(Journal.existing(path))
+            run = self.runs.get(path)
+            if run is not None and (self._is_another_s(run) or not run.journal.on_disk):
+                self._drop(run)
+            elif run is not None:
+                yield run
+
+    def _is_another_s(self, run: Run) -> bool:
+        """Whether it is meant for another MLflow, and somebody is there to send it."""
+        store = run.opening.get("store")
+        if store in (None, self.store):
+            return False
+        return run.living() or service.Service(store).holder() is not None
+
+    def _drop(self, run: Run, discard: bool = False) -> None:
+        del self.runs[run.journal.path]
+        if discard:
+            run.journal.discard()
+        run.journal.close()
+
+    def _attend(self, run: Run, lives: bool) -> None:
+        """Sample the machine for a living run, and send what is due."""
+        now = time.monotonic()
+        if lives and self.connection:
+            self.monitor = self.monitor or Monitor()
+            run.sample(self.monitor, now)
+        if now < (run.due if lives else run.tried) or (self.away is not None and now < self.due):
             return
-        self.monitor = self.monitor or Monitor(self.opening["start_time"])
-        if points := self.monitor.points():
-            self.keep({"kind": "metrics", "points": points})
+        try:
+            self.connection = self.connection or _connect()
+            run.send(lives, self.connection)
+        except _failures() as error:
+            run.sender, run.tried = None, time.monotonic() + 1
+            if not isinstance(error, NotYetError) and not refuses(error):  # else it holds up no other one
+                self._lose(error)
+            return
+        self._regain()
+
+    def _lose(self, error: Exception) -> None:
+        self.connection = None
+        self.due, self.pause = time.monotonic() + self.pause, min(2 * self.pause, LONGEST_PAUSE_S)
+        if self.away is None:
+            self.away = one_line(error)
+            self.service.say(self.away)
+            _warn(f"{self.away}; {JOURNALS} keeps the runs until MLflow has them")
+
+    def _regain(self) -> None:
+        self.progress = time.monotonic()
+        if self.away is not None:
+            print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
+            self.service.say(None)
+        self.away, self.pause = None, 1.0
 
 
 class Monitor:
     """Samples CPU, memory, disk, network and GPU with MLflow's own monitors, which would send by themselves."""
 
-    def __init__(self, start_time: int) -> None:
+    def __init__(self) -> None:
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
         self.samples = SystemMetricsMonitor("")
-        self.begin_ms, self.begin, self.due = start_time, time.monotonic(), 0.0
+        self.taken, self.last = -1.0, dict[str, float]()
 
-    def points(self) -> list[tuple[str, float, int, int]]:
-        """The sample that is due, if one is; its step is the run's age in seconds, which no interruption repeats."""
-        now, (shortest, longest) = time.monotonic(), SYSTEM_METRICS_S
-        if now < self.due:
-            return []
-        self.due = now + min(longest, max(shortest, (now - self.begin) / 20))
-        self.samples.collect_metrics()
-        when = time.time_ns() // 1_000_000
-        values = self.samples.aggregate_metrics()
-        for each in self.samples.monitors:
-            each.clear_metrics()
-        return [(f"system/{name}", value, when, (when - self.begin_ms) // 1000) for name, value in values.items()]
+    def values(self, now: float) -> dict[str, float]:
+        """What they see at this moment, one sample for all runs."""
+        if now - self.taken > SYSTEM_METRICS_S[0] / 2:
+            self.samples.collect_metrics()
+            self.taken, self.last = now, self.samples.aggregate_metrics()
+            for each in self.samples.monitors:
+                each.clear_metrics()
+        return {f"system/{name}": value for name, value in self.last.items()}
 
 
 class Pipe:
-    """The messages on stdin, whose end is the end of the writer."""
+    """The run of a pipeline: its journal, and how it ends, which stdin says; one that ends without is KILLED."""
 
-    def __init__(self) -> None:
-        self.ended: float | None = None
-        """When the pipe ended, on the monotonic clock."""
-        self._rest = b""
+    def __init__(self, name: str, key: str | None) -> None:
+        self.journal = Journal.existing(path_of(key)) if key else Journal.new(name)
+        self.journal.lock(WRITER)
+        if not key:
+            opening = {"name": name, "params": {}, "inputs": {}, "tags": {"plm.kind": "pipeline"} | origin()}
+            self.journal.append({"kind": "open", **opening, "start_time": _now(), "store": service.store()})
+        self.run = Run(self.journal, mine=True)
+        self.status: str | None = None
+        print(self.journal.key, flush=True)
 
-    def read(self) -> list[dict[str, Any]]:
-        """What has arrived; waits a second when nothing has, and not at all when the pipe has ended."""
-        if self.ended is not None or not select.select([0], [], [], 1.0)[0]:
-            return []
-        received = os.read(0, 1 << 16)
-        if not received:
-            self.ended = time.monotonic()
-        *lines, self._rest = (self._rest + received).split(b"\n")
-        return [message for line in lines if (message := parsed(line)) is not None]
+    def read(self, seconds: float) -> None:
+        """Wait so long for the status."""
+        if select.select([0], [], [], seconds)[0]:
+            said = os.read(0, 1 << 10).decode().split()
+            self.status = said[0] if said else "KILLED"
+            self.run.ended = True
+            with contextlib.suppress(OSError):  # a full disk: the run is shown as KILLED
+                self.journal.append({"kind": "end", "status": self.status, "time": _now()})
 
 
-def send_leftovers(but: Path | None = None) -> bool:
-    """Send the journals whose stage and recorder are gone, and close their runs; False when MLflow went away."""
+def _send_alone(path: Path | None) -> None:
+    """Send one run with the messages on stdin, which the disk did not take; its stage waits."""
+    messages = [message for line in sys.stdin.buffer if (message := parsed(line)) is not None]
+    if path is None:
+        descriptor, name = tempfile.mkstemp()
+        Path(name).unlink()
+        journal = Journal(path_of(f"none-{time.time_ns()}"), descriptor)
+    else:
+        journal = Journal.existing(path)
+    journal.lock(SENDER, wait=True)
     try:
-        store = None
-        for journal in waiting(but):
-            store = store or connect()
-            sender = Sender(journal, *store)
-            try:
-                sender.send()
-                sender.close()
-            except _failures() as error:  # one that cannot be sent must not keep the others
-                if not isinstance(error, NotYetError) and not refuses(error):
-                    raise
-    except _failures():
-        return False
-    return True
+        sender = Sender(journal, *_connect(), messages)
+        sender.send()
+        sender.close()
+    except _failures() as error:
+        _warn(f"{one_line(error)}; there is no room to keep this run, and some of it is lost")
 
 
-def _origin() -> dict[str, str]:
-    """The host, the commit, and whether code or parameters differ from it; what the pipeline writes does not count."""
-    host = socket.gethostname()
-    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts"]
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
-        dirty = subprocess.run(changed, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return {"plm.host": host, "git.dirty": "unknown"}
-    return {"plm.host": host, "mlflow.source.git.commit": commit.strip(), "git.dirty": str(bool(dirty)).lower()}
+def _connect() -> "tuple[MlflowClient, str]":
+    from tasks.seam.store import connect
+
+    return connect()
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -239,56 +319,41 @@ def _failures() -> tuple[type[Exception], ...]:
     return (MlflowException, SQLAlchemyError, OSError, ImportError, BadInput, NotYetError)
 
 
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def _warn(what: str) -> None:
     print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
 def _report(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
     """The last word of a recorder that fails in a way not foreseen: one line instead of a traceback."""
-    _warn(f"{one_line(error)}; the run is not recorded any more, its work goes on")
-
-
-def _opened(pipe: Pipe) -> Recorder | None:
-    """The recorder of a journal of its own, opened by the first messages of the pipe; None when none comes."""
-    messages: list[dict[str, Any]] = []
-    while not messages and pipe.ended is None:
-        messages = pipe.read()
-    if not messages:
-        return None
-    try:
-        journal = Journal.new(messages[0]["name"])
-    except OSError:
-        descriptor, name = tempfile.mkstemp()
-        Path(name).unlink()
-        journal = Journal(path_of(f"none-{time.time_ns()}"), descriptor, torn=False)
-    recorder = Recorder(journal)
-    recorder.opening = messages[0]
-    for message in messages:
-        recorder.keep(message)
-    return recorder
+    _warn(f"{one_line(error)}; what it has not waits in {JOURNALS}, the work goes on")
 
 
 def main() -> None:
-    """Record one run, then send what was left of others."""
+    """Serve as the arguments say."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.seam.recorder")
+    parser.add_argument("--pipeline", nargs="+", metavar=("NAME", "KEY"))
+    parser.add_argument("--leftovers", action="store_true")
+    parser.add_argument("--alone", type=Path, nargs="?", const=Path(), metavar="JOURNAL")
+    given = parser.parse_args()
     sys.excepthook = _report
-    # Whoever ends the stage's processes means the stage; this one ends with the pipe, after closing the run.
+    # Whoever ends the stage's processes means the stage; this one ends when everything is sent.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    if sys.argv[1:] == ["--leftovers"]:
-        send_leftovers()
-        return
-    pipe, recorder = Pipe(), None
-    if sys.argv[1:]:
-        journal = Journal(Path(sys.argv[1]), int(sys.argv[2]), torn=False)
-        if journal.lock(wait=True):  # False: an old recorder of the same training has just sent it all
-            recorder = Recorder(journal)
+    recorder = Recorder()
+    if given.alone is not None:
+        _send_alone(given.alone if given.alone.name else None)
+    elif given.pipeline:
+        pipe = Pipe(given.pipeline[0], given.pipeline[1] if given.pipeline[1:] else None)
+        recorder.runs[pipe.journal.path] = pipe.run
+        recorder.serve(pipe)
+    elif given.leftovers:
+        recorder.serve()
     else:
-        recorder = _opened(pipe)
-    if recorder is not None:
-        recorder.keep({"kind": "tags", "tags": _origin()})
-        recorder.record(pipe)
+        recorder.serve_all()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tasks.seam.journal import Journal, Sent, path_of
+from tasks.seam.journal import BY_JOURNAL, Journal, Sent, path_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,9 +23,6 @@ BATCH = 1000
 
 JOURNAL_TAG = "plm.journal"
 """The tag of a run that holds the key of its journal."""
-
-BY_JOURNAL = "journal:"
-"""Begins the name of a parent whose run does not exist yet; the key of its journal follows."""
 
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE")
 """MLflow's errors that every other try would meet again."""
@@ -41,10 +38,9 @@ class Sender:
     def __init__(
         self, journal: Journal, client: "MlflowClient", experiment: str, unkept: list[dict[str, Any]] | None = None
     ) -> None:
-        """``unkept`` are messages that the journal of a living stage could not take; the list is emptied."""
+        """``unkept`` are the last messages of the run, which the disk did not take."""
         self.journal, self.client, self.experiment = journal, client, experiment
-        self.unkept = [] if unkept is None else unkept
-        self._goes_on = unkept is not None
+        self.unkept = unkept or []
         self.sent = journal.sent()
         self._points: list[Metric] = []
         self._told = False
@@ -62,18 +58,13 @@ class Sender:
         self._points = []
         offset = self.sent.offset
         try:
-            if self._goes_on and self.sent.run:
-                self._take({"kind": "status", "status": "RUNNING"})
-                self._remember(Sent(self.run, offset))
-            self._goes_on = False
             for message, offset in self.journal.messages(self.sent.offset):
                 self._take(message)
-                if message["kind"] != "metrics" or len(self._points) >= BATCH:
+                if len(self._points) >= BATCH:
                     self._deliver(offset)
             for message in self.unkept:
                 self._take(message)
             self._deliver(offset)
-            self.unkept.clear()
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 self._remember(Sent())  # a new database: there the journal begins anew
@@ -81,7 +72,7 @@ class Sender:
 
     def close(self) -> None:
         """Give the run the status and the time of its end, and delete the journal unless its training may go on."""
-        opening = next(self.journal.messages(), ({}, 0))[0]
+        opening = self.journal.opening()
         status, when = self.journal.ending(self.unkept)
         if self.sent.run:
             self._take({"kind": "status", "status": status or "KILLED", "time": when})
@@ -107,11 +98,12 @@ class Sender:
             self._open(message)
         elif kind == "metrics":
             self._add(message["points"], model=None)
-        elif kind == "status" and message["status"] == "RUNNING":
-            self.client.update_run(self.run, status="RUNNING")
         elif kind == "status":
             self.client.set_terminated(self.run, message["status"], end_time=message["time"])
-        elif kind in ("tags", "resume"):
+        elif kind == "resume":
+            self.client.update_run(self.run, status="RUNNING")
+            self._log_tags(message["tags"])
+        elif kind == "tags":
             self._log_tags(message["tags"])
         elif kind == "checkpoint":
             model = self._find_model(message["digest"]) or self._create_model(message["path"], message["digest"])

@@ -1,28 +1,31 @@
 """MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it; it never disturbs one.
 
-The stage itself never imports MLflow. It appends what happens, one JSON line at a time, to the run's journal
-(``tasks/seam/journal.py``), and a process of its own, the recorder (``tasks/seam/recorder.py``), sends the journal to
-MLflow. So the seconds of MLflow's import pass beside the stage's work, an outage or a hang of the server is the
-recorder's trouble, and what could not be sent lies on the disk for a later recorder. The pipe between the two says
-that the stage lives: one that dies by SIGKILL leaves a run marked KILLED, because the recorder sees the pipe end. Only
-what the journal cannot take, because the disk is full, goes through the pipe.
+The stage itself never imports MLflow nor waits for it. It appends what happens, one JSON line at a time, to the run's
+journal (``tasks/seam/journal.py``), and the checkout's recorder (``tasks/seam/recorder.py``), which is started when
+there is none, sends it to MLflow. So an outage or a hang of the server is the recorder's trouble, and what could not
+be sent lies on the disk. The stage holds a lock on its journal: one that dies by SIGKILL leaves a run marked KILLED,
+because the recorder finds the lock free. Only what the disk does not take is sent by a process that the stage waits
+for.
 """
 
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from tasks.seam.journal import Journal, unfinished
+from plm_core.config import BadInput
+from tasks.seam import service
+from tasks.seam.journal import BY_JOURNAL, Journal, unfinished
 from tasks.seam.machine import leads
 
-PATIENCE_S = 60.0
-"""How long an ending stage waits for its recorder, which makes tables in a new database or sends what has piled up.
-While MLflow is away it does not take that long: see ``recorder.GRACE_S``."""
+LOOK_S = 15.0
+"""How often a stage that records looks whether its recorder lives."""
 
 INTERRUPTED = 75
 """EX_TEMPFAIL: the exit status of a stage that was interrupted with its state saved."""
@@ -31,40 +34,46 @@ INTERRUPTED = 75
 class Tracker:
     """What a stage tells MLflow. Every method returns at once and none of them raises because of MLflow."""
 
-    def __init__(self, training: str | None = None) -> None:
-        self._training = training
+    def __init__(self, stage: str = "", training: str | None = None) -> None:
+        self._stage, self._training = stage, training
+        self._open = False
         self._journal: Journal | None = None
-        self._recorder: subprocess.Popen[bytes] | None = None
+        self._service: service.Service | None = None
+        self._looked = 0.0
+        self._refused: list[dict[str, Any]] = []
+        """Messages that the disk did not take yet."""
         self._known: set[tuple[str, int]] = set()
         """Points (name, step) from before an interruption: a training repeats them, and the first record stays."""
         self._said: set[tuple[str, float, int]] = set()
         """What was said of a checkpoint, which the summary repeats."""
-        self._warned = False
         self._step = 0
 
-    def open(self, stage: str, params: Mapping[str, object], inputs: Mapping[str, str]) -> None:
+    def open(self, params: Mapping[str, object], inputs: Mapping[str, str]) -> None:
         """Begin the run, or go on in that of the same training; ``tracked`` calls it."""
+        self._open = True
+        store = None
         try:
-            found = unfinished(self._training) if self._training else None
-            self._journal = found or Journal.new(stage)
-            self._known = found.points() if found else set()
-        except OSError as error:
-            found = None
-            self._warn_of_journal(f"no journal ({error})")
-        self._recorder = _start_recorder(self._journal)
-        tags = {"dvc.stage": os.environ.get("PLM_STAGE", stage), "plm.stage_pid": str(os.getpid())}
-        if found:
-            self._send("resume", tags=tags)
+            store = service.store()
+            self._service = service.Service(store)
+        except BadInput as error:
+            _warn(f"{error}; the run waits in its journal")
+        tags = {"dvc.stage": os.environ.get("PLM_STAGE", self._stage), "plm.stage_pid": str(os.getpid())} | origin()
+        with contextlib.suppress(OSError):
+            self._journal = unfinished(self._training) if self._training else None
+        if self._journal:
+            self._known = self._journal.points()
+            self._send("resume", tags=tags, store=store)
             return
         self._send(
             "open",
-            name=stage,
+            name=self._stage,
             training=self._training,
             params=params,
             inputs=inputs,
             parent=os.environ.get("PLM_PARENT_RUN_ID"),
             tags=tags,
             start_time=_now(),
+            store=store,
             system_metrics=True,
         )
 
@@ -101,44 +110,49 @@ class Tracker:
     def end(self, status: str) -> None:
         """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
         self._send("end", status=status, time=_now())
-        if self._recorder is not None:
-            self._wait_for(self._recorder)
+        if self._refused:
+            self._hand_over()
         if self._journal is not None:
+            self._tell_trouble(self._journal)
             self._journal.close()
 
     def _send(self, kind: str, **content: object) -> None:
-        message = {"kind": kind, **content}
-        if self._journal is not None:
-            try:
-                self._journal.append(message)
-                return
-            except OSError as error:
-                self._warn_of_journal(f"{self._journal.path}: {error.strerror}")
-        if self._recorder is not None and self._recorder.stdin is not None:
-            # The pipe does not block: what a recorder in trouble leaves in it is lost. The first end of line is for a
-            # message that did not fit.
-            with contextlib.suppress(OSError):
-                os.write(self._recorder.stdin.fileno(), b"\n" + json.dumps(message, default=str).encode() + b"\n")
-
-    def _wait_for(self, recorder: "subprocess.Popen[bytes]") -> None:
-        """Let go of the recorder once it has ended, or after a while."""
-        assert recorder.stdin is not None
-        with contextlib.suppress(OSError):
-            recorder.stdin.close()
+        if not self._open:
+            return
+        first = not self._refused
+        self._refused.append({"kind": kind, **content})
         try:
-            code = recorder.wait(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            recorder.kill()
-            code = recorder.wait()
-        if code < 0:
-            kept = self._journal if self._journal and self._journal.on_disk else None
-            fate = f"; {kept.path} keeps the run, the next stage sends it" if kept else ""
-            _warn(f"the recorder was killed by signal {-code}{fate}")
+            self._journal = self._journal or Journal.new(self._stage)
+            while self._refused:
+                self._journal.append(self._refused[0])
+                del self._refused[0]
+        except OSError as error:
+            if first:
+                _warn(f"no journal ({error}); the stage goes on, and sends the run at its end")
+        self._look()
 
-    def _warn_of_journal(self, what: str) -> None:
-        if not self._warned:
-            _warn(f"{what}; the run is sent without being kept on the disk")
-        self._warned = True
+    def _look(self) -> None:
+        """Start a recorder when there is none; a pipeline starts its own."""
+        if self._service is None or _in_pipeline() or time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        try:
+            service.ensure(self._service)
+        except OSError as error:
+            _warn(f"no recorder could be started ({error}); the run waits in its journal")
+
+    def _hand_over(self) -> None:
+        """Have a process send the run with what the disk did not take."""
+        lines = "".join(json.dumps(message, default=str) + "\n" for message in self._refused)
+        journal = [str(self._journal.path)] if self._journal else []
+        with contextlib.suppress(OSError):
+            subprocess.run([*service.RECORDER, "--alone", *journal], input=lines, text=True, check=False)
+
+    def _tell_trouble(self, journal: Journal) -> None:
+        if self._service is None or _in_pipeline():
+            return
+        if says := (self._service.holder() or {}).get("says"):
+            _warn(f"{says}; {journal.path} keeps this run until MLflow has it")
 
 
 @contextlib.contextmanager
@@ -151,9 +165,9 @@ def tracked(
     its sha256. ``training`` is the digest of all that a training depends on: one that was interrupted goes on in its
     run. With ``PLM_TRACKING=off`` the tracker does nothing. A failure of MLflow is a warning on stderr.
     """
-    tracker = Tracker(training)
+    tracker = Tracker(stage, training)
     if os.environ.get("PLM_TRACKING") != "off" and leads():
-        tracker.open(stage, params, inputs)
+        tracker.open(params, inputs)
     try:
         yield tracker
     except BaseException as error:
@@ -162,25 +176,21 @@ def tracked(
     tracker.end("FINISHED")
 
 
-def _start_recorder(journal: Journal | None) -> "subprocess.Popen[bytes] | None":
-    arguments = [str(journal.path), str(journal.descriptor)] if journal else []
+def _in_pipeline() -> bool:
+    """Whether a pipeline runs this stage: it has a recorder, which says itself what is wrong."""
+    return os.environ.get("PLM_PARENT_RUN_ID", "").startswith(BY_JOURNAL)
+
+
+def origin() -> dict[str, str]:
+    """The host, the commit, and whether code or parameters differ from it; what the pipeline writes does not count."""
+    host = socket.gethostname()
+    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts"]
     try:
-        recorder = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tasks.seam.recorder", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            # Out of reach of a Ctrl-C for the stage's group: the recorder ends when the pipe does.
-            start_new_session=True,
-            # Room for what happens while the recorder imports MLflow.
-            pipesize=1 << 20,
-            pass_fds=[journal.descriptor] if journal else [],
-        )
-    except OSError as error:
-        _warn(f"no recorder could be started ({error})")
-        return None
-    assert recorder.stdin is not None
-    os.set_blocking(recorder.stdin.fileno(), False)
-    return recorder
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+        dirty = subprocess.run(changed, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {"plm.host": host, "git.dirty": "unknown"}
+    return {"plm.host": host, "mlflow.source.git.commit": commit.strip(), "git.dirty": str(bool(dirty)).lower()}
 
 
 def _points(metrics: Mapping[str, float], step: int) -> list[tuple[str, float, int, int]]:
@@ -200,4 +210,4 @@ def _status(error: BaseException) -> str:
 
 
 def _warn(what: str) -> None:
-    print(f"warning: MLflow: {what}; the stage goes on", file=sys.stderr, flush=True)
+    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)

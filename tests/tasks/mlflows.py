@@ -11,7 +11,8 @@ import urllib.request
 
 import mlflow
 
-RECORDER = (sys.executable, "-W", "ignore", "-m", "tasks.seam.recorder")
+from tasks.seam.service import RECORDER
+
 
 
 def start(folder, body, **environment):
@@ -55,6 +56,19 @@ def points_of(client, run, name="loss"):
 
 def journals(folder):
     return sorted((folder / "artifacts/journals").glob("*.jsonl"))
+
+
+def sent(folder):
+    """Wait until MLflow has everything: stages do not."""
+    wait_until(lambda: journals(folder) == [])
+
+
+def leftovers(folder, **environment):
+    """Have what waits sent; returns what is said about it."""
+    command, environment = [*RECORDER, "--leftovers"], os.environ | environment
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    return done.stderr
 
 
 def wait_until(condition, seconds=180):

@@ -1,0 +1,109 @@
+"""Where the time of a run goes: what stages are expected to take, what they took, and a picture of it.
+
+Used by ``flows/flow.py`` to start the longest path first, and by the `plm` command at the end of a run.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from flows.graph import Stage
+from flows.outcome import Outcome, Result
+
+REMEMBERED = ".dvc/tmp/plm-seconds.json"
+"""What each stage took when it ran last on this machine."""
+
+PICTURE = "artifacts/meters/run.svg"
+"""Beside the page of the meters, which shows it."""
+
+UNKNOWN_S = {"all": 100.0, True: 20.0, False: 3.0}
+"""What a stage that never ran here is expected to take, by the GPUs that it wants."""
+
+BAR, GAP, LEFT, WIDE = 14, 4, 190, 900
+"""The picture's measures in pixels: a bar's height, the gap below it, the column of names, the bars."""
+
+COLORS = {"ran": "#3b78b5", "failed": "#c0392b"}
+
+
+def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, float]]:
+    """For each stage the seconds that it is expected to take, and those of the longest path that begins with it."""
+    known = _remembered(root)
+    own = {stage.name: known.get(stage.name, UNKNOWN_S[stage.gpu]) for stage in stages}
+    path = dict(own)
+    for stage in reversed(stages):  # each after all that it depends on
+        for name in stage.upstream:
+            path[name] = max(path[name], own[name] + path[stage.name])
+    return {name: (own[name], path[name]) for name in own}
+
+
+def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
+    """Keep what the stages took for the next run; a disk without room costs no more than a worse order."""
+    took = {outcome.name: round(outcome.spent.seconds, 1) for outcome in outcomes if outcome.outcome == "ran"}
+    with contextlib.suppress(OSError):
+        (root / REMEMBERED).write_text(json.dumps(_remembered(root) | took))
+
+
+def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
+    """Where ``whole`` seconds went, a row each: what, and how long; nothing when no stage ran."""
+    ran = [outcome for outcome in result.stages if outcome.spent.seconds]
+    if not ran:
+        return []
+    end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
+    cpu = sum(outcome.spent.cpu for outcome in ran)
+    longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
+    rows = [
+        (
+            "stages",
+            f"{clock(end)} for {len(ran)} of them, {clock(cpu)} of processor time: {_busy(ran, cores):.0%} busy",
+        ),
+        ("longest", ", ".join(f"{outcome.name} {clock(outcome.spent.seconds)}" for outcome in longest)),
+        ("registration", clock(result.registered)),
+        ("start and end", clock(max(0.0, whole - end - result.registered))),
+    ]
+    return [("in all", f"{clock(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
+
+
+def draw(root: Path, result: Result) -> None:
+    """Leave a Gantt chart of the stages that ran, for the page of the meters; a disk without room costs the picture."""
+    ran = sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)
+    if not ran:
+        return
+    end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
+    height = (BAR + GAP) * (len(ran) + 1)
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" height="{height}"']
+    lines.append(f' viewBox="0 0 {LEFT + WIDE + 70} {height}"><title>Stages of the last run</title>')
+    for number, outcome in enumerate(ran):
+        y, spent = number * (BAR + GAP), outcome.spent
+        x, width = LEFT + WIDE * spent.begun / end, max(1.0, WIDE * spent.seconds / end)
+        lines.append(f'<text x="{LEFT - 6}" y="{y + 11}" text-anchor="end">{escape(outcome.name)}</text>')
+        lines.append(
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS[outcome.outcome]}">'
+            f"<title>{clock(spent.seconds)}, {clock(spent.cpu)} of processor time</title></rect>"
+        )
+        lines.append(f'<text x="{x + width + 4:.1f}" y="{y + 11}">{clock(spent.seconds)}</text>')
+    lines.append(f'<text x="{LEFT}" y="{height - 4}">0</text><text x="{LEFT + WIDE}" y="{height - 4}">')
+    lines.append(f"{clock(end)}</text></svg>\n")
+    with contextlib.suppress(OSError):
+        (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
+        (root / PICTURE).write_text("".join(lines))
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a person says them: ``7.4 s``, ``3 min 05 s``."""
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+
+
+def _busy(ran: Sequence[Outcome], cores: int) -> float:
+    """The share of the cores that stages kept busy while any of them ran."""
+    end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
+    begun = min(outcome.spent.begun for outcome in ran)
+    return sum(outcome.spent.cpu for outcome in ran) / (cores * max(1e-9, end - begun))
+
+
+def _remembered(root: Path) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in json.loads((root / REMEMBERED).read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
