@@ -204,7 +204,7 @@ def execute(root: Path, force: bool, track: pipeline.Track | None, register: pip
     for name in ("prefect.task_runs", "prefect.flow_runs"):
         logging.getLogger(name).addFilter(_not_seen)
     _close_dead_runs()
-    with pipeline.only_one(root) as held:
+    with pipeline.only_one(root) as held, contextlib.chdir(root):
         graph = Graph(root)
         for said in graph.mended:
             get_run_logger().warning(said)

@@ -90,7 +90,7 @@ class Graph:
             logging.getLogger("dvc").setLevel(logging.WARNING)
             self._repo = Repo(str(root), _wait_for_lock=True)
         with self._locked() as repo:
-            self.mended = tuple(mend(repo))
+            self.mended = mend(repo)
             """What was mended, a sentence each."""
             # Data added with `dvc add` is a node without a command. DVC's own address of a stage is relative to the
             # current folder.
@@ -130,7 +130,7 @@ class Graph:
         """Do what ``dvc repro --single-item`` does around a stage's command, which the block runs.
 
         Yields None when the outputs came from DVC's run cache. When the block ends well, the outputs are kept and the
-        result is recorded in ``dvc.lock``.
+        result is recorded in ``dvc.lock``. The current folder must be the repository's: DVC's run cache expects that.
 
         Raises:
             BusyError: another process that runs now uses its inputs or outputs.
@@ -138,13 +138,13 @@ class Graph:
             GraphError: DVC fails; an output that the stage did not write is one of the reasons.
         """
         node = self._nodes[stage]
-        with self._kept_from_others(node):
+        with self._kept_from_others(node), _unless_it_fails(node):
             with self._locked():
                 node.remove_outs(ignore_remove=False, force=False)
                 cached = not force and _restored(node)
                 node.save_deps()
                 before = _values(node)
-            yield None if cached else _command(node)
+            yield None if cached else _command(node, stage)
             with self._locked():
                 node.save_deps()
                 # DVC hashes dependencies when a stage has ended: one that was edited meanwhile would be recorded as
@@ -211,11 +211,24 @@ def _errors(file: Path) -> Iterator[None]:
         raise GraphError(f"{file}: {error}") from error
 
 
-def _command(node: Any) -> Command:
+@contextlib.contextmanager
+def _unless_it_fails(node: Any) -> Iterator[None]:
+    """Let a stage that does not end well be remembered as it was."""
+    before = [(item, item.hash_info, item.meta) for item in (*node.deps, *node.outs)]
+    try:
+        yield
+    except BaseException:
+        for item, hash_info, meta in before:
+            item.hash_info, item.meta = hash_info, meta
+        raise
+
+
+def _command(node: Any, name: str) -> Command:
+    from dvc.env import DVC_STAGE
     from dvc.stage.run import _enforce_cmd_list, _make_cmd, get_executable, prepare_kwargs
 
     shell = get_executable() or "/bin/sh"
-    env = prepare_kwargs(node)["env"]
+    env = prepare_kwargs(node)["env"] | {DVC_STAGE: name}
     return Command(
         tuple(tuple(_make_cmd(shell, line)) for line in _enforce_cmd_list(node.cmd)),
         {name: value for name, value in env.items() if os.environ.get(name) != value},

@@ -32,14 +32,20 @@ def mend(repo: Any) -> list[str]:
     Args:
         repo: DVC's ``Repo``, locked.
     """
+    from dvc.exceptions import DvcException
     from dvc.lock import make_lock
 
     tmp = Path(repo.tmp_dir)
     hardlink = repo.config["core"].get("hardlink_lock", False)
     with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
         done = _mend_rwlock(tmp / "rwlock")
-    done += _mend_lock_file(Path(repo.root_dir) / "dvc.lock", tmp / "dvc.lock.broken")
-    return done + _mend_run_cache(Path(repo.stage_cache.cache_dir))
+    done += _mend_run_cache(Path(repo.stage_cache.cache_dir))
+    try:
+        _ = repo.index.stages
+    except DvcException:
+        done += _mend_lock_file(Path(repo.root_dir) / "dvc.lock", tmp / "dvc.lock.broken")
+        repo._reset()
+    return done
 
 
 def _mend_rwlock(path: Path) -> list[str]:

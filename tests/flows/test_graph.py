@@ -1,12 +1,16 @@
 """The graph as DVC reads it: order, meta, reasons."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from toys import wait_for
 
-from flows import graph
+from flows.graph import BusyError, EditedError, Graph, GraphError, Stage
 
 CHAIN = """
 vars: [params.yaml]
@@ -40,16 +44,18 @@ def repro(root: Path) -> None:
 
 
 @pytest.fixture
-def chain(toy) -> Path:
-    return toy(CHAIN, params_yaml=PARAMS, code_py="pass\n")
+def chain(toy, monkeypatch) -> Path:
+    root = toy(CHAIN, params_yaml=PARAMS, code_py="pass\n")
+    monkeypatch.chdir(root)
+    return root
 
 
 def test_stages_come_after_what_they_need_with_foreach_resolved(chain):
-    stages = {stage.name: stage for stage in graph.load(chain)}
+    stages = {stage.name: stage for stage in Graph(chain).stages}
     assert list(stages) == ["first", "train@a", "train@b", "last"]
-    assert stages["first"] == graph.Stage("first", outs=("first.txt",))
+    assert stages["first"] == Stage("first", outs=("first.txt",))
     assert stages["last"].upstream == ("train@a", "train@b")
-    assert stages["train@a"] == graph.Stage(
+    assert stages["train@a"] == Stage(
         "train@a",
         upstream=("first",),
         gpu="all",
@@ -61,17 +67,17 @@ def test_stages_come_after_what_they_need_with_foreach_resolved(chain):
 
 
 def test_names_do_not_depend_on_the_current_folder(chain, tmp_path, monkeypatch):
-    names = [stage.name for stage in graph.load(chain)]
+    names = [stage.name for stage in Graph(chain).stages]
     for folder in (chain, tmp_path, chain / ".dvc"):
         monkeypatch.chdir(folder)
-        assert [stage.name for stage in graph.load(chain)] == names
-        assert graph.stale(chain, "first") == ["never run"]
+        assert [stage.name for stage in Graph(chain).stages] == names
+        assert Graph(chain).reasons("first") == ["never run"]
 
 
 def test_data_added_by_hand_is_no_stage(toy):
     root = toy("stages:\n  s: {cmd: cp d.txt o.txt, deps: [d.txt], outs: [o.txt]}\n", d_txt="x")
     subprocess.run([sys.executable, "-m", "dvc", "add", "-q", "d.txt"], cwd=root, check=True)
-    assert graph.load(root) == [graph.Stage("s", outs=("o.txt",))]
+    assert Graph(root).stages == (Stage("s", outs=("o.txt",)),)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +85,13 @@ def test_data_added_by_hand_is_no_stage(toy):
     [
         (
             "{gpus: 1}",
-            "dvc.yaml: stages.s.meta.gpus: 1; expected one of the keys gpu, cores, retries, register",
+            "dvc.yaml: stages.s.meta.gpus: 1; expected one of the keys gpu, cores, retries, optional, register",
         ),
         ("{gpu: 1}", "dvc.yaml: stages.s.meta.gpu: 1; expected true, false or `all`"),
         ("{cores: 0}", "dvc.yaml: stages.s.meta.cores: 0; expected a number of cores"),
         ("{cores: true}", "dvc.yaml: stages.s.meta.cores: True; expected a number of cores"),
         ("{cores: many}", "dvc.yaml: stages.s.meta.cores: 'many'; expected a number of cores"),
+        ("{optional: 1}", "dvc.yaml: stages.s.meta.optional: 1; expected true or false"),
         ("{retries: -1}", "dvc.yaml: stages.s.meta.retries: -1; expected a number of times"),
         ("{register: {checkpoint: a}}", "stages.s.meta.register: .*; expected a mapping of checkpoint and"),
         ("[gpu]", "dvc.yaml: stages.s.meta: .*; expected a mapping"),
@@ -92,61 +99,124 @@ def test_data_added_by_hand_is_no_stage(toy):
 )
 def test_wrong_meta_is_refused_by_its_dotted_name(toy, meta, message):
     root = toy(f"stages:\n  s: {{cmd: touch o.txt, outs: [o.txt], meta: {meta}}}\n")
-    with pytest.raises(graph.GraphError, match=message):
-        graph.load(root)
+    with pytest.raises(GraphError, match=message):
+        Graph(root)
 
 
 def test_a_broken_dvc_yaml_and_a_folder_that_is_no_repository_are_named(toy, tmp_path):
-    with pytest.raises(graph.GraphError, match=r"dvc\.yaml"):
-        graph.load(toy("stages: [\n"))
-    with pytest.raises(graph.GraphError, match="not inside of a DVC repository"):
-        graph.load(tmp_path)
+    with pytest.raises(GraphError, match=r"dvc\.yaml"):
+        Graph(toy("stages: [\n"))
+    with pytest.raises(GraphError, match="not inside of a DVC repository"):
+        Graph(tmp_path)
 
 
 def test_reasons_name_what_changed_and_only_what_it_reaches(chain):
-    assert graph.whole_status(chain)["last"] == ["never run", "upstream not up to date: train@a, train@b"]
+    assert Graph(chain).status()["last"] == ["never run", "upstream not up to date: train@a, train@b"]
     repro(chain)
-    assert not any(graph.whole_status(chain).values())
+    assert not any(Graph(chain).status().values())
 
     (chain / "params.yaml").write_text(PARAMS.replace("lr: 2", "lr: 3"))
-    assert graph.stale(chain, "train@b") == ["changed params: models.b"]
-    assert graph.stale(chain, "last") == []
-    status = graph.whole_status(chain)
+    assert Graph(chain).reasons("train@b") == ["changed params: models.b"]
+    assert Graph(chain).reasons("last") == []
+    status = Graph(chain).status()
     assert status["train@a"] == []
     assert status["last"] == ["upstream not up to date: train@b"]
 
     (chain / "code.py").write_text("2\n")
     (chain / "last.txt").unlink()
-    assert graph.stale(chain, "first") == ["changed deps: code.py"]
-    assert graph.stale(chain, "last") == ["missing outs: last.txt"]
+    assert Graph(chain).reasons("first") == ["changed deps: code.py"]
+    assert Graph(chain).reasons("last") == ["missing outs: last.txt"]
 
     text = (chain / "dvc.yaml").read_text()
     (chain / "dvc.yaml").write_text(text.replace("cat code.py", "cat -u code.py"))
-    assert "changed command" in graph.stale(chain, "first")
+    assert "changed command" in Graph(chain).reasons("first")
 
 
-def test_a_result_whose_code_changed_meanwhile_is_taken_back_from_the_run_cache_too(chain):
-    before = graph.inputs(chain, "first")
-    (chain / "code.py").write_text("edited\n")
+def run(command, root):
+    """Run a stage's command as the flow does; None is a result that was in DVC's run cache."""
+    for line in command.lines if command else ():
+        subprocess.run(line, cwd=root, env=os.environ | command.env, check=True)
+
+
+def test_a_reproduced_stage_is_recorded_as_dvc_itself_records_it(chain, toy, tmp_path):
+    graph = Graph(chain)
+    for stage in graph.stages:
+        assert graph.reasons(stage.name) == ["never run"]
+        with graph.reproducing(stage.name) as command:
+            assert command.env["DVC_STAGE"] == stage.name
+            run(command, chain)
+        assert graph.reasons(stage.name) == []
+    ours = (chain / "dvc.lock").read_text()
+    assert not any(graph.status().values())
+    (chain / "dvc.lock").unlink()
+    shutil.rmtree(chain / ".dvc/cache")
     repro(chain)
-    assert not any(graph.whole_status(chain).values())
-
-    assert graph.retract_if_changed(chain, "first", before) == ["code.py"]
-    assert graph.stale(chain, "first") == ["never run"]
-    assert graph.stale(chain, "train@a") == []
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", "repro", "--single-item", "first"],
-        cwd=chain,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert "> cat code.py" in done.stdout
-    assert "is cached" not in done.stdout
+    assert (chain / "dvc.lock").read_text() == ours
 
 
-def test_an_unchanged_result_stays(chain):
-    before = graph.inputs(chain, "first")
+def test_one_graph_serves_stages_side_by_side_and_sees_what_changes_between_them(chain):
+    graph = Graph(chain)
+    with graph.reproducing("first") as command:
+        run(command, chain)
+    with graph.reproducing("train@a") as a, graph.reproducing("train@b") as b:
+        assert "train-a.txt" in (chain / ".dvc/tmp/rwlock").read_text()
+        run(b, chain)
+        run(a, chain)
+    assert graph.reasons("train@a") == graph.reasons("train@b") == []
+    assert not any(json.loads((chain / ".dvc/tmp/rwlock").read_text()).values())
+    (chain / "params.yaml").write_text(PARAMS.replace("lr: 1", "lr: 5"))
+    assert graph.reasons("train@a") == ["changed params: models.a"]
+    (chain / "code.py").write_text("other\n")
+    assert graph.reasons("first") == ["changed deps: code.py"]
+
+
+def test_a_result_that_dvc_knows_is_brought_back_and_force_makes_it_anew(chain):
     repro(chain)
-    assert graph.retract_if_changed(chain, "first", before) == []
-    assert graph.stale(chain, "first") == []
+    (chain / "dvc.lock").unlink()
+    (chain / "first.txt").unlink()
+    graph = Graph(chain)
+    with graph.reproducing("first") as command:
+        assert command is None
+    assert (chain / "first.txt").read_text() == "pass\n"
+    assert graph.reasons("first") == []
+    with graph.reproducing("first", force=True) as command:
+        run(command, chain)
+
+
+def test_a_result_whose_code_changed_meanwhile_is_not_kept(chain):
+    graph = Graph(chain)
+    edited = pytest.raises(EditedError, match=r"code\.py changed while the stage ran")
+    with edited, graph.reproducing("first"):
+        shutil.copy(chain / "code.py", chain / "first.txt")
+        (chain / "code.py").write_text("edited\n")
+    assert graph.reasons("first") == ["never run"]
+    assert not (chain / "dvc.lock").exists()
+    with graph.reproducing("first") as command:
+        assert command, "it is not in the run cache either"
+        run(command, chain)
+
+
+def test_a_stage_that_failed_leaves_no_lock_and_no_record(chain):
+    graph = Graph(chain)
+    with pytest.raises(GraphError, match=r"output 'first\.txt' does not exist"), graph.reproducing("first"):
+        pass
+    with pytest.raises(ValueError, match="its own"), graph.reproducing("first"):
+        raise ValueError("its own")
+    assert not any(json.loads((chain / ".dvc/tmp/rwlock").read_text()).values())
+    assert graph.reasons("first") == ["never run"]
+
+
+def test_a_path_that_another_process_holds_is_busy(chain):
+    slow = chain / "dvc.yaml"
+    slow.write_text(CHAIN.replace("cat code.py >", "touch begun; sleep 3; cat code.py >"))
+    other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "first"], cwd=chain)
+    wait_for((chain / "begun").exists)
+    graph = Graph(chain)
+    with pytest.raises(BusyError, match="is busy"):
+        graph.reasons("first")
+    assert graph.status()["first"] == ["a running stage writes its inputs or outputs"]
+    with pytest.raises(BusyError, match="is busy"), graph.reproducing("first"):
+        pass
+    assert other.wait(60) == 0
+    assert graph.reasons("first") != []  # it does not know of what others record; a new one does
+    assert Graph(chain).reasons("first") == []

@@ -44,9 +44,44 @@ def test_first_come_first_served_so_that_small_stages_do_not_starve_a_large_one(
     assert order == ["all", "one"]
 
 
-def _later(shared: Machine, stage: Stage, order: list[str]) -> threading.Thread:
+def test_the_longest_path_goes_first():
+    shared = Machine(1)
+    order: list[str] = []
+    with shared.acquire(ONE):
+        paths = {"short": 3.0, "longest": 60.0, "long": 30.0}
+        threads = [_later(shared, Stage(name), order, 2.0, path) for name, path in paths.items()]
+    for thread in threads:
+        thread.join(5)
+    assert order == ["longest", "long", "short"]
+
+
+def test_a_short_stage_fills_a_gap_and_one_that_would_lengthen_it_does_not():
+    shared = Machine(2)
+    order: list[str] = []
+    with shared.acquire(ONE, seconds=100, path=100):
+        large = _later(shared, ALL, order, 50, 500)
+        long = _later(shared, Stage("long"), order, 300, 300)
+        unknown = _later(shared, Stage("unknown"), order)
+        short = _later(shared, Stage("short"), order, 20, 20)
+        short.join(5)
+        assert order == ["short"]
+    for thread in (large, long, unknown):
+        thread.join(5)
+    assert order == ["short", "all", "long", "unknown"]
+
+
+def test_stages_that_want_all_cores_share_them_when_there_are_several():
+    shared = Machine(5, sharing=2)
+    with shared.acquire(ALL), shared.acquire(ALL), shared.acquire(ONE):
+        assert shared._free == 0
+    assert Machine(2, sharing=3).share == 1
+
+
+def _later(
+    shared: Machine, stage: Stage, order: list[str], seconds: float = 0.0, path: float = 0.0
+) -> threading.Thread:
     def work() -> None:
-        with shared.acquire(stage):
+        with shared.acquire(stage, seconds, path):
             order.append(stage.name)
             time.sleep(0.1)
 

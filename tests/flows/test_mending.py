@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows import pipeline
-from flows.graph import GraphError, whole_status
-from flows.mending import mend
+from flows.graph import Graph, GraphError
 
 STAGES = """
 stages:
@@ -39,17 +38,21 @@ def assert_whole(root: Path) -> None:
     again = repro(root)
     assert again.returncode == 0, again.stderr
     assert (root / "runs").read_text().split() == ["1", "2", "3"]
-    assert not any(whole_status(root).values())
+    assert not any(Graph(root).status().values())
+
+
+def mend(root: Path) -> list[str]:
+    """What is mended before the graph is read."""
+    return list(Graph(root).mended)
 
 
 def test_a_repository_that_nobody_was_killed_in_is_left_alone(done):
     before = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
     assert mend(done) == []
     after = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
-    assert {path for path in before | after if before.get(path) != after.get(path)} <= {
-        done / ".dvc/tmp/lock",
-        done / ".dvc/tmp/rwlock.lock",
-    }
+    changed = {path for path in before | after if before.get(path) != after.get(path)}
+    assert all(path.is_relative_to(done / ".dvc/tmp") for path in changed)
+    assert done / ".dvc/tmp/rwlock" not in changed
 
 
 def test_a_lock_file_cut_anywhere_is_one_that_dvc_reads(done):
@@ -57,8 +60,7 @@ def test_a_lock_file_cut_anywhere_is_one_that_dvc_reads(done):
     whole = path.read_bytes()
     for size in range(0, len(whole), 29):
         path.write_bytes(whole[:size])
-        mend(done)
-        assert list(whole_status(done)) == ["first", "second", "third"]
+        assert list(Graph(done).status()) == ["first", "second", "third"]
         assert not path.exists() or whole.startswith(path.read_bytes())
 
 
@@ -78,10 +80,9 @@ def test_a_lock_file_that_a_person_broke_is_theirs_to_mend(done):
     path = done / "dvc.lock"
     conflict = path.read_text().replace("  second:", "<<<<<<< ours\n  second:\n=======\n>>>>>>> theirs\n  second:")
     path.write_text(conflict)
-    assert mend(done) == []
-    assert path.read_text() == conflict
     with pytest.raises(GraphError, match=r"dvc\.lock"):
-        whole_status(done)
+        mend(done)
+    assert path.read_text() == conflict
 
 
 def test_an_empty_list_of_locks(done):
@@ -127,8 +128,3 @@ def test_the_pipeline_mends_before_it_starts(done, monkeypatch, capfd):
     assert result.ok, result
     assert capfd.readouterr().err.count("half written") == 2
     assert_whole(done)
-
-
-def test_no_repository_is_an_error_that_names_the_place(tmp_path):
-    with pytest.raises(GraphError, match=str(tmp_path)):
-        mend(tmp_path)

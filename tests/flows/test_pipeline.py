@@ -13,8 +13,8 @@ import psutil
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import graph, pipeline
-from flows.graph import Stage
+from flows import pipeline
+from flows.graph import Graph, Stage
 
 STAMP = """
 import json, os, sys, time
@@ -115,12 +115,12 @@ def test_what_is_stale_runs_side_by_side_and_nothing_else(diamond, tracker, on_s
     result = tracker.run(diamond)
     assert result.ok
     assert result.ran == ("top", "left", "right", "bottom")
-    assert all(stage.seconds >= 1 for stage in result.stages)
+    assert all(stage.spent.seconds >= 1 for stage in result.stages)
     left, right = _records(diamond, "left")[0], _records(diamond, "right")[0]
     assert max(left["start"], right["start"]) < min(left["end"], right["end"])
     assert (left["stage"], left["parent"]) == ("left", "run-1")
     assert tracker.events == ["open", "register ['right'] for run-1", "closed"]
-    assert not any(graph.whole_status(diamond).values())
+    assert not any(Graph(diamond).status().values())
 
     again = tracker.run(diamond)
     assert again.ok
@@ -170,10 +170,28 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(toy, tracker, on_server)
     }
     assert result.error == "bad: exit status 2: params.yaml: bad.x: 1; expected 2"
     assert (root / "attempts").read_text() == "x\n"  # bad input is not tried again
-    assert result.stages[2].reason == "upstream failed: after-bad"
+    assert result.stages[2].reason == "needs after-bad"
     assert tracker.events == ["open", "failed"]
     last = _flow_runs()[0]
     assert (last.state.type, last.state.message) == ("FAILED", result.error)
+
+
+OPTIONAL = """
+stages:
+  model: {cmd: cp code.py model.txt, deps: [code.py], outs: [model.txt],
+    meta: {register: {checkpoint: model.txt, evidence: model.txt}}}
+  side: {cmd: "echo 'error: no examples'; exit 2", deps: [code.py], outs: [sides/a.txt], meta: {optional: true}}
+  more: {cmd: cp sides/a.txt more.txt, deps: [sides/a.txt], outs: [more.txt], meta: {optional: true}}
+  report: {cmd: ls sides > report.txt, deps: [model.txt, sides], outs: [report.txt]}
+"""
+
+
+def test_an_optional_stage_that_fails_keeps_no_model_from_report_and_registry(toy, tracker, on_server):
+    result = tracker.run(toy(OPTIONAL, code_py="1"))
+    outcomes = {stage.name: stage.outcome for stage in result.stages}
+    assert outcomes == {"model": "ran", "side": "failed", "more": "not run", "report": "ran"}
+    assert result.error == "side: exit status 2: no examples"
+    assert tracker.events == ["open", "register ['model'] for run-1", "failed"]
 
 
 def _flow_runs() -> list:

@@ -14,7 +14,6 @@ import mlflow
 from tasks.seam.service import RECORDER
 
 
-
 def start(folder, body, **environment):
     """Start a stage whose code is ``body``."""
     head = "import os, resource, signal, sys, time\nfrom pathlib import Path\nfrom tasks.seam.tracking import tracked\n"

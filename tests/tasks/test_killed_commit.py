@@ -11,7 +11,7 @@ import pytest
 import yaml
 from projects import finish
 
-from flows.mending import mend
+from flows.graph import Graph
 
 METRICS = "artifacts/metrics/pretrain-gpt.json"
 REPRO = ("dvc", "repro", "--single-item", "pretrain@gpt")
@@ -67,7 +67,7 @@ def test_dvc_killed_again_and_again_while_it_commits_ends_with_the_same_bytes(bu
         killed += process.returncode != 0
         if process.returncode == 0:  # it was faster this time: have it commit once more
             (small.root / "dvc.lock").write_bytes(lock)
-        mend(small.root)
+        Graph(small.root)  # mends what is half written
     assert killed >= KILLS // 3
     small.run(*REPRO)
     assert small.files() == whole.files()

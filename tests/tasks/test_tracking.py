@@ -1,7 +1,6 @@
 """MLflow shows a stage and never disturbs it: real stores, real signals."""
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
