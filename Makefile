@@ -10,7 +10,7 @@ UV := uv==0.13.8
 export DO_NOT_TRACK := true
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo test test-slow bench-data bench-finetune bench-generate bench-glue bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo test test-slow bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -43,6 +43,9 @@ bench-finetune: setup
 WIKITEXT ?= ../shared/data/wikitext-2
 bench-glue: setup
 	python tests/bench/bench_glue.py --glue $(GLUE) --wikitext $(WIKITEXT)
+
+bench-overhead: setup
+	python tests/bench/bench_overhead.py
 
 bench-generate: setup
 	python tests/bench/bench_generate.py

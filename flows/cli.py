@@ -56,8 +56,9 @@ def run(root: Path, given: argparse.Namespace) -> int:
 
     begun = time.monotonic()
     result = pipeline.run(root, force=given.force)
-    timing.draw(root, result)
-    display.show_end(result, time.monotonic() - begun, Machine.detect().cores)
+    whole, cores = time.monotonic() - begun, Machine.detect().cores
+    timing.keep(root, result, whole, cores)
+    display.show_end(result, whole, cores)
     if not result.ok:
         print(f"error: {result.error}", file=sys.stderr)
         return 1

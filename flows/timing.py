@@ -6,6 +6,7 @@ Used by ``flows/flow.py`` to start the longest path first, and by the `plm` comm
 import contextlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from flows.outcome import Outcome, Result
 REMEMBERED = ".dvc/tmp/plm-seconds.json"
 """What each stage took when it ran last on this machine."""
 
-PICTURE = "artifacts/meters/run.svg"
-"""Beside the page of the meters, which shows it."""
+PICTURE = "artifacts/meters/run/stages.svg"
+"""Below the page of the meters, which shows it."""
 
 UNKNOWN_S = {"all": 100.0, True: 20.0, False: 3.0}
 """What a stage that never ran here is expected to take, by the GPUs that it wants."""
+
+FIGURES = "artifacts/meters/run/figures.json"
+"""The same in numbers, in seconds."""
 
 BAR, GAP, LEFT, WIDE = 14, 4, 190, 900
 """The picture's measures in pixels: a bar's height, the gap below it, the column of names, the bars."""
@@ -65,11 +69,21 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
     return [("in all", f"{clock(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
 
 
-def draw(root: Path, result: Result) -> None:
-    """Leave a Gantt chart of the stages that ran, for the page of the meters; a disk without room costs the picture."""
+def keep(root: Path, result: Result, whole: float, cores: int) -> None:
+    """Leave the figures of a run, and a Gantt chart for the page of the meters; a disk without room costs them."""
     ran = sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)
     if not ran:
         return
+    stages = [{"name": outcome.name, **asdict(outcome.spent)} for outcome in ran]
+    figures = {"seconds": whole, "registered": result.registered, "cores": cores, "stages": stages}
+    with contextlib.suppress(OSError):
+        (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
+        (root / PICTURE).write_text(_chart(ran))
+        (root / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def _chart(ran: Sequence[Outcome]) -> str:
+    """A bar a stage, in the order of their begin, as SVG."""
     end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
     height = (BAR + GAP) * (len(ran) + 1)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" height="{height}"']
@@ -84,10 +98,7 @@ def draw(root: Path, result: Result) -> None:
         )
         lines.append(f'<text x="{x + width + 4:.1f}" y="{y + 11}">{clock(spent.seconds)}</text>')
     lines.append(f'<text x="{LEFT}" y="{height - 4}">0</text><text x="{LEFT + WIDE}" y="{height - 4}">')
-    lines.append(f"{clock(end)}</text></svg>\n")
-    with contextlib.suppress(OSError):
-        (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
-        (root / PICTURE).write_text("".join(lines))
+    return "".join([*lines, f"{clock(end)}</text></svg>\n"])
 
 
 def clock(seconds: float) -> str:

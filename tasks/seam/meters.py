@@ -38,6 +38,14 @@ LEGEND = """\
 - **Run**: its curves and parameters; a run in a file of MLflow's is shown while `plm ui mlflow` serves it.
 - –: not known, or not on that machine."""
 
+STAGES = """\
+<h2>Stages of the last run</h2>
+<object data="run/stages.svg" type="image/svg+xml" title="Stages of the last run">
+<p><code>plm run</code> has not left its picture on this machine.</p>
+</object>
+"""
+"""When each stage ran: ``flows/timing.py`` draws it at the end of a run."""
+
 
 @dataclass
 class Taken:
@@ -178,7 +186,7 @@ def write(taken: Taken) -> None:
         atomic_text(paths.METERS / f"{taken.stage}.json", json.dumps(asdict(taken), indent=2) + "\n")
         found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := _read(file)) is not None]
         text = "\n\n".join(["# Trainings: speed and cost", _speed(found), _cost(found), LEGEND]) + "\n"
-        atomic_text(paths.METERS / "index.html", page("Trainings: speed and cost", text))
+        atomic_text(paths.METERS / "index.html", page("Trainings: speed and cost", text, end=STAGES))
 
 
 def _speed(trainings: list[Taken]) -> str:

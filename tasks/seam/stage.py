@@ -73,7 +73,6 @@ def stage(
         guard.check()
         if metrics_file is not None and leads():
             write_metrics(metrics_file, running.metrics)
-    guard.check()  # once more: the end of the MLflow run may have been waited for
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float | int]) -> None:

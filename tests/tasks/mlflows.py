@@ -1,5 +1,6 @@
 """Stages of a few lines that are tracked by MLflow, a real MLflow server to kill, and what MLflow has at the end."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 
 import mlflow
+import psutil
 
 from tasks.seam.service import RECORDER
 
@@ -68,6 +70,15 @@ def leftovers(folder, **environment):
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == ""
     return done.stderr
+
+
+def recorder_of(folder):
+    """The process that sends this folder's journals, None when there is none."""
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            if "tasks.seam.recorder" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
+                return process
+    return None
 
 
 def wait_until(condition, seconds=180):

@@ -1,14 +1,18 @@
 """The journal: what a cut line, a full disk, a crash of the machine or a second process can do to it."""
 
+import json
 import os
+import random
 import resource
+import subprocess
+import sys
 
 import pytest
 
 from tasks.seam import journal
-from tasks.seam.journal import Journal, Sent, unfinished, waiting
+from tasks.seam.journal import SENDER, WRITER, Journal, Sent, parsed, unfinished
 
-OPEN = {"kind": "open", "name": "x", "training": "digest"}
+OPEN = {"kind": "open", "name": "x", "training": "digest", "params": {}, "inputs": {}, "tags": {}, "start_time": 7}
 
 
 @pytest.fixture(autouse=True)
@@ -100,18 +104,54 @@ def test_a_training_goes_on_in_its_own_journal_unless_it_finished():
     assert unfinished("other").path == other.path
 
 
-def test_what_waits_is_what_nobody_holds_and_mlflow_has_not(monkeypatch):
-    held, left, sent = (written(OPEN | {"name": name}) for name in ("held", "left", "sent"))
-    left.close()
-    sent.acknowledge(Sent("run", 10, closed=True))
-    sent.close()
-    assert [found.path for found in waiting()] == [left.path]
-    assert list(waiting(left.path)) == []
-    again = Journal.existing(left.path)
-    assert again.lock(wait=False), "the lock ends with the turn"
-    assert list(waiting()) == []
-    again.close()
-    monkeypatch.setattr(journal, "KEPT_S", -1.0)
-    assert [found.path for found in waiting()] == [left.path]
-    assert not sent.path.exists()
-    assert held.path.exists()
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from tasks.seam.journal import WRITER, Journal
+made = Journal.existing(Path(sys.argv[1]))
+print(made.lock(WRITER), flush=True)
+if sys.argv[2:] and os.fork() == 0:
+    os.close(1)
+    time.sleep(60)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("forks", [[], ["forks"]])
+def test_a_journal_is_written_as_long_as_its_process_lives_whatever_it_has_forked(forks):
+    made = written(OPEN)
+    made.unlock(WRITER)
+    command = [sys.executable, "-c", HOLD, str(made.path), *forks]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+    assert holder.stdout.readline() == "True\n"
+    assert made.written()
+    assert unfinished("digest") is None
+    assert made.lock(SENDER), "to send it is another right"
+    holder.kill()
+    holder.wait()
+    assert not made.written()
+    assert unfinished("digest").path == made.path
+
+
+def test_any_damaged_bit_costs_no_more_than_its_line():
+    made = written(
+        OPEN, points(1), {"kind": "tags", "tags": {"a": "b"}}, {"kind": "end", "status": "FINISHED", "time": 9}
+    )
+    whole = made.path.read_bytes()
+    draw = random.Random(7)
+    for _ in range(500):
+        at = draw.randrange(len(whole))
+        made.path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
+        kinds = [message["kind"] for message, _ in made.messages()]
+        assert 3 <= len(kinds) <= 4
+        made.ending(), made.points(), made.opening()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "7", "{}", '{"kind": []}', '{"kind": "end"}', '{"kind": "end", "status": 1, "time": 2}']
+    + [json.dumps({"kind": "metrics", "points": [point]}) for point in (7, [], ["a", 1.0, 1], ["a", "b", 1, 1])],
+)
+def test_what_is_no_message_is_none(line):
+    assert parsed(line.encode()) is None

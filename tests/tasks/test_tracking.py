@@ -1,6 +1,5 @@
 """MLflow shows a stage and never disturbs it: real stores, real signals."""
 
-import contextlib
 import shutil
 import signal
 import socket
@@ -10,7 +9,7 @@ import time
 import mlflow
 import psutil
 import pytest
-from mlflows import client_of, journals, leftovers, runs_of, sent, stage, start, status_of, wait_until
+from mlflows import client_of, journals, leftovers, recorder_of, runs_of, sent, stage, start, status_of, wait_until
 
 from tasks.seam import tracking
 
@@ -127,15 +126,6 @@ def test_three_stages_may_open_a_new_database_at_once(fresh):
     assert [run.info.status for run in runs_of(client_of(fresh))] == ["FINISHED"] * 3
 
 
-def recorder_of(folder):
-    """The process that sends this folder's journals, None when there is none."""
-    for process in psutil.process_iter(["cmdline"]):
-        with contextlib.suppress(psutil.Error):
-            if "tasks.seam.recorder" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
-                return process
-    return None
-
-
 def test_a_run_whose_stage_and_recorder_died_is_closed_by_the_next_one_and_one_that_goes_on_is_not(folder):
     code = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n    time.sleep(300)"
     dead, alive = (start(folder, code.format(name)) for name in ("dead", "alive"))
@@ -213,6 +203,7 @@ def test_a_point_that_mlflow_refuses_does_not_keep_the_others(folder):
         "with tracked('x', {}, {}) as t:\n    t.log({'good': 1.0, 'b*d': 2.0, 'too': 3.0}, 0)",
         MLFLOW_TRACKING_URI="http://127.0.0.1:9",
     )
+    wait_until(lambda: recorder_of(folder) is None)
     said = leftovers(folder)
     assert said.startswith("warning: MLflow: refuses b*d: MlflowException: Invalid ")
     assert said.count("\n") == 1
