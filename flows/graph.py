@@ -92,11 +92,11 @@ class Graph:
         with self._locked() as repo:
             self.mended = mend(repo)
             """What was mended, a sentence each."""
-            # Data added with `dvc add` is a node without a command. DVC's own address of a stage is relative to the
-            # current folder.
-            self._nodes = {_name(node): node for node in repo.index.stages if node.cmd}
+            self._nodes = _runnable(repo)
             self.stages = self._ordered()
             """Each after all that it depends on."""
+        self._outdated = False
+        """Whether another process may have recorded results since ``dvc.lock`` was read."""
 
     def reasons(self, stage: str) -> list[str]:
         """Why this stage is not up to date, empty when it is. Says nothing of its upstreams: ask when they ended.
@@ -105,8 +105,17 @@ class Graph:
             BusyError: another process that runs now writes its inputs or outputs.
             GraphError: DVC fails.
         """
-        with self._locked():
-            return _reasons(self._nodes[stage])
+        from dvc.lock import LockError
+
+        with self._locked() as repo:
+            if self._outdated:
+                repo._reset()
+                self._nodes, self._outdated = _runnable(repo), False
+            try:
+                return _reasons(self._nodes[stage])
+            except LockError:
+                self._outdated = True
+                raise
 
     def status(self) -> dict[str, list[str]]:
         """Why each stage is not up to date, for all of them in order; an upstream that is not is a reason too.
@@ -248,6 +257,11 @@ def _restored(node: Any) -> bool:
 
 def _values(node: Any) -> dict[str, Any]:
     return {str(dep): dep.hash_info.value for dep in node.deps}
+
+
+def _runnable(repo: Any) -> dict[str, Any]:
+    """The stages by names that do not depend on the current folder; data added with ``dvc add`` has no command."""
+    return {_name(node): node for node in repo.index.stages if node.cmd}
 
 
 def _name(node: Any) -> str:

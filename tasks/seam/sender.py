@@ -162,7 +162,7 @@ class Sender:
 
     def _create_run(self, opening: Mapping[str, Any]) -> str:
         tags = {**opening["tags"], JOURNAL_TAG: self.journal.key, "mlflow.user": psutil.Process().username()}
-        if parent := self._parent(opening["parent"]):
+        if parent := self._parent(opening.get("parent")):
             tags["mlflow.parentRunId"] = parent
         made = self.client.create_run(
             self.experiment, start_time=opening["start_time"], tags=tags, run_name=opening["name"]
