@@ -35,5 +35,4 @@ def _evidence(root: Path, name: str, target: Path) -> Path:
     from flows import registry
 
     with registry.opened(root) as opened:
-        target.mkdir()
         return opened.evidence(opened.get(name), target)

@@ -18,10 +18,10 @@ import mlflow
 import pytest
 import torch
 
-from flows import comparing, promotion, registry
+from flows import comparing, promotion, registry, standing
 from flows.graph import Stage
 from flows.packaging import evidence_files
-from flows.registry import RegistrationFailed, RegistryError
+from flows.store import RegistrationFailed, RegistryError
 from plm_core import checkpoint
 from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig, open_tokenizer, train_tokenizer
 
@@ -86,7 +86,7 @@ def train(root, tokenizer, seed, nats, sha="a", cost=7):
 
 
 def aliases(root):
-    return {v["version"]: v["aliases"] for v in promotion.registry_status(root)["versions"] if v["aliases"]}
+    return {v["version"]: v["aliases"] for v in standing.registry_status(root)["versions"] if v["aliases"]}
 
 
 def ledger(root):
@@ -119,7 +119,7 @@ def test_the_life_of_a_registered_model(root, tokenizer):
     assert (better.version, better.action) == ("3", "promoted")
     assert aliases(root) == {"3": ["champion"]}
 
-    status = promotion.registry_status(root)
+    status = standing.registry_status(root)
     assert json.loads(json.dumps(status)) == status
     assert [v["version"] for v in status["versions"]] == ["3", "2", "1"]
     assert [v["gate"] for v in status["versions"]] == ["passed", "refused", "passed"]
@@ -139,7 +139,7 @@ def test_the_life_of_a_registered_model(root, tokenizer):
     assert promotion.promote(root, "2", "try it").action == "refused"
     assert promotion.promote(root, "2", "we know better", force=True).action == "promoted"
     assert aliases(root) == {"2": ["champion"]}
-    assert promotion.registry_status(root)["versions"][1]["gate"] == "overruled"
+    assert standing.registry_status(root)["versions"][1]["gate"] == "overruled"
     with pytest.raises(RegistryError, match="version 2 is the champion already"):
         promotion.promote(root, "champion", "again")
     with pytest.raises(RegistryError, match=r"no version or alias '9'; versions are: 1, 2, 3"):
@@ -171,7 +171,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_the_champion_answers(root,
     assert "the model cannot be used" in refused.reasons[0]
     assert "model.safetensors: checksum" in refused.reasons[0]
     assert aliases(root) == {"1": ["champion"]}
-    assert damaged == promotion.registry_status(root)["versions"][0]["checkpoint_sha256"]
+    assert damaged == standing.registry_status(root)["versions"][0]["checkpoint_sha256"]
     with pytest.raises(RegistryError, match="version 2 cannot be used"):
         promotion.promote(root, "2", "", force=True)
     _ask_the_server(root)
@@ -296,7 +296,7 @@ def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluat
     better = outcome("masked again", "pseudo_bits_per_byte", 31, 70)
     assert better.reasons[0].startswith("score is significantly better: +0.2, 95% interval +0.1")
     assert aliases(root) == {"3": ["champion"]}
-    status = promotion.registry_status(root)["versions"]
+    status = standing.registry_status(root)["versions"]
     assert [v["metrics"] for v in status] == [
         {"pseudo_bits_per_byte": 2.0, "era/score": 0.7, "score": 0.7},
         {"pseudo_bits_per_byte": 2.0, "era/score": 0.48, "score": 0.48},
@@ -340,7 +340,7 @@ def test_a_champion_from_before_seeds_and_costs_is_fine_tuned_again_and_a_cheape
 
 def registered(root):
     """The digest of the newest version's checkpoint."""
-    return promotion.registry_status(root)["versions"][0]["checkpoint_sha256"]
+    return standing.registry_status(root)["versions"][0]["checkpoint_sha256"]
 
 
 def test_an_opened_registry_leaves_the_environment_as_it_was(root):
