@@ -92,9 +92,9 @@ class Packager:
             }
             files = {"checkpoint": str(checkpoint), "evidence": [str(file) for file in evidence]}
             requests.append({**files, "tags": tags, "parent": parent, "model": registry.name})
-        for stage, problem in zip(stages, self._ask("log", requests), strict=True):
-            if problem is not None:
-                raise RegistrationFailed(f"{stage.name}: its model could not be logged: {problem['error']}")
+        for problem in filter(None, self._ask("log", requests)):
+            names = ", ".join(stage.name for stage in stages)
+            raise RegistrationFailed(f"{names}: could not be logged as models: {problem['error']}")
 
     def problems(self, registry: Registry, versions: Sequence[Version]) -> list[str | None]:
         """Load each version in a fresh process and let it answer; what is wrong with it, None when it works.
@@ -111,7 +111,7 @@ class Packager:
         return [problem and problem["error"] for problem in found]
 
     def _ask(self, what: str, of: Sequence[Any]) -> list[Any]:
-        """One answer for each: None when all is well."""
+        """Its answers: None where all is well."""
         if not of:
             return []
         process = self.start()

@@ -1,13 +1,13 @@
 """Checkpoints as models in MLflow, and the proof that they work: ``python -m tasks.package``, run by registration.
 
-Each line on stdin is a request: ``{"log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent": ..., "model":
+A line on stdin is a request. ``{"log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent": ..., "model":
 ...}]}`` makes each a version of the registered model, from a new run named ``register`` with its evidence and metrics;
-``{"try": [uri]}`` loads each version and lets it answer. Each is answered by a line on stdout: for each part null or
-``{"error": ..., "passing": whether another time may be better}``. MLflow's store is that of ``MLFLOW_TRACKING_URI``,
-the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
+``{"try": [uri, ...]}`` loads each version and lets it answer. The answer on stdout is a list, of one for all that was
+logged, or of one for each that was tried: null, or ``{"error": ..., "passing": whether another time may be better}``.
+MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
 
-What takes long to import is imported here, once, and nothing of ours: all work is done in forks of this process. One
-that tries a version cannot find the checkout, and so proves that the version works with the code that it carries.
+What takes long is imported and looked up here, once, and nothing of ours: all work is done in forks of this process.
+One that tries a version cannot find the checkout, and so proves that the version works with the code that it carries.
 """
 
 import ctypes
@@ -30,9 +30,13 @@ from typing import IO, Any
 import mlflow
 import mlflow.pyfunc
 import pandas as pd
+import sqlalchemy.orm
 import torch  # noqa: F401  the forks need it
 from mlflow.models import ModelSignature
+from mlflow.store.model_registry import sqlalchemy_store as _registry  # noqa: F401  likewise
+from mlflow.store.tracking import sqlalchemy_store as _store  # noqa: F401
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatches
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
@@ -71,6 +75,12 @@ PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent dies."""
 
 Problem = dict[str, str | bool] | None
+
+
+def log_all(versions: Sequence[dict[str, Any]]) -> None:
+    """Log what belongs to each version, one after the other."""
+    for each in versions:
+        log(**each)
 
 
 def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str, model: str) -> None:
@@ -199,9 +209,10 @@ def answer(request: dict[str, list[Any]]) -> list[Problem]:
     Raises:
         SystemExit: whoever asked has died.
     """
-    logged = time.monotonic() + LOG_S
-    found = [Fork(partial(log, **each)).result(logged) for each in request.get("log", [])]
-    uris, width = request.get("try", []), os.cpu_count() or 1
+    if "log" in request:
+        return [Fork(partial(log_all, request["log"])).result(time.monotonic() + LOG_S)]
+    found: list[Problem] = []
+    uris, width = request["try"], os.cpu_count() or 1
     for first in range(0, len(uris), width):
         forks = [Fork(partial(try_version, uri)) for uri in uris[first : first + width]]
         tried = time.monotonic() + TRIAL_S
@@ -213,6 +224,8 @@ def main() -> None:
     """Answer requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed
+    sqlalchemy.orm.configure_mappers()
+    warn_dependency_requirement_mismatches(list(REQUIREMENTS))
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
 
