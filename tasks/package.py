@@ -7,11 +7,12 @@ logged, or of one for each that was tried: null, or ``{"error": ..., "passing": 
 MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
 
 What takes long is imported and looked up here, once, and nothing of ours: all work is done in forks of this process.
-One that tries a version cannot find the checkout, and so proves that the version works with the code that it carries.
+One that tries a version proves that it works with the code that it carries, for it may load none of the checkout's.
 """
 
 import ctypes
 import errno
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -105,18 +106,21 @@ def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: 
 
 
 def try_version(uri: str) -> None:
-    """Load a version without the checkout and let it answer.
+    """Load a version and let it answer.
 
     Raises:
-        ValueError: its answer to one text is not one likelihood.
+        ValueError: its answer to one text is not one likelihood, or it needs code of the checkout.
     """
-    sys.path[:] = [path for path in sys.path if not (Path(path or ".") / "plm_core").is_dir()]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tasks"]:
         del sys.modules[name]
+    here = {spec.origin for name in ("plm_core", "tasks") if (spec := importlib.util.find_spec(name))}
     answer = mlflow.pyfunc.load_model(uri).predict(*TRIAL)
     rows = answer.to_dict("records") if isinstance(answer, pd.DataFrame) else []
     if len(rows) != 1 or not isinstance(rows[0].get("likelihood"), float):
         raise ValueError(f"its answer to one text is {str(answer)[:200]}")
+    for name in ("plm_core", "tasks"):
+        if getattr(sys.modules.get(name), "__file__", None) in here:
+            raise ValueError(f"it does not carry the package {name} that it needs")
 
 
 def requirements(checkpoint: Path) -> list[str]:
