@@ -17,20 +17,21 @@ from flows import supervisor
 from flows.registry import Registry, Version
 from flows.store import RegistryError
 
+STDERR = 2
+"""Where measurements print: the standard output of `plm compare --json` is for its JSON."""
 GRACE_S = 60.0
 """How long a measurement may take to end when this process dies."""
 
 
-def judge(root: Path, registry: Registry, challenger: Version) -> dict[str, Any]:
+def judge(root: Path, registry: Registry, challenger: Version, champion: Version | None) -> dict[str, Any]:
     """The gate's decision; where the stored examples differ, the champion, then both are evaluated on today's.
 
     What was evaluated may show that another file is needed, so it is asked until nothing new is. The registry keeps
-    what was measured.
+    what was measured. ``plm compare`` has any two versions measured so.
 
     Raises:
         RegistryError: the gate cannot judge, or a version cannot be evaluated.
     """
-    champion = registry.champion()
     sides = [challenger] if champion is None else [champion, challenger]
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
@@ -67,7 +68,8 @@ def _evaluate_again(
 
     A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together.
     """
-    print(f"{registry.name} version {version.number} is measured on today's examples: {', '.join(files)}", flush=True)
+    said = f"{registry.name} version {version.number} is measured on today's examples: {', '.join(files)}"
+    print(said, file=sys.stderr, flush=True)
     checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
     tasks = dict.fromkeys(file.split(".")[0] if file.count(".") > 1 else "" for file in files)
     for task in tasks:
@@ -75,7 +77,7 @@ def _evaluate_again(
         fresh = _new_folder(work, "again")
         command = [module, version.tags["plm.model"], *([task] if task else [])]
         command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
-        done = _task(root, command, {"PLM_TRACKING": "off"}, None)
+        done = _task(root, command, {"PLM_TRACKING": "off"}, STDERR)
         if done.returncode != 0:
             raise RegistryError(
                 f"version {version.number} cannot be evaluated on today's examples: `python -m {' '.join(command)}` "
@@ -88,7 +90,7 @@ def _evaluate_again(
 
 
 def _task(
-    root: Path, arguments: Sequence[str], env: Mapping[str, str], output: int | None
+    root: Path, arguments: Sequence[str], env: Mapping[str, str], output: int
 ) -> "subprocess.CompletedProcess[str]":
     """Run a task in a family of its own, which ends when this process does."""
     command = [sys.executable, "-P", supervisor.__file__, str(GRACE_S), sys.executable, "-m", *arguments]

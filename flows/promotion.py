@@ -70,7 +70,7 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         target = registry.get(version)
         if CHAMPION in target.aliases:
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
-        decision = judge(root, registry, target) if not force else None
+        decision = judge(root, registry, target, registry.champion()) if not force else None
         reasons = [reason, *(decision["reasons"] if decision else ["the gate was not asked (force)"])]
         if decision and not decision["passed"]:
             return _refuse(registry, target, reasons, decision)
@@ -145,7 +145,7 @@ def _settle(root: Path, registry: Registry, version: Version, stage: Stage, prob
     if problem is not None:
         return _refuse(registry, version, [f"the model cannot be used: {problem}"], None)
     registry.set_alias(CHALLENGER, version)
-    decision = judge(root, registry, version)
+    decision = judge(root, registry, version, registry.champion())
     reasons = decision["reasons"]
     if not decision["passed"]:
         return _refuse(registry, version, reasons, decision)
