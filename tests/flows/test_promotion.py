@@ -228,7 +228,19 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_the_champion_answers(root,
     assert damaged == standing.registry_status(root)["versions"][0]["checkpoint_sha256"]
     with pytest.raises(RegistryError, match="version 2 cannot be used"):
         promotion.promote(root, "2", "", force=True)
+    train(root, tokenizer, seed=6, nats=100.0)
+    assert promotion.register(root, [STAGE], None)[0].action == "promoted"
+    _take_the_code_away(root, "1")
+    with pytest.raises(RegistryError, match=r"version 1 cannot be used: .* does not carry the package plm_core"):
+        promotion.promote(root, "1", "", force=True)
     _ask_the_server(root)
+
+
+def _take_the_code_away(root, version):
+    with registry.opened(root) as opened:
+        source = opened.client.get_model_version("plm", version).source
+        location = opened.client.get_logged_model(source.removeprefix("models:/")).artifact_location
+    shutil.rmtree(Path(location.removeprefix("file://")) / "code/plm_core")
 
 
 def _ask_the_server(root):
@@ -307,10 +319,13 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer, capf
     given = argparse.Namespace(first="champion", second="challenger", out=root / "compared", json=False)
     assert comparing.compare(root, given) == 0
     with registry.opened(root) as opened:
+        opened.client.delete_model_version_tag("plm", "1", "evidence.again.sha256")
+    assert comparing.compare(root, given) == 0
+    with registry.opened(root) as opened:
         champion = opened.champion()
         kept = opened.evidence(champion, root / "kept")
         assert (kept / "likelihood.csv").read_text() == documents(195.0, "today")
-        assert (root / "evaluated").read_text() == "evaluated\n"
+        assert (root / "evaluated").read_text() == "evaluated\n" * 2
         (stored,) = (root / "artifacts/mlflow/artifacts").glob(f"{champion.run_id}/artifacts/evidence-*/likelihood.csv")
         stored.write_text(documents(190.0, "today"))
         assert list(opened.evidence(champion, root / "damaged").iterdir()) == []
@@ -318,7 +333,7 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer, capf
     train(root, tokenizer, seed=3, nats=193.0, sha="today")
     (better,) = promotion.register(root, [STAGE], None)
     assert better.action == "promoted"
-    assert (root / "evaluated").read_text() == "evaluated\n" * 2
+    assert (root / "evaluated").read_text() == "evaluated\n" * 3
     forget(root, "3")
     train(root, tokenizer, seed=4, nats=196.0, sha="today")
     (worse,) = promotion.register(root, [STAGE], None)
