@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows import checkpoints, comparing, tokenizers
+from flows import checkpoints, comparing, standing, tokenizers
 
 BAD_INPUT = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
-NEWEST = 3
-"""How many of the newest versions the tables show, besides those with an alias."""
 SAMPLING: tuple[tuple[str, type, float, str], ...] = (
     ("max-new-tokens", int, 64, "the longest continuation"),
     ("temperature", float, 0.8, "divides the logits; 0 takes the likeliest"),
@@ -34,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     root = _project()
     from flows.graph import GraphError
     from flows.pipeline import PipelineError
-    from flows.registry import RegistryError
     from flows.server import ServerError
     from flows.settings import SettingsError
+    from flows.store import RegistryError
 
     # One terminal, one interpreter: the commands of the environment that `plm` is installed in come first.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -62,7 +60,7 @@ def run(root: Path, given: argparse.Namespace) -> int:
     if not result.ok:
         print(f"error: {result.error}", file=sys.stderr)
         return 1
-    _show_registry(display.console(), _registry(root))
+    standing.show(display.console(), standing.registry_status(root))
     print("report         artifacts/report/report.html")
     print("MLflow UI      plm ui mlflow    runs, curves, registry")
     print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
@@ -84,7 +82,7 @@ def status(root: Path, given: argparse.Namespace) -> int:
     stages: list[dict[str, Any]] = [
         {"name": name, "up_to_date": not reasons, "reasons": reasons} for name, reasons in Graph(root).status().items()
     ]
-    registry = _registry(root)
+    registry = standing.registry_status(root)
     if given.json:
         print(json.dumps({"stages": stages, "registry": registry}, indent=2))
         return 0
@@ -96,7 +94,7 @@ def status(root: Path, given: argparse.Namespace) -> int:
     for stage in stages:
         table.add_row(stage["name"], "up to date" if stage["up_to_date"] else "to be run", "; ".join(stage["reasons"]))
     console.print(table)
-    _show_registry(console, registry)
+    standing.show(console, registry)
     return 0
 
 
@@ -168,39 +166,6 @@ def ui(root: Path, given: argparse.Namespace) -> int:
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     print(f"{given.which}: http://127.0.0.1:{port}   (Ctrl-C ends it)", flush=True)
     return subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=False).returncode
-
-
-def _registry(root: Path) -> dict[str, Any]:
-    from flows import promotion
-
-    return promotion.registry_status(root)
-
-
-def _show_registry(console: Any, registry: Mapping[str, Any]) -> None:
-    """The champion, the challenger and the newest versions, one column each."""
-    from rich.table import Table
-
-    versions = registry["versions"]
-    shown = [v for i, v in enumerate(versions) if v["aliases"] or i < NEWEST]
-    table = Table("", *(f"version {v['version']}" for v in shown), title=f"Model {registry['model']}")
-    table.add_row("stage", *(v["stage"] or "" for v in shown))
-    table.add_row("alias", *(", ".join(v["aliases"]) for v in shown))
-    table.add_row("gate", *(v["gate"] or "not judged" for v in shown))
-    for metric in sorted({name for v in shown for name in v["metrics"]}):
-        table.add_row(metric, *(_number(v["metrics"].get(metric)) for v in shown))
-    if shown:
-        console.print(table)
-    for version in shown:
-        console.print(f"version {version['version']:<6} {version['reasons'] or ''}")
-    champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
-    name = f"{registry['model']} version {champion}" if champion else "none yet"
-    console.print(f"champion       [bold]{name}[/bold]")
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value == int(value) else f"{value:.4f}"
 
 
 def _project() -> Path:

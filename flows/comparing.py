@@ -4,6 +4,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -18,22 +19,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(root: Path, given: argparse.Namespace) -> int:
-    """Run the comparison in the project; its exit status."""
+    """Run the comparison in the project; its exit status. Two versions are measured on today's examples where needed.
+
+    Raises:
+        RegistryError: there is no such version, or it cannot be evaluated.
+    """
+    names = (given.first, given.second)
     with tempfile.TemporaryDirectory() as work:
-        sides = [_evidence(root, name, Path(work) / str(i)) for i, name in enumerate((given.first, given.second))]
+        local = [_folder(root, name) for name in names]
+        sides = local if all(local) else _fetched(root, names, local, Path(work))
         command = [sys.executable, "-m", "tasks.compare", *map(str, sides)]
-        command += ["--names", *(Path(name).name or name for name in (given.first, given.second))]
+        command += ["--names", *(Path(name).name or name for name in names)]
         command += [] if given.out is None else [f"--out={given.out.resolve()}"]
         return subprocess.run(command + ["--json"] * given.json, cwd=root, check=False).returncode
 
 
-def _evidence(root: Path, name: str, target: Path) -> Path:
-    """The evidence of the workspace's model, of a folder, or of a registered version, fetched into ``target``."""
-    for folder in (root / "artifacts/evidence" / name, Path(name).resolve()):
-        if folder.is_dir():
-            return folder
-    from flows import registry
+def _folder(root: Path, name: str) -> Path | None:
+    """The evidence of the workspace's model of this name, or in this folder."""
+    return next((f for f in (root / "artifacts/evidence" / name, Path(name).resolve()) if f.is_dir()), None)
+
+
+def _fetched(root: Path, names: Sequence[str], local: Sequence[Path | None], work: Path) -> list[Path]:
+    """The evidence of both sides, where it is not local that of the registered version of this name."""
+    from flows import judging, registry
 
     with registry.opened(root) as opened:
-        target.mkdir()
-        return opened.evidence(opened.get(name), target)
+        if not any(local):
+            first, second = (opened.get(name) for name in names)
+            if first.number != second.number:
+                judging.judge(root, opened, second, first)
+        return [
+            folder or opened.evidence(opened.get(name), work / str(i))
+            for i, (name, folder) in enumerate(zip(names, local, strict=True))
+        ]

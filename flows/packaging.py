@@ -1,24 +1,22 @@
 """A stage's checkpoint as a model version, and the proof in a fresh process that it works. Used by promotion.
 
-MLflow logs and registers a model that cannot be loaded with no more than a warning; hence the fresh process.
+Both are the work of ``python -m tasks.package``: importing MLflow and torch takes seconds, so one process serves a
+whole registration, and this one never loads a model.
 """
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from flows.graph import Stage
-from flows.registry import DIGEST_TAG, RegistrationFailed, Registry, RegistryError, Version
-
-CHECKSUMS = "SHA256SUMS"
-
-QUESTION = {"dataframe_records": [{"text": "The state of the union is"}]}
+from flows.registry import CHECKSUMS, DIGEST_TAG, EVIDENCE_TAG, Registry, Version
+from flows.settings import Tracking
+from flows.store import ENVIRONMENT, RegistrationFailed, RegistryError, evidence_digest, sha256
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -28,7 +26,7 @@ def checkpoint_digest(folder: Path) -> str:
         RegistryError: the folder holds none.
     """
     try:
-        return hashlib.sha256((folder / CHECKSUMS).read_bytes()).hexdigest()
+        return sha256(folder / CHECKSUMS)
     except OSError as error:
         raise RegistryError(
             f"{folder / CHECKSUMS}: {error.strerror}; expected a checkpoint made by its stage"
@@ -49,76 +47,93 @@ def evidence_files(root: Path, stage: Stage, stages: Iterable[Stage]) -> list[Pa
     return sorted(files)
 
 
-def log_model(
-    root: Path, registry: Registry, stage: Stage, evidence: Sequence[Path], parent_run_id: str | None
-) -> Version:
-    """Log checkpoint, evidence and metrics with ``python -m tasks.package``, and make them a version of the model.
+class Packager:
+    """The process ``python -m tasks.package``. A context manager: it ends with the block, or when this process dies."""
 
-    Raises:
-        RegistryError: the checkpoint is missing.
-        RegistrationFailed: they could not be logged.
-    """
-    import mlflow
+    def __init__(self, root: Path, tracking: Tracking) -> None:
+        self._root = root
+        self._tracking = tracking
+        self._process: subprocess.Popen[str] | None = None
 
-    assert stage.register is not None
-    checkpoint = root / stage.register["checkpoint"]
-    tags = {
-        DIGEST_TAG: checkpoint_digest(checkpoint),
-        "evidence.sha256": _digest(evidence),
-        "dvc.stage": stage.name,
-        "plm.model": checkpoint.name,
-        **_commit(root),
-    }
-    known = parent_run_id and not parent_run_id.startswith("journal:")  # else MLflow was away when the pipeline began
-    parent = {"mlflow.parentRunId": parent_run_id} if known else {}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "logged.json"
-        command = [sys.executable, "-m", "tasks.package", "--checkpoint", str(checkpoint), "--evidence"]
-        command += [*map(str, evidence), "--tags", json.dumps(tags | parent), "--out", str(out)]
-        done = _run(command, root, registry, {"MLFLOW_EXPERIMENT_NAME": registry.tracking.experiment})
-        if done.returncode != 0:
-            raise RegistrationFailed(f"{stage.name}: its model could not be logged: {_last_line(done)}")
-        logged = json.loads(out.read_text())
-    made = mlflow.register_model(logged["model_uri"], registry.name, tags=tags)
-    return registry.get(str(made.version))
+    def start(self) -> subprocess.Popen[str]:
+        """Let it import what it needs, while this process does something else."""
+        if self._process is None:
+            store = {"MLFLOW_TRACKING_URI": self._tracking.uri, "MLFLOW_EXPERIMENT_NAME": self._tracking.experiment}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tasks.package"],
+                cwd=self._root,
+                env=ENVIRONMENT | os.environ | store,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # a Ctrl-C is for this process, which ends it
+            )
+        return self._process
 
+    def log(self, root: Path, registry: Registry, stages: Sequence[Stage], graph: Sequence[Stage], parent: str) -> None:
+        """Make the checkpoint, evidence and metrics of each stage a version of the model, in this order.
 
-def try_model(registry: Registry, version: Version) -> str | None:
-    """Load the version in a fresh process and let it answer; returns what is wrong with it, None when it works."""
-    with tempfile.TemporaryDirectory() as folder:
-        question, answer = Path(folder) / "question.json", Path(folder) / "answer.json"
-        question.write_text(json.dumps(QUESTION))
-        command = [sys.executable, "-m", "mlflow", "models", "predict", "--env-manager", "local"]
-        command += ["-m", f"models:/{registry.name}/{version.number}", "-i", str(question), "-o", str(answer)]
-        # Not in the repository: the model must work with the code that it carries.
-        done = _run(command, Path(folder), registry, {})
-        if done.returncode == 0 and answer.is_file():
-            return _wrong_answer(json.loads(answer.read_text()))
-    return _last_line(done)
+        ``parent`` is the MLflow run below which they are shown; empty for none.
 
+        Raises:
+            RegistryError: a stage has no evidence.
+            RegistrationFailed: they could not be logged.
+        """
+        requests = []
+        for stage in stages:
+            assert stage.register is not None
+            checkpoint, evidence = root / stage.register["checkpoint"], evidence_files(root, stage, graph)
+            tags = {
+                DIGEST_TAG: checkpoint_digest(checkpoint),
+                EVIDENCE_TAG: evidence_digest(evidence),
+                "dvc.stage": stage.name,
+                "plm.model": checkpoint.name,
+                **_commit(root),
+            }
+            files = {"checkpoint": str(checkpoint), "evidence": [str(file) for file in evidence]}
+            requests.append({**files, "tags": tags, "parent": parent, "model": registry.name})
+        for problem in filter(None, self._ask("log", requests)):
+            names = ", ".join(stage.name for stage in stages)
+            raise RegistrationFailed(f"{names}: could not be logged as models: {problem['error']}")
 
-def _wrong_answer(answer: Any) -> str | None:
-    rows = answer.get("predictions") if isinstance(answer, dict) else None
-    if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0].get("likelihood"), float):
-        return None
-    return f"its answer to one text is {json.dumps(answer)[:200]}"
+    def problems(self, registry: Registry, versions: Sequence[Version]) -> list[str | None]:
+        """Load each version in a fresh process and let it answer; what is wrong with it, None when it works.
 
+        Raises:
+            RegistrationFailed: whether a version works could not be found out, such as for want of memory.
+        """
+        found = self._ask("try", [f"models:/{registry.name}/{version.number}" for version in versions])
+        for version, problem in zip(versions, found, strict=True):
+            if problem is not None and problem["passing"]:
+                raise RegistrationFailed(
+                    f"{registry.name}: version {version.number} could not be tried: {problem['error']}; run again"
+                )
+        return [problem and problem["error"] for problem in found]
 
-def _run(
-    command: list[str], folder: Path, registry: Registry, extra: dict[str, str]
-) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": registry.tracking.uri, **extra}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    def _ask(self, what: str, of: Sequence[Any]) -> list[Any]:
+        """Its answers: None where all is well."""
+        if not of:
+            return []
+        process = self.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps({what: of}) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise RegistrationFailed(f"`python -m tasks.package` ended with exit status {process.wait()}")
+        return json.loads(answer)
 
+    def __enter__(self) -> "Packager":
+        return self
 
-def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return lines[-1][:400] if lines else f"exit status {done.returncode}"
-
-
-def _digest(files: Sequence[Path]) -> str:
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
 
 
 def _commit(root: Path) -> dict[str, str]:

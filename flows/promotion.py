@@ -1,43 +1,23 @@
 """From a trained checkpoint to the champion: register, gate, promote, roll back.
 
-``flows/pipeline.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. The gate itself is a
-process, ``python -m tasks.gate``: whoever moves the alias ``champion`` here has its decision in hand, or says force.
+``flows/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. The gate's decision comes from
+``judging.py``: whoever moves the alias ``champion`` here has it in hand, or says force.
 """
 
 import json
-import math
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flows import settings
 from flows.graph import Stage
-from flows.packaging import checkpoint_digest, evidence_files, log_model, try_model
-from flows.registry import (
-    CHALLENGER,
-    CHAMPION,
-    DIGEST_TAG,
-    RegistrationFailed,
-    Registry,
-    RegistryError,
-    Version,
-    opened,
-)
+from flows.judging import judge
+from flows.packaging import Packager, checkpoint_digest
+from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, TABLE_TAG, Registry, Version, opened
+from flows.store import RegistrationFailed, RegistryError
 
-__all__ = [
-    "Outcome",
-    "RegistrationFailed",
-    "RegistryError",
-    "promote",
-    "register",
-    "registry_status",
-    "rollback",
-]
+__all__ = ["Outcome", "RegistrationFailed", "RegistryError", "promote", "register", "rollback"]
 
 
 @dataclass(frozen=True)
@@ -51,11 +31,17 @@ class Outcome:
     action: Literal["promoted", "refused", "unchanged", "rolled back"]
     reasons: list[str]
 
+    @property
+    def text(self) -> str:
+        """The reasons in one line."""
+        return "; ".join(self.reasons)
+
 
 def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> list[Outcome]:
     """Put the checkpoint of every stage with ``meta: register`` into the registry and let the gate judge it.
 
     A checkpoint whose digest is registered and judged is left alone; one that was interrupted in between goes on.
+    Prints a line a model. ``parent_run_id`` is ``journal:`` and the key of the pipeline run's journal.
 
     Raises:
         SettingsError: ``params.yaml`` cannot be used.
@@ -63,11 +49,13 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     graph = list(stages)
-    wanted = [stage for stage in graph if stage.register is not None]
+    wanted = [(s, checkpoint_digest(root / s.register["checkpoint"])) for s in graph if s.register is not None]
     if not wanted:
         return []
-    with opened(root) as registry:
-        return [_register(root, registry, stage, graph, parent_run_id) for stage in wanted]
+    with Packager(root, settings.read(root)[0]) as packager:
+        packager.start()  # it imports for as long as this process does
+        with opened(root) as registry:
+            return _register(root, registry, packager, graph, wanted, parent_run_id)
 
 
 def promote(root: Path, version: str, reason: str, force: bool = False) -> Outcome:
@@ -82,16 +70,16 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         target = registry.get(version)
         if CHAMPION in target.aliases:
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
-        decision = _judge(root, registry, target) if not force else None
+        decision = judge(root, registry, target, registry.champion()) if not force else None
         reasons = [reason, *(decision["reasons"] if decision else ["the gate was not asked (force)"])]
         if decision and not decision["passed"]:
             return _refuse(registry, target, reasons, decision)
-        if problem := try_model(registry, target):
-            raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
+        with Packager(root, registry.tracking) as packager:
+            if problem := packager.problems(registry, [target])[0]:
+                raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
         with registry.decision("promoted by hand", target, reasons, decision):
-            gate = "passed" if decision else "overruled"
-            registry.tag(target, {"gate": gate, "gate.reasons": "; ".join(reasons)})
             registry.make_champion(target)
+            registry.tag(target, _verdict("passed" if decision else "overruled", reasons, decision))
         return Outcome(target.number, target.tags.get("dvc.stage", ""), "promoted", reasons)
 
 
@@ -119,130 +107,62 @@ def rollback(root: Path, reason: str) -> Outcome:
         return Outcome(target.number, target.tags.get("dvc.stage", ""), "rolled back", [reason])
 
 
-def registry_status(root: Path) -> dict[str, Any]:
-    """The registered model and its versions, the newest first, as plain data.
+def _register(
+    root: Path,
+    registry: Registry,
+    packager: Packager,
+    graph: Sequence[Stage],
+    wanted: Sequence[tuple[Stage, str]],
+    parent_run_id: str | None,
+) -> list[Outcome]:
+    """Log the new checkpoints, try side by side all that were not judged, and ask the gate for one after the other."""
+    known = _by_digest(registry)
+    new = {digest: stage for stage, digest in reversed(wanted) if digest not in known}
+    if new:
+        packager.log(root, registry, list(reversed(new.values())), graph, registry.run_of(parent_run_id))
+        known = _by_digest(registry)
+    versions = [known[digest] for digest in dict.fromkeys(digest for _, digest in wanted)]
+    untried = [v for v in versions if "gate" not in v.tags and CHAMPION not in v.aliases]
+    problems = dict(zip((v.number for v in untried), packager.problems(registry, untried), strict=True))
+    outcomes = []
+    for stage, digest in wanted:
+        version = known[digest]
+        if version.number in problems:
+            outcome = _settle(root, registry, version, stage, problems.pop(version.number))
+        else:
+            outcome = Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
+        print(f"{stage.name}: {registry.name} version {version.number} {outcome.action}: {outcome.text}", flush=True)
+        outcomes.append(outcome)
+    return outcomes
 
-    Raises:
-        SettingsError: ``params.yaml`` cannot be used.
-        RegistrationFailed: MLflow cannot be reached or fails.
-    """
-    with opened(root) as registry:
-        versions = [
-            {
-                "version": version.number,
-                "aliases": version.aliases,
-                "gate": version.tags.get("gate"),
-                "reasons": version.tags.get("gate.reasons"),
-                "checkpoint_sha256": version.tags.get(DIGEST_TAG),
-                "stage": version.tags.get("dvc.stage"),
-                "git_commit": version.tags.get("git.commit"),
-                "created": version.created,
-                "metrics": {k: v if math.isfinite(v) else None for k, v in sorted(version.metrics.items())},
-            }
-            for version in registry.versions()
-        ]
-        return {"model": registry.name, "tracking_uri": registry.tracking.uri, "versions": versions}
+
+def _by_digest(registry: Registry) -> dict[str, Version]:
+    """The newest version of each checkpoint."""
+    return {version.tags.get(DIGEST_TAG, ""): version for version in reversed(registry.versions())}
 
 
-def _register(root: Path, registry: Registry, stage: Stage, graph: list[Stage], parent_run_id: str | None) -> Outcome:
-    assert stage.register is not None
-    digest = checkpoint_digest(root / stage.register["checkpoint"])
-    version = next((v for v in registry.versions() if v.tags.get(DIGEST_TAG) == digest), None)
-    if version is not None and ("gate" in version.tags or CHAMPION in version.aliases):
-        return Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
-    if version is None:
-        version = log_model(root, registry, stage, evidence_files(root, stage, graph), parent_run_id)
-    if problem := try_model(registry, version):
+def _settle(root: Path, registry: Registry, version: Version, stage: Stage, problem: str | None) -> Outcome:
+    if problem is not None:
         return _refuse(registry, version, [f"the model cannot be used: {problem}"], None)
     registry.set_alias(CHALLENGER, version)
-    decision = _judge(root, registry, version)
+    decision = judge(root, registry, version, registry.champion())
     reasons = decision["reasons"]
     if not decision["passed"]:
         return _refuse(registry, version, reasons, decision)
     with registry.decision("promoted", version, reasons, decision):
-        # The tag first: a version that is judged is never judged again, least of all against itself.
-        registry.tag(version, {"gate": "passed", "gate.reasons": "; ".join(reasons)})
+        # The alias first: killed in between, the champion is not judged again, and none that passed is forgotten.
         registry.make_champion(version)
+        registry.tag(version, _verdict("passed", reasons, decision))
     return Outcome(version.number, stage.name, "promoted", reasons)
 
 
-def _refuse(registry: Registry, version: Version, reasons: list[str], details: object) -> Outcome:
-    with registry.decision("refused", version, reasons, details):
-        registry.tag(version, {"gate": "refused", "gate.reasons": "; ".join(reasons)})
+def _refuse(registry: Registry, version: Version, reasons: list[str], decision: Mapping[str, Any] | None) -> Outcome:
+    with registry.decision("refused", version, reasons, decision):
+        registry.tag(version, _verdict("refused", reasons, decision))
     return Outcome(version.number, version.tags.get("dvc.stage", ""), "refused", reasons)
 
 
-def _judge(root: Path, registry: Registry, challenger: Version) -> dict[str, Any]:
-    """The gate's decision; where the stored examples differ, the champion, then both are evaluated on today's.
-
-    What was evaluated may show that another file is needed, so it is asked until nothing new is.
-    """
-    champion = registry.champion()
-    sides = [challenger] if champion is None else [champion, challenger]
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        evidence = {side.number: _stored_evidence(registry, side, work) for side in sides}
-        decision = _gate(root, work, evidence[challenger.number], evidence[champion.number] if champion else None)
-        fresh: set[tuple[str, str]] = set()
-        while champion is not None:
-            wanted = [(s, f) for s in sides for f in decision["examples_differ"] if (s.number, f) not in fresh]
-            if not wanted:
-                break
-            side, files = wanted[0][0], [file for each, file in wanted if each is wanted[0][0]]
-            _evaluate_again(root, registry, side, files, evidence[side.number], work)
-            fresh |= {(side.number, file) for file in files}
-            decision = _gate(root, work, evidence[challenger.number], evidence[champion.number])
-    return decision
-
-
-def _stored_evidence(registry: Registry, version: Version, work: Path) -> Path:
-    target = work / version.number
-    target.mkdir()
-    return registry.evidence(version, target)
-
-
-def _gate(root: Path, work: Path, challenger: Path, champion: Path | None) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-m",
-        "tasks.gate",
-        "--challenger",
-        str(challenger),
-        "--out",
-        str(work / "decision.json"),
-    ]
-    command += ["--champion", str(champion)] if champion else []
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RegistryError(f"the gate cannot judge: {done.stderr.strip() or f'exit status {done.returncode}'}")
-    return json.loads((work / "decision.json").read_text(encoding="utf-8"))
-
-
-def _evaluate_again(
-    root: Path, registry: Registry, version: Version, files: list[str], evidence: Path, work: Path
-) -> None:
-    """Replace these evidence files of a version by what its checkpoint does on today's examples.
-
-    A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together.
-    """
-    checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
-    tasks = dict.fromkeys(file.split(".")[0] if file.count(".") > 1 else "" for file in files)
-    for task in tasks:
-        module = "tasks.finetune" if task else "tasks.evaluate"
-        fresh = _new_folder(work, "again")
-        command = [sys.executable, "-m", module, version.tags["plm.model"], *([task] if task else [])]
-        command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
-        done = subprocess.run(command, cwd=root, env={**os.environ, "PLM_TRACKING": "off"}, check=False)
-        if done.returncode != 0:
-            raise RegistryError(
-                f"version {version.number} cannot be evaluated on today's examples: `{' '.join(command[1:])}` "
-                f"ended with exit status {done.returncode}"
-            )
-        for stale in evidence.glob(f"{task}.*.csv"):
-            stale.unlink()
-        for file in fresh.iterdir():
-            shutil.copyfile(file, evidence / file.name)
-
-
-def _new_folder(work: Path, name: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work))
+def _verdict(gate: str, reasons: Sequence[str], decision: Mapping[str, Any] | None) -> dict[str, str]:
+    """The tags of a version that was judged; ``gate`` comes last, for it says that the others are there."""
+    compared = {TABLE_TAG: json.dumps({name: decision[name] for name in ("champion", "table")})} if decision else {}
+    return {**compared, "gate.reasons": "; ".join(reasons), "gate": gate}

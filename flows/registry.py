@@ -1,49 +1,39 @@
-"""The model registry in MLflow and the ledger of its decisions. Used by ``flows/promotion.py``; the flow's only MLflow.
+"""The model registry in MLflow and the ledger of its decisions. Used by what registers, judges and shows models.
 
 MLflow keeps no history of aliases (mlflow#2169), hence the ledger: every decision is a run of the experiment
 ``<experiment>-decisions``, begun before the alias moves and FINISHED after.
 """
 
 import contextlib
-import fcntl
 import getpass
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from flows import settings
+from flows.store import GONE, RegistrationFailed, RegistryError, alone, environment, evidence_digest, pages, sha256
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
+CHECKSUMS = "SHA256SUMS"
 DIGEST_TAG = "checkpoint.sha256"
+EVIDENCE_TAG = "evidence.sha256"
+AGAIN_TAG = "evidence.again.sha256"
+"""The digest of the evidence that the gate made last, where it is not what the version was registered with."""
+TABLE_TAG = "gate.table"
+"""What the gate compared, as JSON."""
+JOURNAL = "journal:"
+"""Begins the name of a pipeline's run by its tag ``plm.journal``; see ``flows/tracking.py``."""
 
 Action = Literal["promoted", "refused", "promoted by hand", "rolled back"]
-
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # With MLflow's defaults a dead server blocks a call for four minutes.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-}
-
-
-class RegistryError(Exception):
-    """The registry cannot do what was asked; the message says why."""
-
-
-class RegistrationFailed(RegistryError):
-    """MLflow cannot be reached or fails. The files of the pipeline are safe, a later run registers them."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,6 @@ class Version:
     run_id: str
     tags: Mapping[str, str]
     """Among them ``checkpoint.sha256``, ``plm.model``, ``dvc.stage``, ``gate`` and ``gate.reasons``."""
-    metrics: Mapping[str, float]
     aliases: list[str] = field(default_factory=list)
     created: float = 0.0
     """Seconds since 1970."""
@@ -69,7 +58,7 @@ def opened(root: Path) -> Iterator["Registry"]:
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     tracking, promotion = settings.read(root)
-    with _environment():
+    with environment():
         import mlflow
         import mlflow.store.db.utils
         from sqlalchemy.exc import SQLAlchemyError
@@ -79,42 +68,13 @@ def opened(root: Path) -> Iterator["Registry"]:
         mlflow.set_tracking_uri(tracking.uri)
         mlflow.set_registry_uri(tracking.uri)
         try:
-            with _alone(tracking.uri):
+            with alone(tracking.uri):
                 registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
                 registry.experiment()
             yield registry
         except (mlflow.MlflowException, SQLAlchemyError, OSError) as error:
             reason = " ".join(str(error).split())[:400]
             raise RegistrationFailed(f"MLflow at {tracking.uri}: {reason}") from error
-
-
-@contextlib.contextmanager
-def _alone(uri: str) -> Iterator[None]:
-    """One process at a time opens a SQLite file, as in ``tasks/seam/store.py``: two that create its tables fail."""
-    if not uri.startswith("sqlite:///"):
-        yield
-        return
-    lock = Path(uri.removeprefix("sqlite:///") + ".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """MLflow reads its environment at every call; what starts later must not inherit what is set here, or by MLflow
-    itself, which makes the store of ``set_tracking_uri`` everybody's."""
-    before = dict(os.environ)
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in before})
-    try:
-        yield
-    finally:
-        for name in [name for name in os.environ if name.startswith("MLFLOW_") or name in ENVIRONMENT]:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
 
 
 class Registry:
@@ -128,22 +88,33 @@ class Registry:
     def versions(self) -> list[Version]:
         """All versions, the newest first."""
         aliases = self._aliases()
-        found = []
-        for version in self.client.search_model_versions(f"name = '{self.name}'"):
-            assert version.run_id is not None  # log_model registers from a run
-            metrics = self.client.get_run(version.run_id).data.metrics
-            mine = sorted(alias for alias, number in aliases.items() if number == str(version.version))
-            found.append(
-                Version(
-                    number=str(version.version),
-                    run_id=version.run_id,
-                    tags=version.tags,
-                    metrics=metrics,
-                    aliases=mine,
-                    created=version.creation_timestamp / 1000,
-                )
+        found = [
+            Version(
+                number=str(version.version),
+                run_id=version.run_id or "",
+                tags=version.tags,
+                aliases=sorted(alias for alias, number in aliases.items() if number == str(version.version)),
+                created=version.creation_timestamp / 1000,
             )
+            for version in pages(
+                lambda page: self.client.search_model_versions(f"name = '{self.name}'", 1000, None, page)
+            )
+        ]
         return sorted(found, key=lambda version: -int(version.number))
+
+    def metrics(self) -> dict[str, Mapping[str, float]]:
+        """The metrics of all versions by their runs' ids; of a run that was deleted there are none."""
+        experiment, registered = self.experiment(), f"tags.`{DIGEST_TAG}` != ''"
+        runs = pages(lambda page: self.client.search_runs([experiment], registered, page_token=page))
+        return {run.info.run_id: run.data.metrics for run in runs}
+
+    def run_of(self, parent: str | None) -> str:
+        """The id of the run that ``journal:<key>`` names; empty when MLflow does not have it."""
+        if not parent or not parent.startswith(JOURNAL):
+            return ""
+        key = parent.removeprefix(JOURNAL)
+        found = self.client.search_runs([self.experiment()], f"tags.`plm.journal` = '{key}'", max_results=1)
+        return found[0].info.run_id if found else ""
 
     def get(self, name: str) -> Version:
         """The version with this number or alias.
@@ -178,18 +149,62 @@ class Registry:
             self.client.delete_registered_model_alias(self.name, CHALLENGER)
 
     def evidence(self, version: Version, target: Path) -> Path:
-        """Download the evidence that a version was registered with."""
-        return Path(self.client.download_artifacts(version.run_id, "evidence", str(target)))
+        """Download the evidence that a version was last measured with into ``target``, a new folder.
+
+        Where it is deleted or damaged, a warning says so, and the folder is empty: the gate measures a champion again.
+        """
+        from mlflow.exceptions import MlflowException
+
+        again = version.tags.get(AGAIN_TAG)
+        expected = again or version.tags.get(EVIDENCE_TAG)
+        target.mkdir()
+        try:
+            found = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
+            what = "is damaged" if expected not in (None, evidence_digest(sorted(found.iterdir()))) else ""
+        except MlflowException as error:
+            if error.error_code not in GONE:
+                raise
+            what = "has been deleted"
+        except FileNotFoundError:
+            what = "has been deleted"
+        if not what:
+            return found
+        print(f"warning: {self.name} version {version.number}: its stored evidence {what}", file=sys.stderr, flush=True)
+        (empty := target / "none").mkdir()
+        return empty
+
+    def keep_evidence(self, version: Version, folder: Path) -> None:
+        """Let the files in ``folder`` be the evidence of a version from now on."""
+        from mlflow.exceptions import MlflowException
+
+        digest = evidence_digest(sorted(folder.iterdir()))
+        try:
+            self.client.log_artifacts(version.run_id, str(folder), _evidence_path(digest))
+        except MlflowException as error:
+            if error.error_code not in GONE:
+                raise
+            return  # its run was deleted: it is measured again each time
+        self.tag(version, {AGAIN_TAG: digest})
 
     def checkpoint(self, version: Version, target: Path) -> Path:
-        """Download the checkpoint inside a version."""
+        """Download the checkpoint inside a version; whoever loads it compares its files with its checksums.
+
+        Raises:
+            RegistryError: its checksums are not those that were registered.
+        """
         import mlflow
         import yaml
 
         uri = f"models:/{self.name}/{version.number}"
         folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(target)))
         flavors = yaml.safe_load((folder / "MLmodel").read_text(encoding="utf-8"))["flavors"]
-        return folder / flavors["python_function"]["artifacts"]["checkpoint"]["path"]
+        found = folder / flavors["python_function"]["artifacts"]["checkpoint"]["path"]
+        if (digest := sha256(found / CHECKSUMS)) != version.tags.get(DIGEST_TAG, digest):
+            raise RegistryError(
+                f"{self.name}: the checkpoint of version {version.number} is damaged: {CHECKSUMS} has the sha256 "
+                f"{digest[:12]}, registered was {version.tags[DIGEST_TAG][:12]}; restore MLflow's artifacts"
+            )
+        return found
 
     @contextlib.contextmanager
     def decision(self, action: Action, version: Version, reasons: list[str], details: object) -> Iterator[None]:
@@ -215,17 +230,9 @@ class Registry:
 
     def champions(self) -> list[str]:
         """The numbers of past champions and the present one, the oldest first, without those rolled back."""
-        runs: list[Any] = []
-        page: str | None = ""
-        while page is not None:
-            found = self.client.search_runs(
-                [self.experiment("-decisions")],
-                f"params.model = '{self.name}' and attributes.status = 'FINISHED'",
-                order_by=["attributes.start_time ASC"],
-                page_token=page or None,
-            )
-            runs.extend(found)
-            page = found.token or None
+        experiment = self.experiment("-decisions")
+        finished = f"params.model = '{self.name}' and attributes.status = 'FINISHED'"
+        runs = pages(lambda page: self.client.search_runs([experiment], finished, page_token=page))
         stack: list[str] = []
         for run in sorted(runs, key=lambda run: (run.info.start_time, run.info.end_time)):
             action, number = run.data.params["action"], run.data.params["version"]
@@ -255,3 +262,7 @@ class Registry:
                 raise
             return {}
         return {alias: str(number) for alias, number in aliases.items()}
+
+
+def _evidence_path(digest: str | None) -> str:
+    return f"evidence-{digest[:12]}" if digest else "evidence"

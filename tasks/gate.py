@@ -11,12 +11,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from plm_core.config import BadInput, from_dict
-from plm_core.evaluation.gate import decide, read_evidence
-from plm_core.evaluation.rules import GateRules
+from plm_core.evaluation.evidence import SCORE, task_files
+from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
+from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.files import atomic_text
 from tasks.seam import params
+
+LEFT_OUT = "not measured"
+"""The verdict on a task that only the champion has."""
 
 
 def read_rules() -> GateRules:
@@ -30,6 +35,20 @@ def read_rules() -> GateRules:
         # The name in the registry belongs to the flow.
         section = {name: value for name, value in section.items() if name != "registered_model"}
     return from_dict(GateRules, section, "promotion")
+
+
+def _table(
+    decision: Decision, challenger: Evidence, folder: Path, champion: Path | None, rules: GateRules
+) -> list[dict[str, Any]]:
+    """The decision's rows, with what was allowed and how many examples there were, and the tasks that were left out."""
+    rows = []
+    for row in decision.table:
+        table = None if row.metric == EVERY_TASK else challenger.tables[source(row.metric)]
+        examples = len(table.examples) if table and row.difference is not None else None
+        rows.append(asdict(row) | {"tolerance": rules.metrics[row.metric].tolerance, "examples": examples})
+    missing = task_files(champion).keys() - task_files(folder) if champion else ()
+    note = "the challenger was not measured on it"
+    return [*rows, *({"metric": f"{task}/{SCORE}", "verdict": LEFT_OUT, "note": note} for task in sorted(missing))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    atomic_text(options.out, json.dumps(asdict(decision), indent=2, allow_nan=False) + "\n")
+    told = asdict(decision) | {"table": _table(decision, challenger, options.challenger, options.champion, rules)}
+    atomic_text(options.out, json.dumps(told, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")
     return 0
 

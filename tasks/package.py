@@ -1,25 +1,43 @@
-"""A checkpoint as a model in MLflow: ``python -m tasks.package``, which registration runs as a process.
+"""Checkpoints as models in MLflow, and the proof that they work: ``python -m tasks.package``, run by registration.
 
-It logs, in one new run named ``register``, the model (``tasks/serve.py`` with the checkpoint and ``plm_core``), the
-evidence and the metrics, and writes where they are to ``--out``. The store and the experiment come from
-``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``. MLflow tries the example while it logs, so torch and the
-model are loaded here and not in the flow; what that says is only a warning to MLflow, and is tested afterwards.
+A line on stdin is a request. ``{"log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent": ..., "model":
+...}]}`` makes each a version of the registered model, from a new run named ``register`` with its evidence and metrics;
+``{"try": [uri, ...]}`` loads each version and lets it answer. The answer on stdout is a list, of one for all that was
+logged, or of one for each that was tried: null, or ``{"error": ..., "passing": whether another time may be better}``.
+MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
+
+What takes long is imported and looked up here, once, and nothing of ours: all work is done in forks of this process.
+One that tries a version proves that it works with the code that it carries, for it may load none of the checkout's.
 """
 
-import argparse
+import ctypes
+import errno
+import importlib.util
 import json
-from collections.abc import Sequence
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
+from multiprocessing.connection import wait
 from pathlib import Path
 from statistics import fmean
+from typing import IO, Any
 
 import mlflow
+import mlflow.pyfunc
 import pandas as pd
+import sqlalchemy.orm
+import torch  # noqa: F401  the forks need it
 from mlflow.models import ModelSignature
+from mlflow.store.model_registry import sqlalchemy_store as _registry  # noqa: F401  likewise
+from mlflow.store.tracking import sqlalchemy_store as _store  # noqa: F401
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-
-import plm_core
-from plm_core.evaluation.evidence import SCORE, read_task, task_files
+from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatches
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
@@ -38,7 +56,7 @@ SIGNATURE = ModelSignature(
     ),
     params=ParamSchema(
         [
-            ParamSpec("max_new_tokens", DataType.long, 32),
+            ParamSpec("max_new_tokens", DataType.long, 64),
             ParamSpec("temperature", DataType.double, 0.8),
             ParamSpec("seed", DataType.long, 0),
         ]
@@ -46,22 +64,63 @@ SIGNATURE = ModelSignature(
 )
 
 
-def log(checkpoint: Path, evidence: Sequence[Path], tags: dict[str, str]) -> dict[str, str]:
-    """Log all that belongs to one version; returns its run's id and its model's URI."""
-    with mlflow.start_run(run_name="register", tags=tags, log_system_metrics=False) as run:
-        for file in evidence:
+TRIAL = pd.DataFrame([{"text": "The state of the union is"}]), {"max_new_tokens": 8}
+"""What a version is asked to prove that it works."""
+TRIAL_S = 300.0
+"""How long it may take to load and answer."""
+LOG_S = 3600.0
+"""How long the logging of all checkpoints may take, uploads included."""
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""Errors of the machine, not of the model."""
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that this process gets when its parent dies."""
+
+Problem = dict[str, str | bool] | None
+
+
+def log_all(versions: Sequence[dict[str, Any]]) -> None:
+    """Log what belongs to each version, one after the other."""
+    for each in versions:
+        log(**each)
+
+
+def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str, model: str) -> None:
+    """Log all that belongs to one version, and make it a version of the registered model."""
+    import plm_core
+
+    folder, files = Path(checkpoint), [Path(file) for file in evidence]
+    below = {"mlflow.parentRunId": parent} if parent else {}
+    with mlflow.start_run(run_name="register", tags=tags | below, log_system_metrics=False):
+        for file in files:
             mlflow.log_artifact(str(file), "evidence")
         info = mlflow.pyfunc.log_model(
-            name=checkpoint.name,
+            name=folder.name,
             python_model=str(Path(__file__).with_name("serve.py")),
-            artifacts={"checkpoint": str(checkpoint)},
+            artifacts={"checkpoint": str(folder)},
             code_paths=[str(Path(plm_core.__file__).parent)],
-            pip_requirements=requirements(checkpoint),
-            signature=SIGNATURE,
-            input_example=pd.DataFrame([{"text": "The state of the union is"}]),
+            pip_requirements=requirements(folder),
+            signature=SIGNATURE,  # and no example: MLflow would run the model here
         )
-        mlflow.log_metrics(read_metrics(checkpoint.name, evidence), model_id=info.model_id)
-    return {"run_id": run.info.run_id, "model_uri": info.model_uri}
+        mlflow.log_metrics(read_metrics(folder.name, files), model_id=info.model_id)
+    mlflow.register_model(info.model_uri, model, tags=tags)
+
+
+def try_version(uri: str) -> None:
+    """Load a version and let it answer.
+
+    Raises:
+        ValueError: its answer to one text is not one likelihood, or it needs code of the checkout.
+    """
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tasks"]:
+        del sys.modules[name]
+    here = {spec.origin for name in ("plm_core", "tasks") if (spec := importlib.util.find_spec(name))}
+    answer = mlflow.pyfunc.load_model(uri).predict(*TRIAL)
+    rows = answer.to_dict("records") if isinstance(answer, pd.DataFrame) else []
+    if len(rows) != 1 or not isinstance(rows[0].get("likelihood"), float):
+        raise ValueError(f"its answer to one text is {str(answer)[:200]}")
+    for name in ("plm_core", "tasks"):
+        if getattr(sys.modules.get(name), "__file__", None) in here:
+            raise ValueError(f"it does not carry the package {name} that it needs")
 
 
 def requirements(checkpoint: Path) -> list[str]:
@@ -78,6 +137,8 @@ def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
     Those of a task are means over its seeds, named ``<task>/<name>``, as in ``promotion.metrics``; ``score`` is the
     mean of the tasks'.
     """
+    from plm_core.evaluation.evidence import SCORE, read_task, task_files
+
     folder = evidence[0].parents[2] / "metrics"
     tasks = task_files(evidence[0].parent, {path.name for path in evidence})
     found = _numbers(folder / f"evaluate-{model}.json")
@@ -95,15 +156,82 @@ def _numbers(path: Path) -> dict[str, float]:
     return {name: value for name, value in found.items() if type(value) in (int, float)}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Log a version from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.package", description="Log a checkpoint as an MLflow model.")
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--evidence", type=Path, nargs="+", required=True, help="its files")
-    parser.add_argument("--tags", type=json.loads, default={}, help="tags of the run, as a JSON object")
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file for the run's id and the model's URI")
-    options = parser.parse_args(arguments)
-    options.out.write_text(json.dumps(log(options.checkpoint, options.evidence, options.tags)))
+class Fork:
+    """A fork of this process that makes one call; it is killed when this process dies."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  `result` closes it
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_call, args=(call, self._errors, os.getpid()), daemon=True)
+        self._process.start()
+
+    def result(self, deadline: float) -> Problem:
+        """Wait for it; None when the call returned.
+
+        Raises:
+            SystemExit: whoever asked has died.
+        """
+        ready = wait([self._process.sentinel, sys.stdin.fileno()], max(0.0, deadline - time.monotonic()))
+        if sys.stdin.fileno() in ready:
+            sys.exit("whoever asked has died")
+        if not ready:
+            self._process.kill()
+        self._process.join()
+        code = self._process.exitcode
+        with self._errors as file:
+            file.seek(0)
+            said = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        if not ready:
+            return {"error": "it did not end in time", "passing": True}
+        if code is not None and code < 0:
+            return {"error": f"killed by {signal.Signals(-code).name}", "passing": True}
+        if code:
+            return {"error": said[-1][:400] if said else f"exit status {code}", "passing": code == os.EX_TEMPFAIL}
+        return None
+
+
+def _call(call: Callable[[], None], errors: IO[bytes], parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("whoever asked has died")
+    os.dup2(errors.fileno(), 1)
+    os.dup2(errors.fileno(), 2)
+    os.chdir(tempfile.gettempdir())
+    try:
+        call()
+    except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno not in PASSING:
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(os.EX_TEMPFAIL)
+
+
+def answer(request: dict[str, list[Any]]) -> list[Problem]:
+    """Do what a request asks: log one after the other, try side by side.
+
+    Raises:
+        SystemExit: whoever asked has died.
+    """
+    if "log" in request:
+        return [Fork(partial(log_all, request["log"])).result(time.monotonic() + LOG_S)]
+    found: list[Problem] = []
+    uris, width = request["try"], os.cpu_count() or 1
+    for first in range(0, len(uris), width):
+        forks = [Fork(partial(try_version, uri)) for uri in uris[first : first + width]]
+        tried = time.monotonic() + TRIAL_S
+        found += [fork.result(tried) for fork in forks]
+    return found
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed
+    sqlalchemy.orm.configure_mappers()
+    warn_dependency_requirement_mismatches(list(REQUIREMENTS))
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

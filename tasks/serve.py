@@ -7,6 +7,7 @@ scored, also where the evaluation reads excerpts.
 MLflow copies this file and ``plm_core`` into the model: a model of last year is served by last year's code.
 """
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,30 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 if TYPE_CHECKING:
     from plm_core.evaluation.scores import Text
+
+
+MAX_NEW_TOKENS = 1024
+MAX_TEXTS = 64
+"""In one request."""
+MAX_CHARACTERS = 20_000
+"""Of each text; all of it is scored."""
+
+
+class Unrecognized(logging.Filter):
+    """MLflow leaves a misspelt parameter out with no more than this warning; here the warning is the answer."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every other record pass.
+
+        Raises:
+            MlflowException: the record is that warning; the server answers 400.
+        """
+        if (said := record.getMessage()).startswith("Unrecognized params"):
+            named = said.partition(" are ignored")[0].removeprefix("Unrecognized params ")
+            raise MlflowException.invalid_parameter_value(
+                f"params: {named} unknown; expected max_new_tokens, temperature or seed"
+            )
+        return True
 
 
 class CheckpointModel(PythonModel):
@@ -34,6 +59,7 @@ class CheckpointModel(PythonModel):
         from plm_core.training.device import Device
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        logging.getLogger("mlflow.models.utils").addFilter(Unrecognized())
         self.device = Device(device, torch.get_num_threads(), bfloat16=False)
         self.loaded = checkpoint.load(Path(context.artifacts["checkpoint"]), self.device.device)
 
@@ -43,7 +69,8 @@ class CheckpointModel(PythonModel):
         """Answer one row a text; ``params`` are max_new_tokens, temperature and seed.
 
         Raises:
-            MlflowException: a text is empty, or a parameter is out of its range; the server answers 400.
+            MlflowException: there are too many texts, one is empty or too long, or a parameter is out of its range;
+                the server answers 400.
         """
         from plm_core.evaluation.scores import tokenized
         from plm_core.generation import SamplingConfig, generate
@@ -52,7 +79,16 @@ class CheckpointModel(PythonModel):
             sampling = SamplingConfig(**(params or {}))
         except (TypeError, ValueError) as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
+        if sampling.max_new_tokens > MAX_NEW_TOKENS:
+            raise MlflowException.invalid_parameter_value(
+                f"max_new_tokens: {sampling.max_new_tokens}; expected at most {MAX_NEW_TOKENS}"
+            )
         texts = [str(text) for text in model_input["text"]]
+        if len(texts) > MAX_TEXTS or any(len(text) > MAX_CHARACTERS for text in texts):
+            raise MlflowException.invalid_parameter_value(
+                f"text: {len(texts)} texts of up to {max(map(len, texts)):,} characters; expected at most {MAX_TEXTS} "
+                f"of at most {MAX_CHARACTERS:,}"
+            )
         read = [tokenized(text, self.loaded.tokenizer) for text in texts]
         if not all(text.ids for text in read):
             raise MlflowException.invalid_parameter_value("text: no token in it; expected text")

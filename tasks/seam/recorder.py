@@ -168,7 +168,7 @@ class Recorder:
         self.connection = None
         self.due, self.pause = time.monotonic() + self.pause, min(2 * self.pause, LONGEST_PAUSE_S)
         if self.away is None:
-            self.away = one_line(error)
+            self.away, self.progress = one_line(error), time.monotonic()
             self.service.say(self.away)
             _warn(f"{self.away}; {JOURNALS} keeps the runs until MLflow has them")
 
@@ -229,10 +229,11 @@ def _connect() -> "tuple[MlflowClient, str]":
 
 def _failures() -> tuple[type[Exception], ...]:
     """What MLflow being away, or set up wrongly, raises."""
+    from alembic.util import CommandError  # two processes made the tables of a database at once
     from mlflow import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return (MlflowException, SQLAlchemyError, OSError, ImportError, BadInput, NotYetError)
+    return (MlflowException, SQLAlchemyError, CommandError, OSError, ImportError, BadInput, NotYetError)
 
 
 def _now() -> int:

@@ -47,7 +47,7 @@ class Service:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._lock = lock
-                self.say(None)
+                self.beat()
             except BlockingIOError:
                 os.close(lock)
         return self._lock is not None

@@ -18,10 +18,10 @@ import mlflow
 import pytest
 import torch
 
-from flows import comparing, promotion, registry
+from flows import comparing, promotion, registry, standing
 from flows.graph import Stage
 from flows.packaging import evidence_files
-from flows.registry import RegistrationFailed, RegistryError
+from flows.store import RegistrationFailed, RegistryError
 from plm_core import checkpoint
 from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig, open_tokenizer, train_tokenizer
 
@@ -85,8 +85,41 @@ def train(root, tokenizer, seed, nats, sha="a", cost=7):
     return digest
 
 
+def _break(root, package):
+    """Let the checkout's package be one that cannot be imported."""
+    (root / package).unlink()
+    (root / package).mkdir()
+    (root / package / "__init__.py").write_text("raise RuntimeError('the code of the checkout')\n")
+
+
+def _mend(root, package):
+    shutil.rmtree(root / package)
+    (root / package).symlink_to(REPOSITORY / package)
+
+
 def aliases(root):
-    return {v["version"]: v["aliases"] for v in promotion.registry_status(root)["versions"] if v["aliases"]}
+    return {v["version"]: v["aliases"] for v in standing.registry_status(root)["versions"] if v["aliases"]}
+
+
+class Counted:
+    """An MLflow client that remembers what it was asked."""
+
+    def __init__(self, client):
+        self.client = client
+        self.asked = []
+
+    def __getattr__(self, name):
+        self.asked.append(name)
+        return getattr(self.client, name)
+
+
+def forget(root, version):
+    """What `mlflow gc` leaves of a version's run: nothing."""
+    with registry.opened(root) as opened:
+        run = opened.get(version).run_id
+        opened.client.delete_run(run)
+        opened.client._tracking_client.store._hard_delete_run(run)
+        shutil.rmtree(root / f"artifacts/mlflow/artifacts/{run}")
 
 
 def ledger(root):
@@ -96,12 +129,17 @@ def ledger(root):
     return [(run.data.params["action"], run.data.params["version"], run.data.params["previous"]) for run in runs]
 
 
-def test_the_life_of_a_registered_model(root, tokenizer):
+def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     """One test, for each step needs the one before: models that are loaded in fresh processes cost seconds."""
     assert promotion.register(root, [Stage("ingest")], None) == []
 
     first = train(root, tokenizer, seed=1, nats=200.0)
-    (outcome,) = promotion.register(root, [Stage("ingest"), STAGE], None)
+    with registry.opened(root) as opened:
+        parent = opened.client.create_run(opened.experiment(), tags={"plm.journal": "k7"}).info.run_id
+    (outcome,) = promotion.register(root, [Stage("ingest"), STAGE], "journal:k7")
+    with registry.opened(root) as opened:
+        assert opened.client.get_run(opened.champion().run_id).data.tags["mlflow.parentRunId"] == parent
+        assert (opened.run_of("journal:k8"), opened.run_of(None)) == ("", "")
     assert (outcome.version, outcome.action) == ("1", "promoted")
     assert outcome.reasons == ["there is no champion yet, and every metric is finite"]
     assert aliases(root) == {"1": ["champion"]}
@@ -109,8 +147,9 @@ def test_the_life_of_a_registered_model(root, tokenizer):
     assert again.action == "unchanged"
 
     train(root, tokenizer, seed=2, nats=210.0)
-    (worse,) = promotion.register(root, [STAGE], None)
+    (worse,) = promotion.register(root, [STAGE], "journal:unknown")
     assert (worse.version, worse.action) == ("2", "refused")
+    assert capfd.readouterr().out.startswith("pretrain@gpt: plm version 1 promoted: there is no champion yet, and")
     assert any("bits_per_byte: worse by" in reason for reason in worse.reasons)
     assert aliases(root) == {"1": ["champion"], "2": ["challenger"]}
 
@@ -118,8 +157,17 @@ def test_the_life_of_a_registered_model(root, tokenizer):
     (better,) = promotion.register(root, [STAGE], None)
     assert (better.version, better.action) == ("3", "promoted")
     assert aliases(root) == {"3": ["champion"]}
+    with registry.opened(root) as opened:
+        opened.client = Counted(opened.client)
+        assert len(opened.versions()) == len(opened.metrics()) == 3
+        assert opened.client.asked == [
+            "get_registered_model",
+            "search_model_versions",
+            "get_experiment_by_name",
+            "search_runs",
+        ]
 
-    status = promotion.registry_status(root)
+    status = standing.registry_status(root)
     assert json.loads(json.dumps(status)) == status
     assert [v["version"] for v in status["versions"]] == ["3", "2", "1"]
     assert [v["gate"] for v in status["versions"]] == ["passed", "refused", "passed"]
@@ -137,14 +185,20 @@ def test_the_life_of_a_registered_model(root, tokenizer):
     assert (again.version, again.action) == ("3", "unchanged")
 
     assert promotion.promote(root, "2", "try it").action == "refused"
+    _break(root, "plm_core")
     assert promotion.promote(root, "2", "we know better", force=True).action == "promoted"
+    _mend(root, "plm_core")
     assert aliases(root) == {"2": ["champion"]}
-    assert promotion.registry_status(root)["versions"][1]["gate"] == "overruled"
+    assert standing.registry_status(root)["versions"][1]["gate"] == "overruled"
     with pytest.raises(RegistryError, match="version 2 is the champion already"):
         promotion.promote(root, "champion", "again")
     with pytest.raises(RegistryError, match=r"no version or alias '9'; versions are: 1, 2, 3"):
         promotion.promote(root, "9", "")
+    forget(root, "3")
     assert promotion.rollback(root, "it was worse").version == "3"
+    assert standing.registry_status(root)["versions"][0]["metrics"] == {}
+    (again,) = promotion.register(root, [STAGE], None)
+    assert (again.version, again.action) == ("3", "unchanged")
     assert promotion.rollback(root, "so was this").version == "1"
     with pytest.raises(RegistryError, match="version 1 is the champion and none came before it"):
         promotion.rollback(root, "")
@@ -171,10 +225,22 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_the_champion_answers(root,
     assert "the model cannot be used" in refused.reasons[0]
     assert "model.safetensors: checksum" in refused.reasons[0]
     assert aliases(root) == {"1": ["champion"]}
-    assert damaged == promotion.registry_status(root)["versions"][0]["checkpoint_sha256"]
+    assert damaged == standing.registry_status(root)["versions"][0]["checkpoint_sha256"]
     with pytest.raises(RegistryError, match="version 2 cannot be used"):
         promotion.promote(root, "2", "", force=True)
+    train(root, tokenizer, seed=6, nats=100.0)
+    assert promotion.register(root, [STAGE], None)[0].action == "promoted"
+    _take_the_code_away(root, "1")
+    with pytest.raises(RegistryError, match=r"version 1 cannot be used: .* does not carry the package plm_core"):
+        promotion.promote(root, "1", "", force=True)
     _ask_the_server(root)
+
+
+def _take_the_code_away(root, version):
+    with registry.opened(root) as opened:
+        source = opened.client.get_model_version("plm", version).source
+        location = opened.client.get_logged_model(source.removeprefix("models:/")).artifact_location
+    shutil.rmtree(Path(location.removeprefix("file://")) / "code/plm_core")
 
 
 def _ask_the_server(root):
@@ -232,7 +298,7 @@ def _post(address, content):
 
 
 @pytest.mark.slow
-def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer):
+def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer, capfd):
     """`tasks.evaluate` is replaced by one that knows today's examples: the real one needs a corpus."""
     train(root, tokenizer, seed=1, nats=200.0, sha="yesterday")
     promotion.register(root, [STAGE], None)
@@ -243,15 +309,47 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer):
         "from plm_core import checkpoint\n"
         "assert sys.argv[1:3] == ['gpt', '--checkpoint'] and sys.argv[4] == '--evidence'\n"
         "checkpoint.load(pathlib.Path(sys.argv[3]))\n"
+        f"print('evaluated', file=open({str(root / 'evaluated')!r}, 'a'))\n"
         f"(pathlib.Path(sys.argv[5]) / 'likelihood.csv').write_text({documents(195.0, 'today')!r})\n"
         "(pathlib.Path(sys.argv[5]) / 'cost.csv').write_text('quantity,value\\nparameters,7\\n')\n"
     )
     train(root, tokenizer, seed=2, nats=197.0, sha="today")
     (worse,) = promotion.register(root, [STAGE], None)
     assert worse.action == "refused"
+    given = argparse.Namespace(first="champion", second="challenger", out=root / "compared", json=False)
+    assert comparing.compare(root, given) == 0
+    with registry.opened(root) as opened:
+        opened.client.delete_model_version_tag("plm", "1", "evidence.again.sha256")
+    assert comparing.compare(root, given) == 0
+    with registry.opened(root) as opened:
+        champion = opened.champion()
+        kept = opened.evidence(champion, root / "kept")
+        assert (kept / "likelihood.csv").read_text() == documents(195.0, "today")
+        assert (root / "evaluated").read_text() == "evaluated\n" * 2
+        (stored,) = (root / "artifacts/mlflow/artifacts").glob(f"{champion.run_id}/artifacts/evidence-*/likelihood.csv")
+        stored.write_text(documents(190.0, "today"))
+        assert list(opened.evidence(champion, root / "damaged").iterdir()) == []
+    assert "warning: plm version 1: its stored evidence is damaged" in capfd.readouterr().err
     train(root, tokenizer, seed=3, nats=193.0, sha="today")
     (better,) = promotion.register(root, [STAGE], None)
     assert better.action == "promoted"
+    assert (root / "evaluated").read_text() == "evaluated\n" * 3
+    forget(root, "3")
+    train(root, tokenizer, seed=4, nats=196.0, sha="today")
+    (worse,) = promotion.register(root, [STAGE], None)
+    assert (worse.version, worse.action) == ("4", "refused")
+    assert "warning: plm version 3: its stored evidence has been deleted" in capfd.readouterr().err
+    _damage_the_checkpoint(root)
+
+
+def _damage_the_checkpoint(root):
+    with registry.opened(root) as opened:
+        for listing in (root / "artifacts/mlflow/artifacts/models").glob("*/artifacts/artifacts/gpt/SHA256SUMS"):
+            listing.write_text(listing.read_text() + "\n")
+        with pytest.raises(
+            RegistryError, match="plm: the checkpoint of version 4 is damaged: SHA256SUMS has the sha256"
+        ):
+            opened.checkpoint(opened.get("4"), root / "fetched")
 
 
 BY_SCORE = """
@@ -296,7 +394,7 @@ def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluat
     better = outcome("masked again", "pseudo_bits_per_byte", 31, 70)
     assert better.reasons[0].startswith("score is significantly better: +0.2, 95% interval +0.1")
     assert aliases(root) == {"3": ["champion"]}
-    status = promotion.registry_status(root)["versions"]
+    status = standing.registry_status(root)["versions"]
     assert [v["metrics"] for v in status] == [
         {"pseudo_bits_per_byte": 2.0, "era/score": 0.7, "score": 0.7},
         {"pseudo_bits_per_byte": 2.0, "era/score": 0.48, "score": 0.48},
@@ -340,7 +438,7 @@ def test_a_champion_from_before_seeds_and_costs_is_fine_tuned_again_and_a_cheape
 
 def registered(root):
     """The digest of the newest version's checkpoint."""
-    return promotion.registry_status(root)["versions"][0]["checkpoint_sha256"]
+    return standing.registry_status(root)["versions"][0]["checkpoint_sha256"]
 
 
 def test_an_opened_registry_leaves_the_environment_as_it_was(root):

@@ -73,6 +73,7 @@ def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
         (tmp_path / name / "era.1.csv").write_text(
             f"id,sha256,subset,label,prediction,confidence,score,measured\n{rows}"
         )
+    (tmp_path / "old/tickets.1.csv").write_text((tmp_path / "old/era.1.csv").read_text())
     assert gate(tmp_path, "--challenger", "new", "--champion", "old", params=BY_SCORE).returncode == 0
     decision = json.loads((tmp_path / "decision.json").read_text())
     assert decision["passed"]
@@ -81,7 +82,12 @@ def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
         "score": "better",
         "era/score": "better",
         "bits_per_byte": "not measured",
+        "tickets/score": "not measured",
     }
+    rows = {row["metric"]: row for row in decision["table"]}
+    assert (rows["era/score"]["examples"], rows["era/score"]["tolerance"]) == (9, 0.03)
+    assert (rows["score"]["examples"], rows["bits_per_byte"]["examples"]) == (None, None)
+    assert rows["tickets/score"]["note"] == "the challenger was not measured on it"
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path):

@@ -122,7 +122,7 @@ with tracked("down", {"lr": 0.1}, {"data": "f" * 64}) as t:
     assert len(journals(folder)) == 1
     wait_until(lambda: recorder_of(folder) is None)
     assert "the next stage or `plm run` sends it" in (folder / "artifacts/journals/recorder.log").read_text()
-    assert done.stderr.count("\n") == 5  # the traceback of its own fault
+    assert done.stderr.count("\n") == 3  # the traceback of its own fault
     assert stage(folder, "with tracked('next', {}, {}):\n    pass").stderr == ""
     sent(folder)
     client = client_of(folder)
@@ -194,28 +194,28 @@ with tracked("silent", {}, {}) as t:
 
 
 FULL_DISK = """
+from tasks.seam import journal
 with tracked("full", {}, {}) as t:
     t.log({"loss": 0.5}, 0)
-    most = os.fstat(t._journal.descriptor).st_size + 99
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    journal.LIMIT_BYTES = t._journal.size + 99
     for step in range(1, 100):
         t.log({"loss": 0.5}, step)
 print("written")
 """
-ROOM_AGAIN = FULL_DISK.replace(
-    'print("written")',
-    """
+ROOM_AGAIN = """
+with tracked("full", {}, {}) as t:
+    t.log({"loss": 0.5}, 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (t._journal.size + 99, -1))
+    for step in range(1, 100):
+        t.log({"loss": 0.5}, step)
     resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
 print("written")
-""",
-).replace("(most, most)", "(most, -1)")
-NO_FOLDER = "Path('artifacts/journals').write_text('a file')\n" + FULL_DISK.replace(
-    "os.fstat(t._journal.descriptor).st_size", "0"
-)
+"""
+NO_FOLDER = "Path('artifacts/journals').write_text('a file')\n" + ROOM_AGAIN.replace("t._journal.size", "0")
 
 
 @pytest.mark.parametrize(
-    ("body", "says"), [(FULL_DISK, "No space left"), (ROOM_AGAIN, "No space left"), (NO_FOLDER, "File exists")]
+    ("body", "says"), [(FULL_DISK, "File too large"), (ROOM_AGAIN, "No space left"), (NO_FOLDER, "File exists")]
 )
 def test_a_disk_without_room_for_the_journal_costs_one_warning_and_no_point(folder, body, says):
     done = stage(folder, body)

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import mlflow
 import pandas as pd
 import pytest
 import torch
@@ -9,6 +10,8 @@ from mlflow.exceptions import MlflowException
 
 from plm_core import checkpoint
 from plm_core.evaluation.likelihood import SCORERS
+from plm_core.generation import SamplingConfig
+from tasks import serve
 from tasks.package import SIGNATURE, requirements
 from tasks.serve import CheckpointModel
 
@@ -55,3 +58,36 @@ def test_the_library_that_reads_the_tokenizer_is_required_and_no_other(served, t
     named = {line.split("==")[0] for line in requirements(tmp_path / "model")} & {"sentencepiece", "tokenizers"}
     file = next((tmp_path / "model").glob("tokenizer.*")).name
     assert named == {"sentencepiece" if file == "tokenizer.model" else "tokenizers"}
+
+
+def test_defaults_are_those_of_the_command():
+    for spec in SIGNATURE.params.params:
+        assert spec.default == getattr(SamplingConfig(), spec.name), spec.name
+
+
+@pytest.mark.parametrize("served", [("gpt", "causal", "bpe")], indirect=True)
+def test_what_would_take_too_long_is_refused_with_the_bound(served):
+    model, *_ = served
+    for texts, params, message in [
+        (["so"], {"max_new_tokens": 1025}, r"max_new_tokens: 1025; expected at most 1024"),
+        (["so"] * 65, {}, r"text: 65 texts of up to 2 characters; expected at most 64 of at most 20,000"),
+        (["so", "s" * 20_001], {}, r"text: 2 texts of up to 20,001 characters"),
+    ]:
+        with pytest.raises(MlflowException, match=message):
+            model.predict(None, pd.DataFrame({"text": texts}), params)
+
+
+@pytest.mark.parametrize("served", [("gpt", "causal", "bpe")], indirect=True)
+def test_a_misspelt_parameter_is_named_by_the_model_that_mlflow_serves(served, tmp_path):
+    mlflow.pyfunc.save_model(
+        tmp_path / "served",
+        python_model=serve.__file__,
+        artifacts={"checkpoint": str(tmp_path / "model")},
+        pip_requirements=[],
+        signature=SIGNATURE,
+    )
+    model = mlflow.pyfunc.load_model(str(tmp_path / "served"))
+    text = pd.DataFrame({"text": ["so"]})
+    with pytest.raises(MlflowException, match=r"params: \['temprature'\] unknown; expected max_new_tokens, temp"):
+        model.predict(text, {"temprature": 0.1})
+    assert len(model.predict(text, {"temperature": 0.1, "max_new_tokens": 2})) == 1

@@ -1,0 +1,117 @@
+"""The gate's decision on a challenger: the evidence of both sides, measured again where that is needed. For promotion.
+
+The gate itself is a process, ``python -m tasks.gate``, and so is each measurement.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows import supervisor
+from flows.registry import Registry, Version
+from flows.store import RegistryError
+
+STDERR = 2
+"""Where measurements print: the standard output of `plm compare --json` is for its JSON."""
+GRACE_S = 60.0
+"""How long a measurement may take to end when this process dies."""
+
+
+def judge(root: Path, registry: Registry, challenger: Version, champion: Version | None) -> dict[str, Any]:
+    """The gate's decision; where the stored examples differ, the champion, then both are evaluated on today's.
+
+    What was evaluated may show that another file is needed, so it is asked until nothing new is. The registry keeps
+    what was measured. ``plm compare`` has any two versions measured so.
+
+    Raises:
+        RegistryError: the gate cannot judge, or a version cannot be evaluated.
+    """
+    sides = [challenger] if champion is None else [champion, challenger]
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
+        decision = _gate(root, work, evidence[challenger.number], evidence[champion.number] if champion else None)
+        fresh: set[tuple[str, str]] = set()
+        while champion is not None:
+            wanted = [(s, f) for s in sides for f in decision["examples_differ"] if (s.number, f) not in fresh]
+            if not wanted:
+                break
+            side, files = wanted[0][0], [file for each, file in wanted if each is wanted[0][0]]
+            _evaluate_again(root, registry, side, files, evidence[side.number], work)
+            fresh |= {(side.number, file) for file in files}
+            decision = _gate(root, work, evidence[challenger.number], evidence[champion.number])
+        for side in sides:
+            if any(number == side.number for number, _ in fresh):
+                registry.keep_evidence(side, evidence[side.number])
+    return decision | {"champion": champion.number if champion else None}
+
+
+def _gate(root: Path, work: Path, challenger: Path, champion: Path | None) -> dict[str, Any]:
+    out = work / "decision.json"
+    command = ["tasks.gate", "--challenger", str(challenger), "--out", str(out)]
+    done = _task(root, command + (["--champion", str(champion)] if champion else []), {}, subprocess.PIPE)
+    if done.returncode != 0:
+        raise RegistryError(f"the gate cannot judge: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _evaluate_again(
+    root: Path, registry: Registry, version: Version, files: list[str], evidence: Path, work: Path
+) -> None:
+    """Replace these evidence files of a version by what its checkpoint does on today's examples.
+
+    A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together.
+    """
+    said = f"{registry.name} version {version.number} is measured on today's examples: {', '.join(files)}"
+    print(said, file=sys.stderr, flush=True)
+    checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
+    tasks = dict.fromkeys(file.split(".")[0] if file.count(".") > 1 else "" for file in files)
+    for task in tasks:
+        module = "tasks.finetune" if task else "tasks.evaluate"
+        fresh = _new_folder(work, "again")
+        command = [module, version.tags["plm.model"], *([task] if task else [])]
+        command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
+        done = _task(root, command, {"PLM_TRACKING": "off"}, STDERR)
+        if done.returncode != 0:
+            raise RegistryError(
+                f"version {version.number} cannot be evaluated on today's examples: `python -m {' '.join(command)}` "
+                f"ended with exit status {done.returncode}"
+            )
+        for stale in evidence.glob(f"{task}.*.csv"):
+            stale.unlink()
+        for file in fresh.iterdir():
+            shutil.copyfile(file, evidence / file.name)
+
+
+def _task(
+    root: Path, arguments: Sequence[str], env: Mapping[str, str], output: int
+) -> "subprocess.CompletedProcess[str]":
+    """Run a task in a family of its own, which ends when this process does."""
+    command = [sys.executable, "-P", supervisor.__file__, str(GRACE_S), sys.executable, "-m", *arguments]
+    held, writer = os.pipe()
+    with subprocess.Popen(
+        command,
+        cwd=root,
+        env={**os.environ, **env},
+        stdin=held,
+        stdout=output,
+        stderr=output,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        os.close(held)
+        try:
+            said, errors = process.communicate()
+        finally:
+            os.close(writer)
+    return subprocess.CompletedProcess(command, process.returncode, said, errors)
+
+
+def _new_folder(work: Path, name: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work))

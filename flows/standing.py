@@ -1,0 +1,146 @@
+"""Where the models stand: the registry's versions as plain data, and as tables. Used by ``plm status`` and ``plm run``.
+
+Importing MLflow takes longer than all else that ``plm status`` does, so what it said is kept beside a SQLite store, and
+read from there as long as the store is the same.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows import settings
+
+HEADER = slice(24, 100)
+"""Of a SQLite file's header: among these bytes is the number of its changes so far."""
+FORMAT = 1
+"""Of what is kept; another when the fields of a version are."""
+NEWEST = 3
+"""How many of the newest versions the tables show, besides those with an alias."""
+
+
+def registry_status(root: Path) -> dict[str, Any]:
+    """The registered model and its versions, the newest first, as plain data.
+
+    Raises:
+        SettingsError: ``params.yaml`` cannot be used.
+        RegistrationFailed: MLflow cannot be reached or fails.
+    """
+    tracking, promotion = settings.read(root)
+    database = Path(tracking.uri.removeprefix("sqlite:///")) if tracking.uri.startswith("sqlite:///") else None
+    kept = database and database.with_name(f"{database.name}.status.json")
+    key = database and _state(database, tracking.experiment, promotion.registered_model)
+    if key and kept and (known := _kept(kept, key)):
+        return known
+    found = _asked(root)
+    if database and kept and key == _state(database, tracking.experiment, promotion.registered_model):
+        temporary = kept.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"key": key, "status": found}), encoding="utf-8")
+        temporary.replace(kept)
+    return found
+
+
+def _kept(path: Path, key: list[Any]) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found["status"] if found["key"] == key else None
+
+
+def _state(database: Path, *asked: str) -> list[Any] | None:
+    """What is another once the database has changed or something else is asked; None where that cannot be told.
+
+    SQLite counts its changes in the file's header; while it writes a change a journal lies beside the file, and with a
+    write-ahead log a part of the changes.
+    """
+    if any(database.with_name(database.name + suffix).exists() for suffix in ("-journal", "-wal")):
+        return None
+    try:
+        with database.open("rb") as file:
+            header = file.read(HEADER.stop)[HEADER].hex()
+        about = database.stat()
+    except OSError:
+        return None
+    return [FORMAT, header, about.st_size, about.st_ino, about.st_mtime_ns, str(database), *asked]
+
+
+def _asked(root: Path) -> dict[str, Any]:
+    from flows.registry import DIGEST_TAG, TABLE_TAG, opened
+
+    with opened(root) as registry:
+        metrics = registry.metrics()
+        versions = [
+            {
+                "version": version.number,
+                "aliases": version.aliases,
+                "gate": version.tags.get("gate"),
+                "reasons": version.tags.get("gate.reasons"),
+                "compared": json.loads(version.tags.get(TABLE_TAG, "null")),
+                "checkpoint_sha256": version.tags.get(DIGEST_TAG),
+                "stage": version.tags.get("dvc.stage"),
+                "git_commit": version.tags.get("git.commit"),
+                "created": version.created,
+                "metrics": {
+                    name: value if math.isfinite(value) else None
+                    for name, value in sorted(metrics.get(version.run_id, {}).items())
+                },
+            }
+            for version in registry.versions()
+        ]
+        return {"model": registry.name, "tracking_uri": registry.tracking.uri, "versions": versions}
+
+
+def show(console: Any, registry: Mapping[str, Any]) -> None:
+    """What the gate compared for the newest versions, and who is champion and why."""
+    from rich.table import Table
+
+    versions = registry["versions"]
+    shown = [v for i, v in enumerate(versions) if v["aliases"] or i < NEWEST]
+    table = Table(
+        *("version", "against", "measure", "champion", "challenger", "difference", "may lose", "examples", "verdict"),
+        title=f"What the gate compared for the model {registry['model']}",
+    )
+    for version in shown:
+        for row in _compared(version):
+            table.add_row(version["version"], version["compared"]["champion"], *row)
+    if table.row_count:
+        console.print(table)
+    for version in reversed(shown):
+        for note, metrics in _left_out(version).items():
+            console.print(f"version {version['version']}: {', '.join(metrics)} not compared: {note}")
+    for version in reversed(shown):
+        names = "".join(f" ({alias})" for alias in version["aliases"])
+        verdict = f"{version['gate'] or 'not judged yet'}. {version['reasons'] or ''}".rstrip()
+        console.print(f"version {version['version']}{names}, {version['stage']}: {verdict}")
+    champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
+    name = f"{registry['model']} version {champion}" if champion else "none yet"
+    console.print(f"champion       [bold]{name}[/bold]")
+
+
+def _compared(version: Mapping[str, Any]) -> list[list[str]]:
+    """A row a measure that both sides have."""
+    found = version["compared"] or {"table": []}
+    return [
+        [
+            row["metric"],
+            *(f"{row[side]:.4f}" for side in ("champion", "challenger")),
+            f"{row['difference']:+.4f}",
+            f"{row['tolerance']:g}",
+            f"{row['examples']:,}" if row["examples"] else "",
+            row["verdict"],
+        ]
+        for row in found["table"]
+        if row.get("difference") is not None
+    ]
+
+
+def _left_out(version: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Measures that were not compared, by why."""
+    found: dict[str, list[str]] = {}
+    compared = version["compared"] or {"champion": None, "table": []}
+    for row in compared["table"] if compared["champion"] else []:
+        if row.get("difference") is None:
+            found.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
+    return found

@@ -1,0 +1,82 @@
+"""What the modules that talk to MLflow share: its environment and lock, errors, pages of a search, digests."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # With MLflow's defaults a dead server blocks a call for four minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+
+
+GONE = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
+"""MLflow's codes for what was deleted."""
+
+
+class RegistryError(Exception):
+    """The registry cannot do what was asked; the message says why."""
+
+
+class RegistrationFailed(RegistryError):
+    """MLflow cannot be reached or fails. The files of the pipeline are safe, a later run registers them."""
+
+
+@contextlib.contextmanager
+def alone(uri: str) -> Iterator[None]:
+    """One process at a time opens a SQLite file, as in ``tasks/seam/store.py``: two that create its tables fail."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    lock = Path(uri.removeprefix("sqlite:///") + ".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def environment() -> Iterator[None]:
+    """MLflow reads its environment at every call; what starts later must not inherit what is set here, or by MLflow
+    itself, which makes the store of ``set_tracking_uri`` everybody's."""
+    before = dict(os.environ)
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in before})
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith("MLFLOW_") or name in ENVIRONMENT]:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+
+def sha256(path: Path) -> str:
+    """The sha256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def evidence_digest(files: Sequence[Path]) -> str:
+    """The sha256 (hex) of the files' digests and names, in this order."""
+    return hashlib.sha256("".join(f"{sha256(path)}  {path.name}\n" for path in files).encode()).hexdigest()
+
+
+def pages(search: Callable[[str | None], Any]) -> Iterator[Any]:
+    """What a search finds, page after page."""
+    page: str | None = None
+    while True:
+        found = search(page)
+        yield from found
+        if not (page := found.token):
+            return

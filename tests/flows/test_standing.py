@@ -1,0 +1,115 @@
+"""Where the models stand: kept beside an unchanged store, and shown as the gate has seen them."""
+
+import io
+import sqlite3
+
+import pytest
+from rich.console import Console
+
+from flows import standing
+
+PARAMS = """
+tracking: {{uri: "sqlite:///{database}", experiment: plm}}
+promotion: {{registered_model: {model}, primary: score, alpha: 0.05, margin: 0.01, metrics: {{}}}}
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The store's answers, one a question: how many questions there were."""
+    answers = []
+
+    def ask(root):
+        answers.append({"model": "plm", "tracking_uri": "", "versions": [{"question": len(answers)}]})
+        return answers[-1]
+
+    monkeypatch.setattr(standing, "_asked", ask)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return answers
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "params.yaml").write_text(PARAMS.format(database="store.db", model="plm"))
+    write(tmp_path, "create table aliases (name)")
+    return tmp_path
+
+
+def write(root, statement):
+    with sqlite3.connect(root / "store.db") as database:
+        database.execute(statement)
+    database.close()
+
+
+def test_an_unchanged_store_is_not_asked_again(root, asked):
+    assert [standing.registry_status(root) for _ in range(3)] == asked * 3
+    assert len(asked) == 1
+
+
+def test_a_store_that_has_changed_is_asked(root, asked):
+    standing.registry_status(root)
+    write(root, "insert into aliases values ('champion')")
+    assert standing.registry_status(root) == asked[1]
+    (root / "params.yaml").write_text(PARAMS.format(database="store.db", model="other"))
+    standing.registry_status(root)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("name", ["store.db-journal", "store.db-wal"])
+def test_while_something_writes_nothing_is_taken_for_unchanged(root, asked, name):
+    standing.registry_status(root)
+    (root / name).touch()
+    standing.registry_status(root)
+    assert len(asked) == 2
+
+
+def test_what_was_kept_and_cannot_be_read_is_asked_again(root, asked):
+    standing.registry_status(root)
+    (kept,) = root.glob("*.status.json")
+    kept.write_text("{")
+    assert standing.registry_status(root) == asked[1]
+
+
+def test_a_server_is_always_asked_and_an_empty_address_is_none(root, asked, monkeypatch):
+    for address in ("http://127.0.0.1:9", "", ""):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        standing.registry_status(root)
+    assert len(asked) == 2
+
+
+def version(number, aliases, **other):
+    found = {"version": number, "aliases": aliases, "stage": "pretrain@gpt", "gate": None, "reasons": None}
+    return {**found, "compared": None, **other}
+
+
+def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason():
+    row = {"metric": "era/score", "champion": 0.7285, "challenger": 0.6755, "difference": -0.053, "tolerance": 0.03}
+    row |= {"examples": 1234, "verdict": "worse", "note": ""}
+    left = {"metric": "tickets/score", "verdict": "not measured", "note": "the challenger was not measured on it"}
+    compared = {"champion": "1", "table": [row, left]}
+    first = version(
+        "1",
+        ["champion"],
+        gate="passed",
+        reasons="there is no champion yet",
+        compared={"champion": None, "table": [left]},
+    )
+    second = version("2", ["challenger"], gate="refused", reasons="worse by 0.053", compared=compared)
+    out = io.StringIO()
+    standing.show(Console(file=out, width=200), {"model": "plm", "versions": [second, first, version("0", [])]})
+    text = out.getvalue()
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "era/score" in line]
+    assert cells == [["2", "1", "era/score", "0.7285", "0.6755", "-0.0530", "0.03", "1,234", "worse"]]
+    assert text[text.index("version 2: ") :].splitlines() == [
+        "version 2: tickets/score not compared: the challenger was not measured on it",
+        "version 0, pretrain@gpt: not judged yet.",
+        "version 1 (champion), pretrain@gpt: passed. there is no champion yet",
+        "version 2 (challenger), pretrain@gpt: refused. worse by 0.053",
+        "champion       plm version 1",
+    ]
+
+
+def test_without_a_version_there_is_no_table():
+    out = io.StringIO()
+    standing.show(Console(file=out), {"model": "plm", "versions": []})
+    assert out.getvalue() == "champion       none yet\n"
