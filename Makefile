@@ -8,6 +8,8 @@ TORCH := torch==2.13.0
 UV := uv==0.13.8
 
 export DO_NOT_TRACK := true
+# Many processes import the same libraries: they are compiled once, also where containers say otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: setup demo test test-slow bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
