@@ -8,7 +8,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from plm_core.corpus.document import read_documents
 from plm_core.evaluation import cloze, continuations
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import SCORERS, ScoreFunction, named
-from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, tokenized, total
+from plm_core.evaluation.scores import DocumentScore, tokenized, total
 from plm_core.files import atomic_text, sha256_text
-from plm_core.generation import SamplingConfig, generate
+from plm_core.generation import generate
+from plm_core.sections.evaluation import EvaluateConfig, LikelihoodConfig
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.seam import params, paths
@@ -29,23 +30,6 @@ from tasks.seam.progress import Meter
 from tasks.seam.stage import main, stage
 
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(LikelihoodConfig):
-    """Section ``evaluate`` of the parameters."""
-
-    prompts: list[str]
-    """The beginnings of the sample texts."""
-    sampling: SamplingConfig
-    """How samples are drawn."""
-    cloze: list[str] = field(default_factory=list)
-    """Texts with one blank each, written ``___``: the samples of a masked model, which continues no text."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for text in self.cloze:
-            cloze.around(text)
 
 
 def evaluate(name: str) -> None:

@@ -6,7 +6,6 @@ Every task of `fewshot.tasks` is asked with every number of shots. It writes a f
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_core import checkpoint
@@ -15,7 +14,7 @@ from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.finetuning.examples import file_of, read_examples, sample
-from plm_core.finetuning.prompts import GOES_ON, Prompt, prompt_of
+from plm_core.finetuning.prompts import GOES_ON, FewshotConfig, prompt_of
 from plm_core.finetuning.task import read_task
 from plm_core.training.device import prepare
 from tasks.seam import params, paths
@@ -25,40 +24,6 @@ from tasks.seam.stage import main, stage
 
 PARAMETERS = ("tasks", "shots", "examples", "words", "contaminated", "seed", "prompts")
 """What a result depends on: not the list of models, so that adding one reruns no other."""
-
-
-@dataclass(frozen=True)
-class FewshotConfig:
-    """Section ``fewshot`` of the parameters."""
-
-    models: list[str]
-    """Names in ``models``, of causal ones: no other gives an option a probability; [] for none."""
-    tasks: list[str]
-    """Sections of ``examples``, classifications and multiple choices; [] for none."""
-    shots: list[int]
-    """Each task is asked once with each number of answered training examples before the question."""
-    examples: int | None
-    """At most so many test examples a task; null for all."""
-    words: int | None
-    """At most so many words of each text stand in a prompt, its first ones, so that shots fit a small context; null for
-    whole texts."""
-    contaminated: float | None
-    """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
-    seed: int
-    """Draws the shots."""
-    prompts: dict[str, Prompt] = field(default_factory=dict)
-    """By task: for tasks of your own, and in place of those of the table."""
-
-    def __post_init__(self) -> None:
-        if min(self.shots, default=0) < 0 or len(set(self.shots)) < len(self.shots):
-            raise ValueError(f"shots: found {self.shots}; expected whole numbers from 0, each once")
-        if len(set(self.tasks)) < len(self.tasks):
-            raise ValueError(f"tasks: found {', '.join(self.tasks)}; expected each once")
-        for name in ("examples", "words"):
-            if (most := getattr(self, name)) is not None and most < 1:
-                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
-        if self.contaminated is not None and not 0 < self.contaminated <= 1:
-            raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
 
 
 def fewshot(name: str) -> None:

@@ -46,6 +46,40 @@ class Prompt:
         return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
 
 
+@dataclass(frozen=True)
+class FewshotConfig:
+    """Section ``fewshot`` of the parameters."""
+
+    models: list[str]
+    """Names in ``models``, of causal ones: no other gives an option a probability; [] for none."""
+    tasks: list[str]
+    """Sections of ``examples``, classifications and multiple choices; [] for none."""
+    shots: list[int]
+    """Each task is asked once with each number of answered training examples before the question."""
+    examples: int | None
+    """At most so many test examples a task; null for all."""
+    words: int | None
+    """At most so many words of each text stand in a prompt, its first ones, so that shots fit a small context; null for
+    whole texts."""
+    contaminated: float | None
+    """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
+    seed: int
+    """Draws the shots."""
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    """By task: for tasks of your own, and in place of those of the table."""
+
+    def __post_init__(self) -> None:
+        if min(self.shots, default=0) < 0 or len(set(self.shots)) < len(self.shots):
+            raise ValueError(f"shots: found {self.shots}; expected whole numbers from 0, each once")
+        if len(set(self.tasks)) < len(self.tasks):
+            raise ValueError(f"tasks: found {', '.join(self.tasks)}; expected each once")
+        for name in ("examples", "words"):
+            if (most := getattr(self, name)) is not None and most < 1:
+                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
+        if self.contaminated is not None and not 0 < self.contaminated <= 1:
+            raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
+
+
 def shortened(text: str, words: int | None) -> str:
     """The first ``words`` words of a text, with the white space that is between them; None: all."""
     if words is None:

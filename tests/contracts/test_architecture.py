@@ -189,6 +189,7 @@ def test_an_outside_library_enters_through_its_named_places(library, places):
 ROOMS = [
     "config",
     "files",
+    "sections",
     "corpus",
     "text",
     "models",

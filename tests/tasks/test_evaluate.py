@@ -12,8 +12,8 @@ from projects import Project, source
 from plm_core import checkpoint
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.document import write_documents
+from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.text.special import PIECES
-from tasks.evaluate import EvaluateConfig
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 MODELS = {
