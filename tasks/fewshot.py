@@ -1,15 +1,14 @@
 """Stage fewshot: what a causal model answers without fine-tuning. `python -m tasks.fewshot <name>`.
 
-Every task of `fewshot.tasks` is asked with every number of shots. It writes a folder with a file
-``<task>.<shots>.csv`` each, and metrics ``<task>/<shots>/<figure>``.
+Every task of `fewshot.tasks`, or of `finetune.tasks` where none are named, is asked with every number of shots. It
+writes a folder with a file ``<task>.<shots>.csv`` each, and metrics ``<task>/<shots>/<figure>``.
 """
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, did_you_mean
+from plm_core.config import BadInput
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import atomic_folder, verify_checksums
@@ -22,24 +21,22 @@ from tasks.seam.evidence import write_rows
 from tasks.seam.progress import Meter
 from tasks.seam.stage import main, stage
 
-PARAMETERS = ("tasks", "shots", "examples", "words", "contaminated", "seed", "prompts")
-"""What a result depends on: not the list of models, so that adding one reruns no other."""
-
 
 def fewshot(name: str) -> None:
     """Ask the model that stage pretrain made; write its answers and their figures."""
     config = params.section("fewshot", FewshotConfig)
-    _require_known("fewshot.tasks", config.tasks)
-    _require_known("fewshot.prompts", config.prompts)
-    folder, sections = paths.MODELS / name, [f"fewshot.{parameter}" for parameter in PARAMETERS]
-    data = [place for task in config.tasks for place in (paths.EXAMPLES / task, _slices(task))]
+    names = config.asked(params.names("finetune.tasks"))
+    params.require_examples("fewshot.tasks", names)
+    params.require_examples("fewshot.prompts", config.prompts)
+    folder, sections = paths.MODELS / name, ["fewshot", "finetune.tasks"]
+    data = [place for task in names for place in (paths.EXAMPLES / task, _slices(task))]
     with stage(f"fewshot-{name}", sections, [folder, *data], paths.METRICS / f"fewshot-{name}.json") as run:
         if (objective := checkpoint.describe(folder).objective) != "causal":
             raise BadInput(
                 f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
                 "expected causal ones: take it out"
             )
-        tasks = [_asked(task, config) for task in config.tasks]
+        tasks = [_asked(task, config) for task in names]
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)
         pairs = [(asked, shots) for asked in tasks for shots in config.shots]
@@ -52,14 +49,6 @@ def fewshot(name: str) -> None:
                 meter.update(done, _told(asked, shots, figures))
         run.outputs.append(paths.FEWSHOT / name)
         run.tracker.checkpoint_metrics(loaded.digest, {f"fewshot/{key}": value for key, value in run.metrics.items()})
-
-
-def _require_known(where: str, tasks: Iterable[str]) -> None:
-    known = params.section_names("examples")
-    for task in tasks:
-        if task not in known:
-            hint = did_you_mean(task, known)
-            raise BadInput(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")
 
 
 def _slices(task: str) -> Path:

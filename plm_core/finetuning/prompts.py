@@ -5,7 +5,7 @@ appendix G: scores by other wordings are other scores.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from plm_core.config import BadInput
@@ -52,8 +52,6 @@ class FewshotConfig:
 
     models: list[str]
     """Names in ``models``, of causal ones: no other gives an option a probability; [] for none."""
-    tasks: list[str]
-    """Sections of ``examples``, classifications and multiple choices; [] for none."""
     shots: list[int]
     """Each task is asked once with each number of answered training examples before the question."""
     examples: int | None
@@ -65,19 +63,28 @@ class FewshotConfig:
     """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
     seed: int
     """Draws the shots."""
+    tasks: list[str] | None = None
+    """Sections of ``examples``, classifications and multiple choices; [] for none. Null: those of ``finetune.tasks``
+    that have a prompt."""
     prompts: dict[str, Prompt] = field(default_factory=dict)
     """By task: for tasks of your own, and in place of those of the table."""
 
     def __post_init__(self) -> None:
         if min(self.shots, default=0) < 0 or len(set(self.shots)) < len(self.shots):
             raise ValueError(f"shots: found {self.shots}; expected whole numbers from 0, each once")
-        if len(set(self.tasks)) < len(self.tasks):
-            raise ValueError(f"tasks: found {', '.join(self.tasks)}; expected each once")
+        if len(set(self.tasks or ())) < len(self.tasks or ()):
+            raise ValueError(f"tasks: found {', '.join(self.tasks or ())}; expected each once")
         for name in ("examples", "words"):
             if (most := getattr(self, name)) is not None and most < 1:
                 raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
         if self.contaminated is not None and not 0 < self.contaminated <= 1:
             raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
+
+    def asked(self, finetuned: Iterable[str]) -> list[str]:
+        """The tasks that are asked, given ``finetune.tasks``."""
+        if self.tasks is not None:
+            return self.tasks
+        return [name for name in finetuned if name in self.prompts or name in PROMPTS]
 
 
 def shortened(text: str, words: int | None) -> str:
@@ -142,6 +149,6 @@ PROMPTS: dict[str, Prompt] = {
         "{a}\nThis was said",
         {"before-1865": "before 1865", "1865-1944": "between 1865 and 1944", "from-1945": "after 1944"},
     ),
-    "sotu-next": Prompt("First: {a}\nThen: {b}\nDoes it follow?", {"other": "no", "next": "yes"}),
+    "next": Prompt("First: {a}\nThen: {b}\nDoes it follow?", {"other": "no", "next": "yes"}),
 }
 """By the name of the task. Of GLUE's nine, STS-B is left out: the answer of a regression is a number, not an option."""

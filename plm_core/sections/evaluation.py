@@ -1,7 +1,7 @@
 """The section ``evaluate``: how likelihoods are measured, and texts drawn. Read without torch."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 BLANK = "___"
 
@@ -68,16 +68,17 @@ class SamplingConfig:
 class EvaluateConfig(LikelihoodConfig):
     """Section ``evaluate`` of the parameters."""
 
-    prompts: list[str]
-    """The beginnings of the sample texts."""
+    prompts: list[str] | None = None
+    """The beginnings of the sample texts; null: the first words of the first documents of the test split."""
     sampling: SamplingConfig
     """How samples are drawn."""
-    cloze: list[str] = field(default_factory=list)
-    """Texts with one blank each, written ``___``: the samples of a masked model, which continues no text."""
+    cloze: list[str] | None = None
+    """Texts with one blank each, written ``___``: the samples of a masked model, which continues no text. Null: the
+    same beginnings, with a blank behind each."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for text in self.cloze:
+        for text in self.cloze or ():
             around(text)
 
 

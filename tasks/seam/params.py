@@ -1,13 +1,13 @@
 """`params.yaml`: a section becomes a frozen configuration. The one place where a task reads YAML."""
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import BadInput, did_you_mean, from_dict
 
 T = TypeVar("T")
 PARAMS = Path("params.yaml")
@@ -73,3 +73,12 @@ def names(name: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise BadInput(f"{name}: found {value!r}; expected a list of names")
     return value
+
+
+def require_examples(where: str, tasks: Iterable[str]) -> None:
+    """Raise BadInput, which begins with ``where``, when one of the tasks is no section of ``examples``."""
+    known = section_names("examples")
+    for task in tasks:
+        if task not in known:
+            hint = did_you_mean(task, known)
+            raise BadInput(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")

@@ -122,7 +122,7 @@ def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("task", ["sotu-era", "sotu-next"])
+@pytest.mark.parametrize("task", ["sotu-era", "next"])
 def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task, seed):
     evidence = rows(built, f"artifacts/evidence/gpt/{task}.{seed}.csv")
     found = built.metrics(f"finetune-gpt-{task}-{seed}")

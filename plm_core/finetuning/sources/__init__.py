@@ -9,7 +9,7 @@ from typing import Any
 
 from plm_core.config import BadInput, did_you_mean, from_dict
 from plm_core.finetuning.examples import SPLITS, Example
-from plm_core.finetuning.sources import own, published, speeches
+from plm_core.finetuning.sources import own, published, texts
 from plm_core.finetuning.splits import hold_out
 from plm_core.finetuning.table import TASKS, Columns
 from plm_core.finetuning.task import METRICS, GlueTask, Kind, iob2
@@ -101,8 +101,7 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     elif config != ExamplesConfig(config.input):
         raise BadInput(f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own")
     elif row.published is None:
-        # What the corpus gives is no mistake of anybody's: a split may be empty, and a class missing.
-        return Read(row.task, speeches.read(name, _folder(name, config)), {}, [])
+        task, splits = row.task, texts.read(name, _folder(name, config))
     else:
         task = row.task
         splits, counts, warnings = published.read(task, row.published, Path(config.input))
@@ -174,7 +173,10 @@ def _folder(name: str, config: ExamplesConfig) -> Path:
 def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], source: str) -> None:
     for split in SPLITS:
         if not splits[split]:
-            raise BadInput(f"{source}: gives no example for {split} (examples.{name}); expected at least one")
+            raise BadInput(
+                f"{source}: gives no example for {split} (examples.{name}); expected at least one; add to it, or take "
+                f"{name} out of examples and finetune.tasks"
+            )
     needed = {
         "classification": task.labels,
         "token_classification": tuple(tag for tag in task.labels if tag.startswith("B-")),
