@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -78,8 +79,8 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         register: Stands in for ``flows.promotion.register``.
 
     Raises:
-        PipelineError: another pipeline runs in this checkout, the configured server does not answer, or
-            ``PLM_CORES`` or ``PLM_GPUS`` is no number.
+        PipelineError: another pipeline runs in this checkout, parameters cannot be used, the configured server does
+            not answer, or ``PLM_CORES`` or ``PLM_GPUS`` is no number.
         graph.GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
@@ -93,10 +94,12 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
             print(f"warning: {said}", file=sys.stderr, flush=True)
         stages = graph.load(root)
         reasons = graph.whole_status(root)
+    work = force or any(reasons.values())
+    if work:
+        check_parameters(root)
     if configured := server.configured_url():
         _require(configured)
         return _run_flow(root, force, track, register)
-    work = force or any(reasons.values())
     if not work and not registration_due(root, stages):
         from flows.tracking import send_leftovers
 
@@ -129,6 +132,20 @@ def prepare_environment() -> None:
         "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s | %(message)s",
     }.items():
         os.environ.setdefault(name, value)
+
+
+def check_parameters(root: Path) -> None:
+    """Have all sections of the parameters read and compared, before the first of the stages that would find out late.
+
+    Raises:
+        PipelineError: something is wrong, a line for each problem.
+    """
+    if not (root / "tasks/check.py").is_file():
+        return  # a graph of other commands
+    command = [sys.executable, "-m", "tasks.check"]
+    checked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if checked.returncode:
+        raise PipelineError(checked.stderr.strip().removeprefix("error: "))
 
 
 @contextlib.contextmanager

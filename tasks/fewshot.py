@@ -31,11 +31,7 @@ def fewshot(name: str) -> None:
     folder, sections = paths.MODELS / name, ["fewshot", "finetune.tasks"]
     data = [place for task in names for place in (paths.EXAMPLES / task, _slices(task))]
     with stage(f"fewshot-{name}", sections, [folder, *data], paths.METRICS / f"fewshot-{name}.json") as run:
-        if (objective := checkpoint.describe(folder).objective) != "causal":
-            raise BadInput(
-                f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
-                "expected causal ones: take it out"
-            )
+        config.require_causal(name, checkpoint.describe(folder).objective)
         tasks = [_asked(task, config) for task in names]
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)

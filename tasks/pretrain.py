@@ -30,7 +30,7 @@ from plm_core.training.state import Report
 from tasks.seam import params, paths
 from tasks.seam.launch import launch, ranks_wanted
 from tasks.seam.meters import Ledger
-from tasks.seam.pretraining import PretrainConfig, StartConfig, pretrain_section, require_trainable
+from tasks.seam.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
 from tasks.seam.stage import main, stage
 from tasks.seam.training import follow, listed, write_curve
 
@@ -44,8 +44,7 @@ def pretrain(name: str) -> None:
     objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
     metrics_file = paths.METRICS / f"pretrain-{name}.json"
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
-    if config.start and not inputs[-1].exists():
-        raise BadInput(f"{section}.start.checkpoint: {inputs[-1]} is missing; expected a checkpoint (`plm import`)")
+    require_start(config, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
     with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True, filled=filled) as run:
         device, ranks = prepare(deterministic=loop.deterministic), join()

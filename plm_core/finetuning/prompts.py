@@ -80,6 +80,14 @@ class FewshotConfig:
         if self.contaminated is not None and not 0 < self.contaminated <= 1:
             raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
 
+    def require_causal(self, name: str, objective: str) -> None:
+        """Raise BadInput for a model of another objective."""
+        if objective != "causal":
+            raise BadInput(
+                f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
+                "expected causal ones: take it out"
+            )
+
     def asked(self, finetuned: Iterable[str]) -> list[str]:
         """The tasks that are asked, given ``finetune.tasks``."""
         if self.tasks is not None:

@@ -1,6 +1,7 @@
 """A section of ``pretrain``, and all of it that can be checked without data and without torch: by stage and check."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from plm_core.config import BadInput, from_dict
@@ -49,6 +50,13 @@ def pretrain_section(name: str) -> PretrainConfig:
     """Section ``pretrain.<name>``, with what its ``size`` fills in."""
     section = f"pretrain.{name}"
     return from_dict(PretrainConfig, sized(params.read(section), section), section)
+
+
+def require_start(config: PretrainConfig, section: str) -> None:
+    """Raise BadInput when the checkpoint to start from is not there."""
+    if config.start and not Path(config.start.checkpoint).exists():
+        where = f"{section}.start.checkpoint: {config.start.checkpoint}"
+        raise BadInput(f"{where} is missing; expected a checkpoint (`plm import`)")
 
 
 def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> None:

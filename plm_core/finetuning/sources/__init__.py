@@ -94,16 +94,12 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     """
     counts: dict[str, int] = {}
     warnings: list[str] = []
-    row = TASKS.get(name)
+    task, row = task_of(name, config), TASKS.get(name)
     if row is None:
-        task, columns = _described(name, config)
-        splits = own.read(task, _folder(name, config), columns)
-    elif config != ExamplesConfig(config.input):
-        raise BadInput(f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own")
+        splits = own.read(task, _folder(name, config), _columns(config))
     elif row.published is None:
-        task, splits = row.task, texts.read(name, _folder(name, config))
+        splits = texts.read(name, _folder(name, config))
     else:
-        task = row.task
         splits, counts, warnings = published.read(task, row.published, Path(config.input))
     if "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"])
@@ -111,7 +107,24 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     return Read(task, {split: splits[split] for split in SPLITS}, counts, warnings)
 
 
-def _described(name: str, config: ExamplesConfig) -> tuple[GlueTask, Columns]:
+def task_of(name: str, config: ExamplesConfig) -> GlueTask:
+    """The task that the section ``examples.<name>`` names or describes; no data is read.
+
+    Raises:
+        BadInput: an unknown task, or a description that is none.
+    """
+    if name not in TASKS:
+        return _described(name, config)
+    if config != ExamplesConfig(config.input):
+        raise BadInput(f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own")
+    return TASKS[name].task
+
+
+def _columns(config: ExamplesConfig) -> Columns:
+    return Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
+
+
+def _described(name: str, config: ExamplesConfig) -> GlueTask:
     where = f"examples.{name}"
     kind, score = config.kind or "classification", str(config.score)
     for field_name in ("kind", *NEEDED[kind], "score"):
@@ -134,8 +147,7 @@ def _described(name: str, config: ExamplesConfig) -> tuple[GlueTask, Columns]:
         "symmetric": config.symmetric,
         "unanswerable": config.unanswerable,
     }
-    columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
-    return from_dict(GlueTask, given, where), columns
+    return from_dict(GlueTask, given, where)
 
 
 def _labels(config: ExamplesConfig, where: str) -> list[str]:
