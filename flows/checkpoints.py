@@ -30,5 +30,9 @@ def _registered(root: Path, name: str, target: Path) -> Path:
     """The checkpoint of a registered version, fetched into ``target``."""
     from flows import registry
 
-    with registry.opened(root) as opened:
-        return opened.checkpoint(opened.get(name), target)
+    trained = sorted(path.name for path in root.glob("artifacts/models/*") if path.is_dir())
+    try:
+        with registry.opened(root) as opened:
+            return opened.checkpoint(opened.get(name), target)
+    except registry.RegistryError as error:
+        raise registry.RegistryError(f"{error}; trained sections are: {', '.join(trained) or 'none yet'}") from error

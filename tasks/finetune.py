@@ -92,6 +92,8 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)
         score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))
         print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
+        if (always := results.constant(task, outcome.predicted)) is not None:
+            print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
     snapshots.remove()
 
 

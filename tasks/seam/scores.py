@@ -49,7 +49,7 @@ def finetuned(
     for task, rows in tables.items():
         described = glue.read_task(paths.EXAMPLES / task)
         before = f" Learned after {tasks[task]}, with a new head." if tasks[task] else ""
-        parts += [f"### {task}", described.question + before, _details(task, models, seeds)]
+        parts += [f"### {task}", described.question + before, _details(task, models, seeds), *_constant(rows)]
         classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
         if 0 < len(classes) <= MOST_CLASSES:
             figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
@@ -121,6 +121,20 @@ def _details(task: str, models: Sequence[str], seeds: Sequence[int]) -> str:
         rows.append([model, *cells, ", ".join(f"{step:,.0f}" for step in each["best_step"])])
     titles = {"examples": "test examples", "train_examples": "training examples"}
     return table(["model", *(titles.get(n, n.replace("_", " ")) for n in names), "best step, by seed"], rows)
+
+
+def _constant(rows: Mapping[str, Table]) -> list[str]:
+    """Which models give every example the same class."""
+    said = []
+    for model, found in rows.items():
+        answers = found.results
+        if not isinstance(answers, Answers) or not answers.classes:
+            continue
+        always = [answers.classes[int(each[0])] for each in answers.predictions if len(set(each)) == 1]
+        if always:
+            which, seeds = ", ".join(repr(name) for name in dict.fromkeys(always)), len(answers.predictions)
+            said.append(f"**{model} always answers {which}** ({len(always)} of {seeds} fine-tunings).")
+    return [" ".join(said)] if said else []
 
 
 def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
