@@ -47,10 +47,15 @@ def unfinetuned() -> str:
     models, shots, tasks = config.models, config.shots, config.asked(params.names("finetune.tasks"))
     if not (models and tasks and shots):
         return f"{HEADING}\n\nNothing is asked: `fewshot` names no model, task or number of shots."
-    found = {model: json.loads((paths.METRICS / f"fewshot-{model}.json").read_text("utf-8")) for model in models}
+    files = {model: paths.METRICS / f"fewshot-{model}.json" for model in models}
+    without = [model for model, file in files.items() if not file.is_file()]
+    found = {model: json.loads(file.read_text("utf-8")) for model, file in files.items() if model not in without}
+    note = [f"Of {', '.join(without)} there are no answers: the stage fewshot left nothing."] if without else []
+    if not found:
+        return "\n\n".join([HEADING, *note])
     share = "none" if config.contaminated is None else f"{config.contaminated:g} or more"
     words = "" if config.words is None else f" (at most {config.words} words of each text)"
-    parts = [HEADING, READING, COUNTS.format(share=share, words=words)]
+    parts = [HEADING, READING, *note, COUNTS.format(share=share, words=words)]
     for name in tasks:
         task = read_task(paths.EXAMPLES / name)
         rows = {(model, each): _figures(figures, name, each) for model, figures in found.items() for each in shots}

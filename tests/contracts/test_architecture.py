@@ -176,7 +176,7 @@ def test_the_rules_of_imports_are_kept():
             ),
         ),
         ("pynvml", ("plm_core/training/energy.py", "flows/machine.py")),
-        ("yaml", ("tasks/seam/params.py", "flows")),
+        ("yaml", ("tasks/seam/params.py", "tasks/seam/editing.py", "flows")),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange", "plm_core/training/snapshot.py")),
     ],
 )

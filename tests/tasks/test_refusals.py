@@ -23,7 +23,7 @@ PARAMETERS = [
     (["tokenizer"], {"tokenizer__vocab_size": 7}, "tokenizer.vocab_size: 7 is too small", "more than 264"),
     (["ingest", "own"], {"sources": {"my texts": {}}}, "sources: found the name 'my texts'", "letters, digits"),
     (["clean"], {"sources": {}}, "sources: found {}", "at least one section"),
-    (["examples", "rte"], {}, "examples.rte: no such section in params.yaml", "it has next, sotu-era"),
+    (["examples", "rte"], {}, "examples.rte: no such section in params.yaml", "it has sotu-era, next"),
     (
         ["examples", "sst"],
         {"examples": {"sst": {"input": "data"}}},

@@ -164,7 +164,7 @@ def test_who_is_better_is_said_where_it_is_beyond_chance(page):
 
 
 def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
-    one = table(page, "Does paragraph B follow paragraph A in the same speech?\n")
+    one = table(page, "Does passage B follow passage A in the same document?\n")
     assert one["bert"]["accuracy"] == "0.924 (0.914 to 0.934)"
     assert one["bert"]["macro f1"] == "0.100 (0.100 to 0.100)"
     assert (one["bert"]["test examples"], one["bert"]["best step, by seed"]) == ("1,000", "26, 26")
@@ -280,3 +280,37 @@ def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_pa
     assert "never across" not in text
     assert "tokens of each document only" not in text
     assert "No GLUE-like task is named in `finetune.tasks`." in text
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["of one task", "of all"])
+def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_path, whole):
+    project = results.copied(tmp_path / "project")
+    for path in [
+        *(project.root / "artifacts/metrics").glob("baseline-*.json" if whole else "baseline-next.json"),
+        *(project.root / "artifacts/slices").glob("*" if whole else "next.csv"),
+        project.root / "artifacts/metrics/fewshot-gpt.json",
+    ]:
+        path.unlink()
+    project.run("tasks.report")
+    text = (project.root / "artifacts/report/report.md").read_text()
+    found = table(text, "## Fine-tuning")
+    assert list(found["words alone"].values())[1:] == ["-" if whole else "0.650", "-", "-"]
+    assert found["gpt"]["next: accuracy"] == table(results_page(results), "## Fine-tuning")["gpt"]["next: accuracy"]
+    assert f"Of {'sotu-era, next' if whole else 'next'} there is no baseline: its stage left nothing." in text
+    assert text.count("There are none: the stage slices left nothing of this task.") == (2 if whole else 1)
+    assert "Of gpt there are no answers: the stage fewshot left nothing." in text
+
+
+def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):
+    project = results.copied(tmp_path / "project")
+    path = project.root / "artifacts/evidence/bert/next.2.csv"
+    head, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    path.write_text("\n".join(",".join(line) for line in [head, *([*x[:4], "other", *x[5:]] for x in lines)]) + "\n")
+    project.run("tasks.report")
+    text = (project.root / "artifacts/report/report.md").read_text()
+    assert text.count("always answers") == 1
+    assert "**bert always answers 'other'** (1 of 2 fine-tunings)." in text.split("### next")[1]
+
+
+def results_page(results):
+    return (results.root / "artifacts/report/report.md").read_text()
