@@ -79,7 +79,7 @@ def test_a_failed_dvc_repro_leaves_the_quarantine_to_be_looked_at(small):
 def test_a_few_bad_records_end_nothing_whatever_their_share(small):
     spoil(small, floor=3)
     out, _ = small.run("tasks.ingest", "own")
-    assert f"38 documents, 0.0 MB; quarantined: {{'invalid_utf8': 1, 'wrong_fields': 1}} (see {QUARANTINED})" in out
+    assert f"38 documents, 0.1 MB; quarantined: {{'invalid_utf8': 1, 'wrong_fields': 1}} (see {QUARANTINED})" in out
     small.change(sources__own__min_quarantined=2)
     small.run("tasks.ingest", "own", code=2)
 

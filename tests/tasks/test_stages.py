@@ -36,7 +36,7 @@ def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     assert len(outs) == 58
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
-        assert data, name
+        assert data or "/quarantined/" in name, name  # JSON lines, of which there are none
     assert not list((built.root / "artifacts/snapshots").glob("*"))
     for folder in (
         "artifacts/tokenizer",
