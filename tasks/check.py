@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 from plm_core.config import BadInput
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig
+from plm_core.corpus.hub import read_pin
+from plm_core.corpus.language import require_known
 from plm_core.corpus.mixture import MixtureConfig, require_sources
 from plm_core.corpus.sources import IngestConfig, origin_of
+from plm_core.corpus.sources.hub import HubManifest
 from plm_core.corpus.split import SplitConfig
 from plm_core.evaluation.rules import GateRules
 from plm_core.finetuning.config import FinetuneConfig
@@ -27,7 +30,7 @@ from tasks.seam.pretraining import pretrain_section, require_start, require_trai
 from tasks.seam.stage import BAD_INPUT
 
 T = TypeVar("T")
-ALONE = {"clean": CleanConfig, "deduplicate": DeduplicateConfig, "split": SplitConfig, "evaluate": EvaluateConfig}
+ALONE = {"deduplicate": DeduplicateConfig, "split": SplitConfig, "evaluate": EvaluateConfig}
 """Sections that nothing else is compared with."""
 
 
@@ -46,7 +49,7 @@ def problems() -> list[str]:
         tried(_source, name)
     for name, cls in ALONE.items():
         tried(params.section, name, cls)
-    for check in (_decontaminate, _mixture, _tokenizer, _gate):
+    for check in (_clean, _decontaminate, _mixture, _tokenizer, _gate):
         tried(check)
     for name in tried(params.names, "models") or []:
         tried(_model, name)
@@ -66,6 +69,14 @@ def _source(name: str) -> None:
     config = params.section(f"sources.{name}", IngestConfig)
     _require(config.input)
     origin_of(config)
+    if config.reader == "hub":
+        read_pin(HubManifest, Path(config.input))
+
+
+def _clean() -> None:
+    config = params.section("clean", CleanConfig)
+    if config.languages is not None:
+        require_known(config.languages)
 
 
 def _decontaminate() -> None:

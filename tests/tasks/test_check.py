@@ -92,6 +92,20 @@ def test_several_problems_of_one_section_are_all_told(changed):
     ]
 
 
+def test_the_manifest_of_a_hub_is_read(changed):
+    changed.change(sources__web={"reader": "hub", "input": "web.json"})
+    assert lines(changed) == ["error: web.json: missing; put it there, or name another file or folder in params.yaml"]
+    (changed.root / "web.json").write_text(
+        '{"dataset": "a/b", "revision": "main", "license": "", "homepage": "", "split": ""}'
+    )
+    assert lines(changed)[0].startswith("error: web.json.revision: found 'main'; expected a commit")
+
+
+def test_a_language_that_is_none_is_told(changed):
+    changed.change(clean__languages={"keep": ["xx"]})
+    assert lines(changed)[0].startswith("error: clean.languages.keep: 'xx' is no language that is told apart")
+
+
 def test_a_file_that_is_no_yaml_is_one_problem(changed):
     (changed.root / "params.yaml").write_text("models: [")
     (line,) = lines(changed)
