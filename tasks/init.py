@@ -54,7 +54,7 @@ def init(folder: Path, agreed: bool, dry_run: bool) -> None:
         print(f"{params.PARAMS}: nothing was written")
         return
     atomic_text(params.PARAMS, new)
-    print(f"{params.PARAMS}: written. Next: `plm run`; how long it takes is for `training.steps` to say.")
+    print(f"{params.PARAMS}: written. Next: `plm run` (how long it takes depends on `training.steps`)")
 
 
 def proposed(folder: Path, found: Survey) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _describe(folder: Path, found: Survey) -> None:
     languages = ", ".join(f"{name} {count / len(found.sample):.0%}" for name, count in found.languages().items())
     print(
         f"{folder}: {found.documents:,} documents, {found.bytes / 1e6:.2f} MB, {found.quarantined} unreadable records; "
-        f"{median(each):g} paragraphs a document as a rule; languages: {languages}"
+        f"a median of {median(each):g} paragraphs per document; languages: {languages}"
     )
 
 
@@ -143,7 +143,7 @@ def _show(old: Sequence[str], new: Sequence[str]) -> None:
 
 def _asked() -> bool:
     if not sys.stdin.isatty():
-        print("Nobody is there to be asked; --yes writes without asking.")
+        print("There is no terminal to ask on; --yes writes without asking.")
         return False
     return input(f"Write this to {params.PARAMS}? [y/N] ").strip().lower() in ("y", "yes")
 
