@@ -29,6 +29,11 @@ def run(root: Path, given: argparse.Namespace, task: str, *arguments: str) -> in
 def _registered(root: Path, name: str, target: Path) -> Path:
     """The checkpoint of a registered version, fetched into ``target``."""
     from flows import registry
+    from flows.store import RegistryError
 
-    with registry.opened(root) as opened:
-        return opened.checkpoint(opened.get(name), target)
+    trained = sorted(path.name for path in root.glob("artifacts/models/*") if path.is_dir())
+    try:
+        with registry.opened(root) as opened:
+            return opened.checkpoint(opened.get(name), target)
+    except RegistryError as error:
+        raise RegistryError(f"{error}; trained sections are: {', '.join(trained) or 'none yet'}") from error

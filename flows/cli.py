@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, do what it asks, and end with an exit status."""
     given = _parser().parse_args(arguments)
     root = _project()
-    from flows.graph import GraphError
     from flows.pipeline import PipelineError
     from flows.server import ServerError
     from flows.settings import SettingsError
+    from flows.stages import GraphError
     from flows.store import RegistryError
 
     # One terminal, one interpreter: the commands of the environment that `plm` is installed in come first.
@@ -65,6 +65,13 @@ def run(root: Path, given: argparse.Namespace) -> int:
     print("MLflow UI      plm ui mlflow    runs, curves, registry")
     print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
     return 0
+
+
+def init(root: Path, given: argparse.Namespace) -> int:
+    """Propose the parameters for a folder of text."""
+    command = [sys.executable, "-m", "tasks.init", str(given.folder.resolve())]
+    command += ["--yes"] * given.yes + ["--dry-run"] * given.dry_run
+    return subprocess.run(command, cwd=root, check=False).returncode
 
 
 def deploy(root: Path, given: argparse.Namespace) -> int:
@@ -187,6 +194,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         return sub
 
+    it = command(init, "init", "look at a folder of text and propose the parameters for it")
+    it.add_argument("folder", type=Path, help="with .txt, .jsonl, .csv, .tsv or .parquet files")
+    it.add_argument("--yes", action="store_true", help="write them without asking")
+    it.add_argument("--dry-run", action="store_true", help="show them only")
     it = command(run, "run", "run the stages that are not up to date, side by side, and register what they made")
     it.add_argument("--force", action="store_true", help="run every stage, up to date or not")
     it = command(deploy, "deploy", "run the pipeline on a schedule, as long as this command lives")

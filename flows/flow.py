@@ -6,32 +6,27 @@ is DVC's answer, asked when its upstreams have ended. Called by ``flows/pipeline
 
 import contextlib
 import logging
-import os
-import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import prefect
-import psutil
 from prefect import State, allow_failure
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
-from prefect.states import Completed, Crashed, Failed
+from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import pipeline, timing
-from flows.graph import BusyError, Graph, GraphError, Stage
+from flows.graph import BusyError, Graph
+from flows.liveness import close_dead_runs
 from flows.machine import Machine
 from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
+from flows.stages import GraphError, Stage
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, second and every later retry."""
@@ -203,7 +198,7 @@ def execute(root: Path, force: bool, track: pipeline.Track | None, register: pip
     track = track or pipeline.default_track()
     for name in ("prefect.task_runs", "prefect.flow_runs"):
         logging.getLogger(name).addFilter(_not_seen)
-    _close_dead_runs()
+    close_dead_runs(NAME)
     with pipeline.only_one(root) as held, contextlib.chdir(root):
         graph = Graph(root)
         for said in graph.mended:
@@ -269,36 +264,3 @@ def _not_seen(record: logging.LogRecord) -> bool:
     """Drop what Prefect says of a stage or of the run once the flow has said it: tracebacks, ends, what was not run."""
     known = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
     return not known and not (record.exc_info and isinstance(record.exc_info[1], StageError))
-
-
-def _close_dead_runs() -> None:
-    """Say who runs this flow run, and mark as crashed the ones that died on this machine without a word."""
-    host = socket.gethostname()
-    who: dict[str, bool | int | float | str] = {
-        "plm.host": host,
-        "plm.pid": os.getpid(),
-        "plm.started": _started(),
-    }
-    unfinished = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}
-    with get_client(sync_client=True) as client:
-        client.update_flow_run_labels(UUID(str(flow_run.get_id())), who)
-        running = client.read_flow_runs(
-            flow_filter=FlowFilter.model_validate({"name": {"any_": [NAME]}}),
-            flow_run_filter=FlowRunFilter.model_validate(unfinished),
-        )
-        for run in running:
-            if run.labels.get("plm.host") == host and not _alive(run.labels):
-                message = f"its process ({run.labels['plm.pid']} on {host}) died"
-                client.set_flow_run_state(run.id, Crashed(message=message), force=True)
-
-
-def _started(pid: int | None = None) -> str:
-    # As text: a label that is a float loses digits on its way.
-    return str(psutil.Process(pid).create_time())
-
-
-def _alive(labels: Mapping[str, Any]) -> bool:
-    try:
-        return _started(int(labels["plm.pid"])) == labels["plm.started"]
-    except psutil.NoSuchProcess:
-        return False

@@ -13,19 +13,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 from flows.mending import mend
-
-RETRIES = 2
-"""How often a transient failure of a stage is tried again, unless its ``meta:`` says otherwise."""
-
-REGISTER_KEYS = {"checkpoint", "evidence"}
-"""What ``meta: register`` holds, each the path of an output."""
-
-
-class GraphError(Exception):
-    """``dvc.yaml`` is broken or says something that the flow does not know; the message names the place."""
+from flows.stages import GraphError, Stage, read_meta
 
 
 class BusyError(GraphError):
@@ -34,28 +25,6 @@ class BusyError(GraphError):
 
 class EditedError(GraphError):
     """What a stage depends on changed while it ran."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A node of ``dvc.yaml`` as the flow sees it."""
-
-    name: str
-    """DVC's address, such as ``pretrain@gpt``."""
-    upstream: tuple[str, ...] = ()
-    """The names of the stages whose outputs it reads."""
-    gpu: bool | Literal["all"] = False
-    """Whether it wants a GPU where the machine has one, or all that there are."""
-    cores: int | Literal["all"] = 1
-    """How many cores it wants."""
-    retries: int = RETRIES
-    """How often a transient failure is tried again."""
-    optional: bool = False
-    """Whether the others go on without it when it fails, those that read its outputs among them."""
-    register: dict[str, str] | None = None
-    """Which outputs become a model version, for the stage that makes one."""
-    outs: tuple[str, ...] = ()
-    """The files and folders that it writes, relative to the repository."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +64,8 @@ class Graph:
             self._nodes = _runnable(repo)
             self.stages = self._ordered()
             """Each after all that it depends on."""
-        self._outdated = False
-        """Whether another process may have recorded results since ``dvc.lock`` was read."""
+        self._busy: set[str] = set()
+        """Stages that another process was at work on: it may have recorded a result since ``dvc.lock`` was read."""
 
     def reasons(self, stage: str) -> list[str]:
         """Why this stage is not up to date, empty when it is. Says nothing of its upstreams: ask when they ended.
@@ -108,13 +77,14 @@ class Graph:
         from dvc.lock import LockError
 
         with self._locked() as repo:
-            if self._outdated:
+            if stage in self._busy:
                 repo._reset()
-                self._nodes, self._outdated = _runnable(repo), False
+                self._nodes = _runnable(repo)
+                self._busy.discard(stage)
             try:
                 return _reasons(self._nodes[stage])
             except LockError:
-                self._outdated = True
+                self._busy.add(stage)
                 raise
 
     def status(self) -> dict[str, list[str]]:
@@ -178,7 +148,7 @@ class Graph:
                 name=names[node],
                 upstream=tuple(sorted(names[up] for up in graph.predecessors(node) if up in names)),
                 outs=tuple(sorted(Path(out.fs_path).relative_to(self._repo.root_dir).as_posix() for out in node.outs)),
-                **_meta(node),
+                **read_meta(node.meta, f"{node.path_in_repo}: stages.{node.name}.meta"),
             )
             for node in networkx.lexicographical_topological_sort(graph, key=order.__getitem__)
             if node in names
@@ -290,38 +260,3 @@ def _change(kind: str, path: str, what: str | Mapping[str, str]) -> tuple[str, l
     if what in ("deleted", "not in cache"):
         return "missing " + kind.removeprefix("changed "), [path]
     return kind, [path]
-
-
-def _meta(node: Any) -> dict[str, Any]:
-    meta = node.meta or {}
-    place = f"{node.path_in_repo}: stages.{node.name}.meta"
-    if not isinstance(meta, dict):
-        raise GraphError(f"{place}: {meta!r}; expected a mapping")
-    for key, value in meta.items():
-        expected = _wrong(key, value)
-        if expected:
-            raise GraphError(f"{place}.{key}: {value!r}; expected {expected}")
-    return cast("dict[str, Any]", meta)
-
-
-def _wrong(key: str, value: Any) -> str:
-    """What a value of ``meta:`` should have been, empty when it is right."""
-
-    def is_int(least: int) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-    match key:
-        case "optional":
-            return "" if isinstance(value, bool) else "true or false"
-        case "gpu":
-            return "" if isinstance(value, bool) or value == "all" else "true, false or `all`"
-        case "cores":
-            return "" if value == "all" or is_int(1) else "a number of cores, 1 or more, or `all`"
-        case "retries":
-            return "" if is_int(0) else "a number of times, 0 or more"
-        case "register":
-            right = isinstance(value, dict) and value.keys() == REGISTER_KEYS
-            right = right and all(isinstance(path, str) for path in value.values())
-            return "" if right else f"a mapping of {' and '.join(sorted(REGISTER_KEYS))} to paths"
-        case _:
-            return "one of the keys gpu, cores, retries, optional, register"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.graph import Stage
 from flows.process import CancelledError
+from flows.stages import Stage
 
 POLL_S = 0.5
 """How often a busy GPU is asked for again: another process frees it without a word."""

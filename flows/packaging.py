@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from flows.graph import Stage
 from flows.registry import CHECKSUMS, DIGEST_TAG, EVIDENCE_TAG, Registry, Version
 from flows.settings import Tracking
+from flows.stages import Stage
 from flows.store import ENVIRONMENT, RegistrationFailed, RegistryError, evidence_digest, sha256
 
 

@@ -8,15 +8,17 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from flows import display, server
-from flows.graph import Graph, Stage
+from flows.graph import Graph
 from flows.machine import Machine, MachineError
 from flows.outcome import FailedError, Outcome, Result
+from flows.stages import GraphError, Stage
 
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id; see ``flows.tracking.pipeline_run``."""
@@ -42,8 +44,8 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         register: Stands in for ``flows.promotion.register``.
 
     Raises:
-        PipelineError: another pipeline runs in this checkout, the configured server does not answer, or
-            ``PLM_CORES`` or ``PLM_GPUS`` is no number.
+        PipelineError: another pipeline runs in this checkout, parameters cannot be used, the configured server does
+            not answer, or ``PLM_CORES`` or ``PLM_GPUS`` is no number.
         GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
@@ -53,14 +55,20 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     except MachineError as error:
         raise PipelineError(str(error)) from error
     with only_one(root):
-        graph = Graph(root)
+        try:
+            graph = Graph(root)
+        except GraphError:
+            check_parameters(root)  # it knows better what DVC could not fill in
+            raise
         for said in graph.mended:
             print(f"warning: {said}", file=sys.stderr, flush=True)
         reasons = graph.status()
+    work = force or any(reasons.values())
+    if work:
+        check_parameters(root)
     if configured := server.configured_url():
         _require(configured)
         return _run_flow(root, force, track, register)
-    work = force or any(reasons.values())
     if not work and not registration_due(root, graph.stages):
         from flows.tracking import send_leftovers
 
@@ -93,6 +101,20 @@ def prepare_environment() -> None:
         "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s | %(message)s",
     }.items():
         os.environ.setdefault(name, value)
+
+
+def check_parameters(root: Path) -> None:
+    """Have all sections of the parameters read and compared, before the first of the stages that would find out late.
+
+    Raises:
+        PipelineError: something is wrong, a line for each problem.
+    """
+    if not (root / "tasks/check.py").is_file():
+        return  # a graph of other commands
+    command = [sys.executable, "-m", "tasks.check"]
+    checked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if checked.returncode:
+        raise PipelineError(checked.stderr.strip().removeprefix("error: "))
 
 
 @contextlib.contextmanager

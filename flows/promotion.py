@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows import settings
-from flows.graph import Stage
 from flows.judging import judge
 from flows.packaging import Packager, checkpoint_digest
 from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, TABLE_TAG, Registry, Version, opened
+from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
 
 __all__ = ["Outcome", "RegistrationFailed", "RegistryError", "promote", "register", "rollback"]

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
-from flows.graph import Stage
 from flows.outcome import Outcome, Result
+from flows.stages import Stage
 
 REMEMBERED = ".dvc/tmp/plm-seconds.json"
 """What each stage took when it ran last on this machine."""

@@ -20,6 +20,7 @@ from torch import nn
 from plm_core.config import BadInput, from_dict
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.models import MODELS
+from plm_core.sections.models import shape
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 
 FORMAT = 1
@@ -87,21 +88,6 @@ def build(architecture: str, model: dict[str, Any], where: str) -> nn.Module:
     """A freshly initialised model; for the arguments see ``shape``."""
     config = shape(architecture, model, where)
     return MODELS[architecture].model(config)
-
-
-def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
-    """A model's configuration; ``where`` opens the message of a BadInput about it.
-
-    ``model`` may name a published size as ``preset``; what stands beside it wins.
-    """
-    if architecture not in MODELS:
-        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
-    entry = MODELS[architecture]
-    if (preset := model.get("preset")) is not None:
-        if preset not in entry.presets:
-            raise BadInput(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
-        model = {**entry.presets[preset], **{name: value for name, value in model.items() if name != "preset"}}
-    return from_dict(entry.config, model, f"{where}.model")
 
 
 def save(

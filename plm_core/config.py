@@ -19,6 +19,13 @@ T = TypeVar("T")
 class BadInput(Exception):
     """Something that the user gave cannot be used; the message names the place and what was expected."""
 
+    beside: tuple["BadInput", ...] = ()
+    """What else was found in the same section."""
+
+    def lines(self) -> list[str]:
+        """This message and those beside it, one line each."""
+        return [str(self), *(line for other in self.beside for line in other.lines())]
+
 
 def from_dict(cls: type[T], data: object, where: str) -> T:
     """Build the dataclass ``cls`` from ``data``, a mapping read from YAML or JSON.
@@ -28,21 +35,29 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
     nothing else is converted.
 
     Raises:
-        BadInput: an unknown or missing key, a wrong type, or a value that ``cls.__post_init__`` refuses.
+        BadInput: an unknown or missing key, a wrong type, or a value that ``cls.__post_init__`` refuses; the first of
+            them, with the others ``beside`` it.
     """
     if not isinstance(data, Mapping):
         raise BadInput(f"{where}: found {_show(data)}; expected a section with the keys {', '.join(_names(cls))}")
+    refused = []
     for key in data:
         if key not in _names(cls):
             hint = did_you_mean(str(key), _names(cls)) or f"; expected one of {', '.join(_names(cls))}"
-            raise BadInput(f"{where}.{key}: unknown parameter{hint}")
+            refused.append(BadInput(f"{where}.{key}: unknown parameter{hint}"))
     hints = typing.get_type_hints(cls)
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in data:
-            values[field.name] = _convert(hints[field.name], data[field.name], f"{where}.{field.name}")
+            try:
+                values[field.name] = _convert(hints[field.name], data[field.name], f"{where}.{field.name}")
+            except BadInput as error:
+                refused.append(error)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise BadInput(f"{where}.{field.name}: missing; expected {_describe(hints[field.name])}")
+            refused.append(BadInput(f"{where}.{field.name}: missing; expected {_describe(hints[field.name])}"))
+    if refused:
+        refused[0].beside += tuple(refused[1:])
+        raise refused[0]
     try:
         return cls(**values)
     except ValueError as error:

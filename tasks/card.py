@@ -56,7 +56,7 @@ def _figures() -> dict[str, Any]:
     languages = {k.removeprefix("language_"): n for k, n in clean.items() if k.startswith("language_")}
     return {
         "sources": {name: json.loads((paths.ORIGINS / f"{name}.json").read_text("utf-8")) for name in names},
-        "quarantined": {name: _quarantined(paths.QUARANTINED / f"{name}.parquet") for name in names},
+        "quarantined": {name: _quarantined(paths.QUARANTINED / f"{name}.jsonl") for name in names},
         "removed": [_removed(rule) for rule in rules],
         "repeated": _repeated(rules),
         "contamination": _contamination(),
@@ -71,13 +71,13 @@ def _figures() -> dict[str, Any]:
 
 def _of_sources(names: Sequence[str]) -> list[Path]:
     """What ingest wrote of these sources; what another left is not of this corpus."""
-    return [f for n in names for f in (paths.ORIGINS / f"{n}.json", paths.QUARANTINED / f"{n}.parquet")]
+    return [f for n in names for f in (paths.ORIGINS / f"{n}.json", paths.QUARANTINED / f"{n}.jsonl")]
 
 
 def _quarantined(path: Path) -> list[dict[str, Any]]:
     """Each reason with its count and one place."""
     reasons: dict[str, dict[str, Any]] = {}
-    for row in pq.read_table(path).to_pylist():
+    for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
         reason = reasons.setdefault(row["reason"], {"reason": row["reason"], "records": 0, "example": row})
         reason["records"] += 1
     return list(reasons.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plm_core.config import BadInput
 from plm_core.corpus.decontaminate import DecontaminateConfig, Hit, decontaminate, hit_writer, in_parts
-from plm_core.corpus.deduplicate import DeduplicateConfig, Deduplicated, deduplicate
+from plm_core.corpus.deduplicate import Deduplicated, deduplicate
 from plm_core.corpus.document import Document, document_writer, read_documents, write_documents
 from plm_core.corpus.examples import read_examples
 from plm_core.corpus.mixture import MixtureConfig, copies, repeats
@@ -18,6 +18,7 @@ from plm_core.corpus.removal import Removal, removal_writer
 from plm_core.corpus.split import SPLITS, SplitConfig, split_of
 from plm_core.corpus.tables import RowWriter
 from plm_core.files import atomic_folder, scratch_folder
+from plm_core.sections.deduplicate import DeduplicateConfig
 from tasks.seam import params, paths
 from tasks.seam.machine import memory
 from tasks.seam.stage import main, stage

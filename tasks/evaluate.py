@@ -8,7 +8,8 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from plm_core.corpus.document import read_documents
 from plm_core.evaluation import cloze, continuations
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import SCORERS, ScoreFunction, named
-from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, tokenized, total
+from plm_core.evaluation.scores import DocumentScore, tokenized, total
 from plm_core.files import atomic_text, sha256_text
-from plm_core.generation import SamplingConfig, generate
+from plm_core.generation import generate
+from plm_core.sections.evaluation import BLANK, EvaluateConfig, LikelihoodConfig
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.seam import params, paths
@@ -28,24 +30,9 @@ from tasks.seam.evidence import write_rows
 from tasks.seam.progress import Meter
 from tasks.seam.stage import main, stage
 
+PROMPTS, WORDS, LONGEST = 3, 5, 40
+"""Where no prompts are given: from so many documents, so many words each, but no more characters than this."""
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(LikelihoodConfig):
-    """Section ``evaluate`` of the parameters."""
-
-    prompts: list[str]
-    """The beginnings of the sample texts."""
-    sampling: SamplingConfig
-    """How samples are drawn."""
-    cloze: list[str] = field(default_factory=list)
-    """Texts with one blank each, written ``___``: the samples of a masked model, which continues no text."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for text in self.cloze:
-            cloze.around(text)
 
 
 def evaluate(name: str) -> None:
@@ -141,15 +128,22 @@ def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) 
         BadInput: a text of ``cloze`` is longer than the model's context.
     """
     if loaded.config.objective != "masked":
-        seeds = [replace(config.sampling, seed=config.sampling.seed + draw) for draw in range(len(config.prompts))]
-        pairs = zip(config.prompts, seeds, strict=True)
+        prompts = _beginnings() if config.prompts is None else config.prompts
+        seeds = [replace(config.sampling, seed=config.sampling.seed + draw) for draw in range(len(prompts))]
+        pairs = zip(prompts, seeds, strict=True)
         return [{"prompt": prompt, "continuation": generate(loaded, prompt, own)} for prompt, own in pairs]
+    texts = config.cloze
+    if texts is None:
+        texts = [f"{text} {BLANK}" for text in _beginnings() if BLANK not in text]
     try:
-        return [
-            {"cloze": text, "fills": cloze.fill(loaded.model, loaded.tokenizer, text, device)} for text in config.cloze
-        ]
+        return [{"cloze": text, "fills": cloze.fill(loaded.model, loaded.tokenizer, text, device)} for text in texts]
     except ValueError as error:
         raise BadInput(f"evaluate.{error}") from error
+
+
+def _beginnings() -> list[str]:
+    """How the first documents of the test split begin."""
+    return [" ".join(document.text.split()[:WORDS])[:LONGEST] for document in islice(read_documents(TEST), PROMPTS)]
 
 
 if __name__ == "__main__":

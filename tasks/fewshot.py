@@ -1,21 +1,19 @@
 """Stage fewshot: what a causal model answers without fine-tuning. `python -m tasks.fewshot <name>`.
 
-Every task of `fewshot.tasks` is asked with every number of shots. It writes a folder with a file
-``<task>.<shots>.csv`` each, and metrics ``<task>/<shots>/<figure>``.
+Every task of `fewshot.tasks`, or of `finetune.tasks` where none are named, is asked with every number of shots. It
+writes a folder with a file ``<task>.<shots>.csv`` each, and metrics ``<task>/<shots>/<figure>``.
 """
 
 import argparse
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, did_you_mean
+from plm_core.config import BadInput
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.finetuning.examples import file_of, read_examples, sample
-from plm_core.finetuning.prompts import GOES_ON, Prompt, prompt_of
+from plm_core.finetuning.prompts import GOES_ON, FewshotConfig, prompt_of
 from plm_core.finetuning.task import read_task
 from plm_core.training.device import prepare
 from tasks.seam import params, paths
@@ -23,58 +21,18 @@ from tasks.seam.evidence import write_rows
 from tasks.seam.progress import Meter
 from tasks.seam.stage import main, stage
 
-PARAMETERS = ("tasks", "shots", "examples", "words", "contaminated", "seed", "prompts")
-"""What a result depends on: not the list of models, so that adding one reruns no other."""
-
-
-@dataclass(frozen=True)
-class FewshotConfig:
-    """Section ``fewshot`` of the parameters."""
-
-    models: list[str]
-    """Names in ``models``, of causal ones: no other gives an option a probability; [] for none."""
-    tasks: list[str]
-    """Sections of ``examples``, classifications and multiple choices; [] for none."""
-    shots: list[int]
-    """Each task is asked once with each number of answered training examples before the question."""
-    examples: int | None
-    """At most so many test examples a task; null for all."""
-    words: int | None
-    """At most so many words of each text stand in a prompt, its first ones, so that shots fit a small context; null for
-    whole texts."""
-    contaminated: float | None
-    """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
-    seed: int
-    """Draws the shots."""
-    prompts: dict[str, Prompt] = field(default_factory=dict)
-    """By task: for tasks of your own, and in place of those of the table."""
-
-    def __post_init__(self) -> None:
-        if min(self.shots, default=0) < 0 or len(set(self.shots)) < len(self.shots):
-            raise ValueError(f"shots: found {self.shots}; expected whole numbers from 0, each once")
-        if len(set(self.tasks)) < len(self.tasks):
-            raise ValueError(f"tasks: found {', '.join(self.tasks)}; expected each once")
-        for name in ("examples", "words"):
-            if (most := getattr(self, name)) is not None and most < 1:
-                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
-        if self.contaminated is not None and not 0 < self.contaminated <= 1:
-            raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
-
 
 def fewshot(name: str) -> None:
     """Ask the model that stage pretrain made; write its answers and their figures."""
     config = params.section("fewshot", FewshotConfig)
-    _require_known("fewshot.tasks", config.tasks)
-    _require_known("fewshot.prompts", config.prompts)
-    folder, sections = paths.MODELS / name, [f"fewshot.{parameter}" for parameter in PARAMETERS]
-    data = [place for task in config.tasks for place in (paths.EXAMPLES / task, _slices(task))]
+    names = config.asked(params.names("finetune.tasks"))
+    params.require_examples("fewshot.tasks", names)
+    params.require_examples("fewshot.prompts", config.prompts)
+    folder, sections = paths.MODELS / name, ["fewshot", "finetune.tasks"]
+    data = [place for task in names for place in (paths.EXAMPLES / task, _slices(task))]
     with stage(f"fewshot-{name}", sections, [folder, *data], paths.METRICS / f"fewshot-{name}.json") as run:
-        if (objective := checkpoint.describe(folder).objective) != "causal":
-            raise BadInput(
-                f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
-                "expected causal ones: take it out"
-            )
-        tasks = [_asked(task, config) for task in config.tasks]
+        config.require_causal(name, checkpoint.describe(folder).objective)
+        tasks = [_asked(task, config) for task in names]
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)
         pairs = [(asked, shots) for asked in tasks for shots in config.shots]
@@ -87,14 +45,6 @@ def fewshot(name: str) -> None:
                 meter.update(done, _told(asked, shots, figures))
         run.outputs.append(paths.FEWSHOT / name)
         run.tracker.checkpoint_metrics(loaded.digest, {f"fewshot/{key}": value for key, value in run.metrics.items()})
-
-
-def _require_known(where: str, tasks: Iterable[str]) -> None:
-    known = params.section_names("examples")
-    for task in tasks:
-        if task not in known:
-            hint = did_you_mean(task, known)
-            raise BadInput(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")
 
 
 def _slices(task: str) -> Path:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, did_you_mean, digest
+from plm_core.config import digest
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.finetuning import results
@@ -92,15 +92,14 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)
         score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))
         print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
+        if (always := results.constant(task, outcome.predicted)) is not None:
+            print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
     snapshots.remove()
 
 
 def examples_of(task_name: str) -> Path:
     """The folder with the examples of a task; BadInput for a name that is no section of ``examples``."""
-    known = params.section_names("examples")
-    if task_name not in known:
-        hint = did_you_mean(task_name, known)
-        raise BadInput(f"finetune.tasks: found {task_name!r}; expected sections of examples: {', '.join(known)}{hint}")
+    params.require_examples("finetune.tasks", [task_name])
     return paths.EXAMPLES / task_name
 
 

@@ -8,12 +8,12 @@ the challenger passed or not (the file says), 2 when a parameter or the evidence
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import BadInput
 from plm_core.evaluation.evidence import SCORE, task_files
 from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
@@ -22,19 +22,6 @@ from tasks.seam import params
 
 LEFT_OUT = "not measured"
 """The verdict on a task that only the champion has."""
-
-
-def read_rules() -> GateRules:
-    """The rules in ``params.yaml``.
-
-    Raises:
-        BadInput: the file, its section ``promotion`` or a parameter there is missing or wrong.
-    """
-    section = params.read("promotion")
-    if isinstance(section, Mapping):
-        # The name in the registry belongs to the flow.
-        section = {name: value for name, value in section.items() if name != "registered_model"}
-    return from_dict(GateRules, section, "promotion")
 
 
 def _table(
@@ -59,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write the decision to")
     options = parser.parse_args(arguments)
     try:
-        rules = read_rules().for_evidence(options.challenger)
+        rules = params.without("promotion", "registered_model", GateRules).for_evidence(options.challenger)
         challenger = read_evidence(options.challenger, rules)
         champion = read_evidence(options.champion, rules, partial=True) if options.champion else None
         decision = decide(challenger, champion, rules)

@@ -4,6 +4,7 @@ One prompt is streamed; several are read together and printed when all are done,
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def generate(folder: Path, prompts: Sequence[str], sampling: SamplingConfig) -> 
         BadInput: the checkpoint is damaged, or its model does not continue texts.
     """
     loaded = checkpoint.load(folder, prepare().device)
+    for prompt in prompts:
+        _note(loaded, prompt)
     if len(prompts) > 1:
         continuations = generate_batch(loaded, prompts, sampling)
         print(*(p + c for p, c in zip(prompts, continuations, strict=True)), sep="\n\n")
@@ -30,6 +33,16 @@ def generate(folder: Path, prompts: Sequence[str], sampling: SamplingConfig) -> 
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
+
+
+def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
+    """Say beside the text what may surprise: a prompt of which nothing, or not all, is read."""
+    if not prompt.strip():
+        print("note: the prompt is empty: the model begins a text of its own", file=sys.stderr)
+    config = loaded.model.config
+    tokens, window = len(loaded.tokenizer.encode(prompt)), config.context + getattr(config, "memory", 0)
+    if tokens > window:
+        print(f"note: the prompt has {tokens:,} tokens; the model reads the last {window:,}", file=sys.stderr)
 
 
 def _run() -> None:

@@ -24,41 +24,44 @@ def ingest(name: str) -> None:
     section = f"sources.{name}"
     section_names("sources")
     config = params.section(section, IngestConfig)
-    documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.parquet"
+    documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.jsonl"
     origin = paths.ORIGINS / f"{name}.json"
     with stage(f"ingest-{name}", [section], [Path(config.input)], paths.METRICS / f"ingest-{name}.json") as run:
         reasons, first, size = Counter[str](), None, 0
         with scratch_folder(documents) as scratch:
             sorter, count = Sorter(scratch), 0
             # The quarantine is written before anything is refused, so that people can look at what was wrong.
-            with quarantine_writer(rejected) as refused:
+            with quarantine_writer(rejected) as refuse:
                 for record in open_source(name, config):
                     if isinstance(record, Document):
                         sorter.add(record)
                         count += 1
                         size += len(record.text.encode())
                     else:
-                        refused.write(record)
+                        refuse(record)
                         reasons[record.reason] += 1
                         first = first or record
-            _require_enough(name, config, first, refused.count, count + refused.count)
+            bad = reasons.total()
+            _require_enough(name, config, first, bad, count + bad)
             write_documents(documents, sorter.documents())
-        found = {"records": count + refused.count, "documents": count, "bytes": size}
+        found = {"records": count + bad, "documents": count, "bytes": size}
         atomic_text(origin, json.dumps(origin_of(config) | found, indent=2, ensure_ascii=False) + "\n")
-        run.metrics |= {"records_read": count + refused.count, "documents": count, "bytes": size}
-        run.metrics |= {"quarantined": refused.count}
+        run.metrics |= {"records_read": count + bad, "documents": count, "bytes": size}
+        run.metrics |= {"quarantined": bad}
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}
         run.outputs += [documents, rejected, origin]
-        print(f"{name}: {count} documents, {size / 1e6:.1f} MB; quarantined: {dict(sorted(reasons.items()))}")
+        kept = f"{dict(sorted(reasons.items()))} (see {rejected})" if bad else "none"
+        print(f"{name}: {count} documents, {size / 1e6:.1f} MB; quarantined: {kept}")
 
 
 def _require_enough(name: str, config: IngestConfig, first: Quarantined | None, bad: int, read: int) -> None:
     """Refuse a source that gave nothing, or too much that cannot be used."""
-    if first and bad > config.max_quarantined * read:
+    if first and bad >= config.min_quarantined and bad > config.max_quarantined * read:
         raise BadInput(
             f"{first.place}: {first.reason} ({first.detail}), the first of {bad} quarantined records of "
-            f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}/{name}.parquet); expected a share of at most "
-            f"{config.max_quarantined} (sources.{name}.max_quarantined)"
+            f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}/{name}.jsonl); expected a share of at most "
+            f"{config.max_quarantined} (sources.{name}.max_quarantined), or fewer than {config.min_quarantined} "
+            f"(sources.{name}.min_quarantined)"
         )
     if read == bad:
         raise BadInput(f"{config.input}: no document in it; expected at least one text (sources.{name}.input)")

@@ -3,7 +3,6 @@
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,14 +12,13 @@ import torch
 from torch import nn
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest, from_dict
+from plm_core.config import BadInput, digest
 from plm_core.files import verify_checksums
-from plm_core.objectives import build_objective, objectives_of
+from plm_core.objectives import build_objective
 from plm_core.objectives.loss import Batch, Batches, Loss, Objective
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import Span, stream_seed
-from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import best_report, train
 from plm_core.training.meters import bytes_per_position
@@ -32,55 +30,21 @@ from plm_core.training.state import Report
 from tasks.seam import params, paths
 from tasks.seam.launch import launch, ranks_wanted
 from tasks.seam.meters import Ledger
+from tasks.seam.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
 from tasks.seam.stage import main, stage
 from tasks.seam.training import follow, listed, write_curve
 
 SPLITS = ("train", "valid")
 
 
-@dataclass(frozen=True)
-class StartConfig:
-    """Section ``pretrain.<name>.start``: the digest makes it a decision that DVC sees, not a folder that changes."""
-
-    checkpoint: str
-    """A checkpoint's folder, such as ``plm import`` leaves."""
-    sha256: str
-    """Its digest, as ``plm import`` prints it."""
-
-
-@dataclass(frozen=True)
-class PretrainConfig:
-    """Section ``pretrain.<name>`` of the parameters."""
-
-    architecture: str
-    """A name in ``plm_core.models.MODELS``."""
-    objective: dict[str, Any]
-    """``name``, one in ``plm_core.objectives.OBJECTIVES``, and that objective's own parameters."""
-    model: dict[str, Any]
-    """The architecture's configuration, without the vocabulary; ``preset`` names a published size to start from."""
-    training: LoopConfig
-    """The loop and its optimizer."""
-    valid_windows: int = 256
-    """How many windows of the validation split choose the best checkpoint."""
-    start: StartConfig | None = None
-    """The checkpoint whose weights and tokenizer the training begins with; null to begin from random weights."""
-
-    def __post_init__(self) -> None:
-        if "vocab_size" in self.model:
-            raise ValueError("model.vocab_size: comes from tokenizer.vocab_size; expected it to be left out")
-        if self.valid_windows < 1:
-            raise ValueError(f"valid_windows: {self.valid_windows}; expected at least 1")
-
-
 def pretrain(name: str) -> None:
     """Train the model of section ``pretrain.<name>`` and write its checkpoint and loss curve."""
     section = f"pretrain.{name}"
-    config = read_section(name)
+    config = pretrain_section(name)
     objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
     metrics_file = paths.METRICS / f"pretrain-{name}.json"
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
-    if config.start and not inputs[-1].exists():
-        raise BadInput(f"{section}.start.checkpoint: {inputs[-1]} is missing; expected a checkpoint (`plm import`)")
+    require_start(config, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
     with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True, filled=filled) as run:
         device, ranks = prepare(beside=len(params.names("models")), deterministic=loop.deterministic), join()
@@ -161,18 +125,12 @@ def described_by(
 
 def run(name: str) -> None:
     """``pretrain`` by this process, or by one for each visible GPU."""
-    ranks = ranks_wanted(read_section(name).training.batch)
+    ranks = ranks_wanted(pretrain_section(name).training.batch)
     if ranks > 1:
         launch("tasks.pretrain", [name], ranks)
     else:
         pretrain(name)
         leave()
-
-
-def read_section(name: str) -> PretrainConfig:
-    """Section ``pretrain.<name>``, with what its ``size`` fills in."""
-    section = f"pretrain.{name}"
-    return from_dict(PretrainConfig, sized(params.read(section), section), section)
 
 
 def passed_over(reports: list[Report]) -> list[list[int]]:
@@ -188,14 +146,9 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, section: str) -> Any
     Raises:
         BadInput: the section describes no model, or one that its objective does not train, or see ``start_from``.
     """
+    require_trainable(config, tokenizer.vocab_size, section)
     torch.manual_seed(stream_seed(config.training.seed, "weights"))
-    shape = config.model | {"vocab_size": tokenizer.vocab_size}
-    model = checkpoint.build(config.architecture, shape, section)
-    if (asked := config.objective["name"]) not in (able := objectives_of(model)):
-        raise BadInput(
-            f"{section}.objective.name: {asked} does not train architecture {config.architecture}; expected "
-            f"{' or '.join(able)}"
-        )
+    model = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if config.start:
         start_from(config.start, model, tokenizer, f"{section}.start")
     return model

@@ -67,7 +67,8 @@ def report() -> None:
     after = {each["task"]: each["after"] for each in params.read("finetune.transfers")}
     tasks = dict.fromkeys(params.names("finetune.tasks")) | after
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
-    inputs += [paths.EXAMPLES, paths.SLICES] if tasks else []
+    inputs += [paths.EXAMPLES] if tasks else []
+    inputs += [paths.SLICES] if paths.SLICES.exists() else []  # what a failed stage did not leave is left out
     with stage("report", SECTIONS, inputs) as run, atomic_folder(paths.REPORT, checksums=False) as folder:
         scores, figures = finetuned(models, tasks, seeds)
         figures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}

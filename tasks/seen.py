@@ -18,6 +18,7 @@ from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.objectives.masked import FOLLOWS, MaskedBatch
+from plm_core.sections.models import shape
 from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
@@ -63,8 +64,8 @@ def seen(name: str, step: int, rows: int, as_json: bool) -> None:
         raise BadInput(f"seen.rows: {rows}; expected at least 1")
     objective = build_objective(params.read(f"pretrain.{name}.objective"), f"pretrain.{name}.objective")
     described = training.described
-    shape = checkpoint.shape(described.architecture, described.model, f"pretrain.{name}")
-    batches = objective.batches(training.store, shape, loop.batch)
+    config = shape(described.architecture, described.model, f"pretrain.{name}")
+    batches = objective.batches(training.store, config, loop.batch)
     number = training.lineage.batch(step - 1)
     batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
     found = [row_of(training, batch, row, spans[row]) for row in range(min(rows, loop.batch))]

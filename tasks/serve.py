@@ -103,7 +103,8 @@ class CheckpointModel(PythonModel):
 
     def _likelihoods(self, texts: "list[Text]") -> dict[str, list[float] | str]:
         from plm_core.evaluation.likelihood import SCORERS, named
-        from plm_core.evaluation.scores import LikelihoodConfig, total
+        from plm_core.evaluation.scores import total
+        from plm_core.sections.evaluation import LikelihoodConfig
 
         scorer = SCORERS[self.loaded.config.objective]
         config = LikelihoodConfig(stride=max(1, self.loaded.model.config.context // 2))

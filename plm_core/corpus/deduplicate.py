@@ -5,35 +5,17 @@ is kept; of paragraphs, the first of the first document. In which order sources 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.near import Duplicates, Similarity, find_duplicates
+from plm_core.corpus.near import Duplicates, find_duplicates
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
 from plm_core.corpus.removal import Removal
-
-
-@dataclass(frozen=True)
-class DeduplicateConfig:
-    """Section ``deduplicate`` of the parameters."""
-
-    documents: Literal["keep_one", "same_side", "off"] = "keep_one"
-    """Of documents that are duplicates ``keep_one``; keep all, on the ``same_side`` of the split; or do not look."""
-    paragraphs: Literal["keep_one", "off"] = "keep_one"
-    """The same for the paragraphs of all documents that are kept."""
-    similarity: Similarity = field(default_factory=Similarity)
-    """When texts count as duplicates."""
-
-    def __post_init__(self) -> None:
-        if self.documents == "same_side" and self.paragraphs != "off":
-            raise ValueError(
-                f"documents: same_side keeps duplicates, of which paragraphs: {self.paragraphs} would leave nothing; "
-                "expected paragraphs: off beside it"
-            )
+from plm_core.sections.deduplicate import DeduplicateConfig
 
 
 @dataclass(frozen=True)

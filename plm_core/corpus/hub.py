@@ -5,7 +5,10 @@ source ``hub`` of the corpus and by the examples of GLUE.
 """
 
 import json
+import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,8 @@ from typing import Any, TypeVar
 
 from plm_core.config import BadInput, from_dict
 
+PATIENCE = 10
+"""Seconds in which the hub must answer; the library itself asks five times, for more than half a minute."""
 Pin = TypeVar("Pin", bound="HubPin")
 
 
@@ -52,10 +57,11 @@ def hub_rows(
 
     Raises:
         BadInput: the hub has no such dataset, commit, configuration or split.
-        OSError: the hub cannot be reached.
+        OSError: the hub cannot be reached, which is found out by one request.
     """
     import datasets
 
+    _require_reachable(pin, manifest)
     datasets.disable_progress_bars()
     try:
         stream = datasets.load_dataset(pin.dataset, config, split=split, revision=pin.revision, streaming=True)
@@ -68,6 +74,21 @@ def hub_rows(
     except (FileNotFoundError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"{manifest}: {pin.dataset} at {pin.revision}: {reason}") from error
+
+
+def _require_reachable(pin: HubPin, manifest: Path) -> None:
+    if Path(pin.dataset).is_dir():
+        return
+    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=PATIENCE).close()
+    except urllib.error.HTTPError:
+        pass  # it answers
+    except OSError as error:
+        raise OSError(
+            f"{manifest}: {pin.dataset} cannot be had, for {hub} does not answer ({error}); connect to it, or download "
+            "the data elsewhere and name its folder as the input"
+        ) from error
 
 
 def _readable(value: Any, feature: Any) -> Any:

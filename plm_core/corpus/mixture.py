@@ -7,7 +7,7 @@ total is the largest at which all shares can be had.
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from plm_core.config import BadInput
@@ -40,11 +40,16 @@ def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]
     """
     if config.shares is None:
         return dict.fromkeys(sizes, 1.0)
-    if config.shares.keys() != sizes.keys():
-        found, expected = ", ".join(sorted(config.shares)), ", ".join(sorted(sizes))
-        raise BadInput(f"mixture.shares: found {found}; expected the sources with training text: {expected}")
+    require_sources(config, sizes)
     total = min(sizes[name] * config.max_repeats / share for name, share in config.shares.items())
     return {name: total * share / sizes[name] for name, share in config.shares.items()}
+
+
+def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
+    """Raise BadInput unless ``shares``, where there are some, are those of just these sources."""
+    if config.shares is not None and config.shares.keys() != set(sources):
+        found, expected = ", ".join(sorted(config.shares)), ", ".join(sorted(sources))
+        raise BadInput(f"mixture.shares: found {found}; expected the sources with training text: {expected}")
 
 
 def copies(document_id: str, repeats: float) -> int:

@@ -26,6 +26,7 @@ from scipy.sparse.csgraph import connected_components
 from plm_core.corpus.database import open_database
 from plm_core.corpus.normalize import duplicate_key
 from plm_core.corpus.shingles import batches, scrambled, words
+from plm_core.sections.deduplicate import Similarity
 
 SEED = 1
 """Of the permutations; a constant, so that equal texts are found equal in every run."""
@@ -34,27 +35,6 @@ NEIGHBOURS = 4
 PAIRS_AT_ONCE = 1 << 14
 ROWS_AT_ONCE = 1 << 15
 """Texts whose keys and bands go into the database at once."""
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """When two texts count as near-duplicates."""
-
-    threshold: float = 0.75
-    """The smallest Jaccard similarity of their sets of shingles, above 0 and at most 1."""
-    shingle: int = 5
-    """Words in a shingle."""
-    bands: int = 16
-    """b: texts are compared if one of b parts of their signatures is equal ..."""
-    rows: int = 5
-    """r: ... of r values each. Two texts of similarity s are compared with probability 1 - (1 - s^r)^b."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold: {self.threshold}; expected above 0 and at most 1")
-        for name in ("shingle", "bands", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 1")
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """Records that cannot be used: each is kept with its place and the rule that it breaks. Used by sources and ingest."""
 
-from contextlib import AbstractContextManager
+import contextlib
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import pyarrow as pa
+from plm_core.files import atomic_file
 
-from plm_core.corpus.tables import Row, RowWriter, row_writer
-
-SCHEMA = pa.schema([(name, pa.string()) for name in ("place", "reason", "detail", "excerpt")])
 EXCERPT = 200
 """The most characters of an excerpt, and of a detail."""
 
@@ -45,13 +44,11 @@ def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
     )
 
 
-def quarantine_writer(path: Path) -> AbstractContextManager[RowWriter[Quarantined]]:
-    """Yield a writer whose records become the Parquet file ``path`` when the block ends well."""
-    return row_writer(path, SCHEMA, _row)
-
-
-def _row(record: Quarantined) -> Row:
-    return asdict(record)
+@contextlib.contextmanager
+def quarantine_writer(path: Path) -> Iterator[Callable[[Quarantined], object]]:
+    """Yield a function that writes a record; they become the JSON lines of ``path`` when the block ends well."""
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        yield lambda record: file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
 
 
 def _printable(text: str) -> str:

@@ -15,13 +15,13 @@ import torch
 from plm_core.evaluation.scores import (
     TEXTS_AT_ONCE,
     DocumentScore,
-    LikelihoodConfig,
     Text,
     in_groups,
     side_by_side,
     summed_nats,
     windows,
 )
+from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
 QUANTITY = "bits_per_byte"

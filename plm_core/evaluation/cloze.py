@@ -7,23 +7,10 @@ from typing import Any
 
 import torch
 
+from plm_core.sections.evaluation import around
 from plm_core.text.special import CLS, MASK, PIECES, SEP
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.training.device import Device
-
-BLANK = "___"
-
-
-def around(text: str) -> tuple[str, str]:
-    """What stands before and after the blank ``___`` of a text; a space before it is part of what it hides.
-
-    Raises:
-        ValueError: the text has not exactly one blank.
-    """
-    before, *after = text.split(BLANK)
-    if len(after) != 1:
-        raise ValueError(f"cloze: {text!r} has {len(after)} blanks; expected exactly one {BLANK}")
-    return before.removesuffix(" "), after[0]
 
 
 @torch.no_grad()

@@ -14,7 +14,8 @@ from typing import Any
 
 from plm_core.evaluation import causal, permutation, pseudo
 from plm_core.evaluation.evidence import LOSSY
-from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text
+from plm_core.evaluation.scores import DocumentScore, Text
+from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.training.device import Device
 

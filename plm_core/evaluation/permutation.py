@@ -23,11 +23,11 @@ from plm_core.config import digest
 from plm_core.evaluation.scores import (
     TEXTS_AT_ONCE,
     DocumentScore,
-    LikelihoodConfig,
     Text,
     in_groups,
     side_by_side,
 )
+from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
 QUANTITY = "fixed_order_bits_per_byte"

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, summed_nats, windows
+from plm_core.evaluation.scores import DocumentScore, Text, summed_nats, windows
+from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, MASK, SEP
 from plm_core.training.device import Device
 

@@ -22,29 +22,6 @@ TEXTS_AT_ONCE = 16
 """How many documents a model with memory reads side by side."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LikelihoodConfig:
-    """How likelihoods are measured; part of section ``evaluate`` of the parameters."""
-
-    stride: int
-    """Tokens by which a causal model's window advances over a long document; its context or more: disjoint windows."""
-    excerpt: int | None = None
-    """Score only so many tokens from the start of each document, where a token is dear: the pseudo-likelihood, which
-    costs a forward pass a token, and the mean over orders. Null for whole documents."""
-    within_word: bool = False
-    """Whether the pseudo-likelihood masks the rest of a token's word with it."""
-    orders: int = 0
-    """Over how many random orders a permutation model's likelihood is averaged; 0: not at all."""
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride: {self.stride}; expected at least 1")
-        if self.excerpt is not None and self.excerpt < 1:
-            raise ValueError(f"excerpt: {self.excerpt}; expected at least 1, or null for whole documents")
-        if self.orders < 0:
-            raise ValueError(f"orders: {self.orders}; expected at least 0")
-
-
 @dataclass(frozen=True)
 class Text:
     """A document, or its beginning, as tokens; what they spell is known token by token."""

@@ -7,11 +7,31 @@ from pathlib import Path
 from plm_core.config import digest
 from plm_core.files import sha256_file
 from plm_core.finetuning.examples import file_of
-from plm_core.finetuning.lora import LoRAConfig
 from plm_core.finetuning.recipe import Recipe
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
 """What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
+TARGETS = ("attention", "feed_forward")
+
+
+@dataclass(frozen=True)
+class LoRAConfig:
+    """Section ``finetune.lora``."""
+
+    rank: int
+    """Of the products that are added to the matrices; 1 or more."""
+    alpha: float
+    """They are scaled by alpha / rank."""
+    targets: tuple[str, ...] = ("attention",)
+    """Whose matrices: ``attention``, ``feed_forward``; the paper adapts the attention's."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank: {self.rank}; expected at least 1")
+        if not self.alpha > 0:
+            raise ValueError(f"alpha: {self.alpha}; expected above 0")
+        if not self.targets or not set(self.targets) <= set(TARGETS):
+            raise ValueError(f"targets: found {', '.join(self.targets) or 'none'}; expected of {', '.join(TARGETS)}")
 
 
 @dataclass(frozen=True)

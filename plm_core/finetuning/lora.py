@@ -4,33 +4,12 @@ Used by the finetune stage. Shapes: O outputs, I inputs of a linear layer, r the
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-TARGETS = ("attention", "feed_forward")
-
-
-@dataclass(frozen=True)
-class LoRAConfig:
-    """Section ``finetune.lora``."""
-
-    rank: int
-    """Of the products that are added to the matrices; 1 or more."""
-    alpha: float
-    """They are scaled by alpha / rank."""
-    targets: tuple[str, ...] = ("attention",)
-    """Whose matrices: ``attention``, ``feed_forward``; the paper adapts the attention's."""
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank: {self.rank}; expected at least 1")
-        if not self.alpha > 0:
-            raise ValueError(f"alpha: {self.alpha}; expected above 0")
-        if not self.targets or not set(self.targets) <= set(TARGETS):
-            raise ValueError(f"targets: found {', '.join(self.targets) or 'none'}; expected of {', '.join(TARGETS)}")
+from plm_core.finetuning.config import LoRAConfig
 
 
 class Update(nn.Module):

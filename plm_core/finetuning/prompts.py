@@ -5,7 +5,7 @@ appendix G: scores by other wordings are other scores.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from plm_core.config import BadInput
@@ -44,6 +44,55 @@ class Prompt:
         """The prompt of an example, each text cut to its first ``words`` (None: whole); no white space ends it."""
         texts = {"a": shortened(example.a, words), "b": shortened(example.b or "", words)}
         return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
+
+
+@dataclass(frozen=True)
+class FewshotConfig:
+    """Section ``fewshot`` of the parameters."""
+
+    models: list[str]
+    """Names in ``models``, of causal ones: no other gives an option a probability; [] for none."""
+    shots: list[int]
+    """Each task is asked once with each number of answered training examples before the question."""
+    examples: int | None
+    """At most so many test examples a task; null for all."""
+    words: int | None
+    """At most so many words of each text stand in a prompt, its first ones, so that shots fit a small context; null for
+    whole texts."""
+    contaminated: float | None
+    """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
+    seed: int
+    """Draws the shots."""
+    tasks: list[str] | None = None
+    """Sections of ``examples``, classifications and multiple choices; [] for none. Null: those of ``finetune.tasks``
+    that have a prompt."""
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    """By task: for tasks of your own, and in place of those of the table."""
+
+    def __post_init__(self) -> None:
+        if min(self.shots, default=0) < 0 or len(set(self.shots)) < len(self.shots):
+            raise ValueError(f"shots: found {self.shots}; expected whole numbers from 0, each once")
+        if len(set(self.tasks or ())) < len(self.tasks or ()):
+            raise ValueError(f"tasks: found {', '.join(self.tasks or ())}; expected each once")
+        for name in ("examples", "words"):
+            if (most := getattr(self, name)) is not None and most < 1:
+                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
+        if self.contaminated is not None and not 0 < self.contaminated <= 1:
+            raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
+
+    def require_causal(self, name: str, objective: str) -> None:
+        """Raise BadInput for a model of another objective."""
+        if objective != "causal":
+            raise BadInput(
+                f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
+                "expected causal ones: take it out"
+            )
+
+    def asked(self, finetuned: Iterable[str]) -> list[str]:
+        """The tasks that are asked, given ``finetune.tasks``."""
+        if self.tasks is not None:
+            return self.tasks
+        return [name for name in finetuned if name in self.prompts or name in PROMPTS]
 
 
 def shortened(text: str, words: int | None) -> str:
@@ -108,6 +157,6 @@ PROMPTS: dict[str, Prompt] = {
         "{a}\nThis was said",
         {"before-1865": "before 1865", "1865-1944": "between 1865 and 1944", "from-1945": "after 1944"},
     ),
-    "sotu-next": Prompt("First: {a}\nThen: {b}\nDoes it follow?", {"other": "no", "next": "yes"}),
+    "next": Prompt("First: {a}\nThen: {b}\nDoes it follow?", {"other": "no", "next": "yes"}),
 }
 """By the name of the task. Of GLUE's nine, STS-B is left out: the answer of a regression is a number, not an option."""

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass, field, replace
 
 from plm_core.training.anomalies import AnomalyConfig
-from plm_core.training.config import LoopConfig
-from plm_core.training.device import Precision
-from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.config import LoopConfig, OptimizerConfig
+from plm_core.training.precision import Precision
 
 
 @dataclass(frozen=True)

@@ -236,8 +236,8 @@ ROWS = (
     ),
     Row(
         _task(
-            "sotu-next",
-            "Does paragraph B follow paragraph A in the same speech?",
+            "next",
+            "Does passage B follow passage A in the same document?",
             ("other", "next"),
             METRICS["classification"],
             score="accuracy",

@@ -11,7 +11,8 @@ import torch
 
 from plm_core.checkpoint import Loaded
 from plm_core.generation.reading import Reading
-from plm_core.generation.sampling import SamplingConfig, distribution
+from plm_core.generation.sampling import distribution
+from plm_core.sections.evaluation import SamplingConfig
 from plm_core.text.special import EOS, PIECES
 
 __all__ = ["SamplingConfig", "continue_ids", "generate", "generate_batch", "stream"]

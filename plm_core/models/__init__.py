@@ -1,4 +1,4 @@
-"""Architectures, one file a paper. ``MODELS`` names them; a new one is a file and a line.
+"""Architectures, one file a paper. ``MODELS`` names them; a new one is a file, its section and a line here.
 
 Every model has ``config``, ``encode(ids, segments, keep)`` to hidden states for a task, and ``logits(hidden)``. One
 that can read from left to right has ``read(ids, keep, state)`` to hidden states and the state that the next call goes
@@ -6,27 +6,20 @@ on from.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
 from plm_core.models import bert, gpt, xlnet
+from plm_core.sections.models import SHAPES, Shape
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """A model class and its configuration."""
+class Architecture(Shape):
+    """What is known of an architecture, and its model."""
 
-    config: type[Any]
-    """A frozen dataclass with at least ``vocab_size``, ``context``, ``layers``, ``heads`` and ``width``."""
     model: type[nn.Module]
     """Built from the configuration alone."""
-    presets: dict[str, dict[str, int]]
-    """The published sizes by name."""
 
 
-MODELS = {
-    "gpt": Architecture(gpt.GPTConfig, gpt.GPT, gpt.PRESETS),
-    "bert": Architecture(bert.BERTConfig, bert.BERT, bert.PRESETS),
-    "xlnet": Architecture(xlnet.XLNetConfig, xlnet.XLNet, xlnet.PRESETS),
-}
+_CLASSES: dict[str, type[nn.Module]] = {"gpt": gpt.GPT, "bert": bert.BERT, "xlnet": xlnet.XLNet}
+MODELS = {name: Architecture(**vars(SHAPES[name]), model=model) for name, model in _CLASSES.items()}

@@ -12,8 +12,6 @@ do, and initial weights are drawn from the whole normal distribution, not one tr
 Shapes: B rows, T positions, N masked positions, D width, H heads, S segments, V vocabulary.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,46 +21,14 @@ from plm_core.models.blocks import (
     check_documents,
     check_ids,
     check_length,
-    check_sizes,
     places_in,
     same_document,
 )
 from plm_core.models.output import tied_logits
+from plm_core.sections.models import BERTConfig
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
-
-PRESETS: dict[str, dict[str, int]] = {
-    # Devlin et al. 2019, section 3; the vocabulary is that of the released uncased models.
-    "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768},
-    "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
-}
-"""The published sizes."""
-
-
-@dataclass(frozen=True)
-class BERTConfig:
-    """Section ``model`` of a BERT; the vocabulary comes from the tokenizer."""
-
-    vocab_size: int
-    """V, the number of token ids."""
-    context: int
-    """The largest T: how many positions have an embedding."""
-    layers: int
-    """The number of blocks."""
-    heads: int
-    """H, attention heads a block; must divide ``width``."""
-    width: int
-    """D, the size of the residual stream."""
-    segments: int = 2
-    """S, how many segments have an embedding."""
-    dropout: float = 0.1
-    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
-    initializer_range: float = 0.02
-    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self, "segments")
 
 
 class Attention(nn.Module):

@@ -7,8 +7,6 @@ mask (FlexAttention, variable-length attention) need no more than these numbers.
 Shapes: B rows, T positions, Q queries, K keys, H heads, D width.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -49,19 +47,6 @@ def attend(
     else:
         weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~visible, 0.0)
     return F.dropout(weights, dropout) @ v
-
-
-def check_sizes(config: Any, *names: str) -> None:
-    """Raise the ValueError of a configuration whose sizes make no model: below 1, or heads that do not divide."""
-    for name in ("vocab_size", "context", "layers", "heads", "width", *names):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name}: {getattr(config, name)}; expected at least 1")
-    if config.width % config.heads:
-        raise ValueError(f"heads: {config.heads} does not divide width {config.width}")
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"dropout: {config.dropout}; expected at least 0 and below 1")
-    if not config.initializer_range > 0:
-        raise ValueError(f"initializer_range: {config.initializer_range}; expected above 0")
 
 
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:

@@ -10,7 +10,6 @@ Shapes: B rows, T positions, P positions read before, D width, H heads, V vocabu
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,58 +20,14 @@ from plm_core.models.blocks import (
     check_documents,
     check_ids,
     check_length,
-    check_sizes,
     places_in,
     same_document,
 )
 from plm_core.models.output import tied_logits
-
-_GPT2 = {"vocab_size": 50257, "context": 1024}
-_GPT3 = {"vocab_size": 50257, "context": 2048}
-PRESETS: dict[str, dict[str, int]] = {
-    # Radford et al. 2019, table 2.
-    "small": _GPT2 | {"layers": 12, "heads": 12, "width": 768},
-    "medium": _GPT2 | {"layers": 24, "heads": 16, "width": 1024},
-    "large": _GPT2 | {"layers": 36, "heads": 20, "width": 1280},
-    "xl": _GPT2 | {"layers": 48, "heads": 25, "width": 1600},
-    # Brown et al. 2020, table 2.1. Two of its rows do not add up: 24 heads of 128 in a width of 2048 (here 16 heads),
-    # and a width of 5140 for 40 heads of 128 (here 5120).
-    "125M": _GPT3 | {"layers": 12, "heads": 12, "width": 768},
-    "350M": _GPT3 | {"layers": 24, "heads": 16, "width": 1024},
-    "760M": _GPT3 | {"layers": 24, "heads": 16, "width": 1536},
-    "1.3B": _GPT3 | {"layers": 24, "heads": 16, "width": 2048},
-    "2.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 2560},
-    "6.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 4096},
-    "13B": _GPT3 | {"layers": 40, "heads": 40, "width": 5120},
-    "175B": _GPT3 | {"layers": 96, "heads": 96, "width": 12288},
-}
-"""The published sizes."""
+from plm_core.sections.models import GPTConfig
 
 Cache = tuple[Tensor, ...]
 """What was read before: ``keep`` [B, P], then keys and values [B, H, P, D/H] of each block in turn."""
-
-
-@dataclass(frozen=True)
-class GPTConfig:
-    """Section ``model`` of a GPT; the vocabulary comes from the tokenizer."""
-
-    vocab_size: int
-    """V, the number of token ids."""
-    context: int
-    """The largest T: how many positions have an embedding."""
-    layers: int
-    """The number of blocks."""
-    heads: int
-    """H, attention heads a block; must divide ``width``."""
-    width: int
-    """D, the size of the residual stream."""
-    dropout: float = 0.1
-    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
-    initializer_range: float = 0.02
-    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
 
 
 class Attention(nn.Module):

@@ -19,54 +19,18 @@ computed exactly (erf) and not by its tanh form, as PyTorch's ports of the relea
 Shapes: B rows, T positions, N queries, M memory, K = M + T, D width, H heads, L layers, V vocabulary.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_ids, check_length, check_sizes
+from plm_core.models.blocks import attend, check_ids, check_length
 from plm_core.models.output import tied_logits
+from plm_core.sections.models import XLNetConfig
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
-
-PRESETS: dict[str, dict[str, int]] = {
-    # Yang et al. 2019, appendix A.4.1 (large) and the released base model; the vocabulary is that of both.
-    "base": {"vocab_size": 32000, "context": 512, "layers": 12, "heads": 12, "width": 768, "memory": 384},
-    "large": {"vocab_size": 32000, "context": 512, "layers": 24, "heads": 16, "width": 1024, "memory": 384},
-}
-"""The published sizes."""
-
-
-@dataclass(frozen=True)
-class XLNetConfig:
-    """Section ``model`` of an XLNet; the vocabulary comes from the tokenizer."""
-
-    vocab_size: int
-    """V, the number of token ids."""
-    context: int
-    """The largest T: how many positions are read at once. Distances have no largest value."""
-    layers: int
-    """L, the number of blocks."""
-    heads: int
-    """H, attention heads a block; must divide ``width``."""
-    width: int
-    """D, the size of the residual stream; even, for half of a distance's encoding are sines."""
-    memory: int = 0
-    """M, how many states of the text before each layer keeps, in training and when texts are scored (``mem_len``)."""
-    dropout: float = 0.1
-    """The probability of zeroing an activation: embeddings, distances, attention weights and residual branches."""
-    initializer_range: float = 0.02
-    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        if self.width % 2:
-            raise ValueError(f"width: {self.width}; expected an even number, for distances are sines and cosines")
-        if self.memory < 0:
-            raise ValueError(f"memory: {self.memory}; expected at least 0")
 
 
 class Memory(NamedTuple):

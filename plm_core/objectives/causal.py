@@ -10,12 +10,13 @@ Shapes: B rows, T positions, P pieces, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.sections.objectives import CausalSection
 from plm_core.text.packing import Packed
 from plm_core.text.special import EOS, PAD
 from plm_core.text.store import TokenStore
@@ -39,20 +40,8 @@ class PackedCausalBatch(CausalBatch):
 
 
 @dataclass(frozen=True)
-class Causal:
+class Causal(CausalSection):
     """The causal objective, and its section of the parameters."""
-
-    needs: ClassVar[tuple[str, ...]] = ("read",)
-
-    streams: bool = False
-    """Read contiguous rows and carry the model's memory on; for models that have one."""
-    packing: Literal["stream", "documents"] = "stream"
-    """What a row holds: so many tokens of the stream, or documents that do not see each other, cut as seldom as can
-    be."""
-
-    def __post_init__(self) -> None:
-        if self.streams and self.packing == "documents":
-            raise ValueError("packing: documents with streams true; expected stream, for memory reads on across rows")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of ``context`` + 1 tokens that overlap by one: inputs and their next tokens.
@@ -61,17 +50,7 @@ class Causal:
             ValueError: ``streams`` or ``packing`` and the model's memory do not fit each other.
             BadInput: the store is too small.
         """
-        memory = getattr(config, "memory", None)
-        if self.packing == "documents" and memory is not None:
-            raise ValueError(
-                f"objective.packing: documents for a model with memory {memory}; expected stream, all that such a "
-                "model reads"
-            )
-        if self.streams != bool(memory):
-            raise ValueError(
-                f"objective.streams: {self.streams} for a model with memory {memory}; expected true for one with "
-                "memory above 0, and false for one without"
-            )
+        self.require_fit(config)
         T = config.context
         if self.packing == "documents":
             return _Documents(Packed(store, T), rows)

@@ -11,13 +11,14 @@ Shapes: B rows, T positions, N masked positions, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.sections.objectives import MaskedSection
 from plm_core.text.packing import Packed
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.store import TokenStore
@@ -54,24 +55,8 @@ class PackedMaskedBatch(MaskedBatch):
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(MaskedSection):
     """The masked objective, and its section of the parameters."""
-
-    needs: ClassVar[tuple[str, ...]] = ("pool",)
-
-    rate: float = 0.15
-    """The share of a row's tokens that is selected."""
-    next_sentence: bool = False
-    """Pairs of spans, and whether the second follows the first, as BERT; else packed text, as RoBERTa."""
-    packing: Literal["stream", "documents"] = "stream"
-    """What a row of packed text holds: so many tokens of the stream, or documents that do not see each other, cut as
-    seldom as can be."""
-
-    def __post_init__(self) -> None:
-        if self.next_sentence and self.packing == "documents":
-            raise ValueError("packing: documents with next_sentence true; expected stream, for a row is one pair then")
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate: {self.rate}; expected above 0 and below 1")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of at most ``context`` tokens.
@@ -80,13 +65,8 @@ class Masked:
             ValueError: the context has no room for text, or the model no second segment for a pair.
             BadInput: the store is too small, or has no two documents to draw pairs from.
         """
-        length = config.context - (3 if self.next_sentence else 2)
-        if length < 2:
-            raise ValueError(
-                f"model.context: {config.context} leaves {length} tokens of text a row; expected at least 2"
-            )
-        if self.next_sentence and config.segments < 2:
-            raise ValueError(f"model.segments: {config.segments}; expected at least 2 for objective.next_sentence")
+        self.require_fit(config)
+        length = self.text_length(config.context)
         view: Pairs | Windows | Packed
         if self.packing == "documents":
             view = Packed(store, config.context, margin=1)

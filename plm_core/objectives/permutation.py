@@ -13,18 +13,16 @@ Shapes: B rows, T positions, N predicted positions, R positions of the stream.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
+from plm_core.sections.objectives import PermutationSection
 from plm_core.text.special import CLS, SEP
 from plm_core.text.store import TokenStore
 from plm_core.text.views import Span, Streams, draws, stream_seed
-
-FRAME = 3
-"""The special tokens of a pair."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +44,8 @@ class PermutationBatch(Batch):
 
 
 @dataclass(frozen=True)
-class Permutation:
+class Permutation(PermutationSection):
     """The permutation objective, and its section of the parameters."""
-
-    needs: ClassVar[tuple[str, ...]] = ("memory_for",)
-
-    predict: int = 6
-    """K: one token in K is predicted (appendix A.4: 6)."""
-    reuse: int | None = None
-    """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
-
-    def __post_init__(self) -> None:
-        if self.predict < 1:
-            raise ValueError(f"predict: {self.predict}; expected at least 1")
-        if self.reuse is not None and self.reuse < 1:
-            raise ValueError(f"reuse: {self.reuse}; expected at least 1, or null")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of ``context`` tokens, the first R of which continue the row before.
@@ -69,20 +54,8 @@ class Permutation:
             ValueError: the context is one token, R leaves no room for a pair, or nothing would be predicted.
             BadInput: the store is too small.
         """
-        if config.context < 2:
-            raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
-        R = self._reuse(config.context)
-        pair = config.context - R
-        if pair and pair < FRAME + 2:
-            raise ValueError(
-                f"objective.reuse: {R} leaves {pair} of model.context {config.context} positions for a pair; expected "
-                f"at least {FRAME + 2}, or none"
-            )
-        length = R + max(0, pair - FRAME)
-        if R // self.predict + (length - R) // self.predict < 1:
-            raise ValueError(
-                f"objective.predict: {self.predict}; one token in so many is none of model.context {config.context}"
-            )
+        self.require_fit(config)
+        R, length = self.reused(config.context), self.text_length(config.context)
         return _Rows(self, Streams(store, rows, length, R), R, config.context)
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
@@ -91,13 +64,10 @@ class Permutation:
         memory = model.memory_for(batch.begins, carry)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
         nats = summed_nats(model.logits(hidden.query), batch.targets)
-        R = self._reuse(model.config.context)
+        R = self.reused(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
         kept = memory.extended(hidden.states[:, :, :R], stream).last(model.config.memory)
         return Loss(nats, batch.count, tuple(kept))
-
-    def _reuse(self, context: int) -> int:
-        return context // 2 if self.reuse is None else self.reuse
 
 
 def factorisation(

@@ -3,14 +3,12 @@
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.utils.deterministic
 
 from plm_core.config import BadInput
-
-Precision = Literal["float32", "bfloat16"]
+from plm_core.training.precision import Precision
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from plm_core.objectives.loss import Batch, Carry
 from plm_core.training.clock import Clock
 from plm_core.training.compiling import LossOf
-from plm_core.training.device import Precision
+from plm_core.training.precision import Precision
 
 META = torch.device("meta")
 SIZES = {"cpu": 1024, "cuda": 8192}

@@ -20,9 +20,10 @@ from plm_core.objectives.loss import Batch, Batches, Carry
 from plm_core.text.store import TokenStore
 from plm_core.training.clock import Clock
 from plm_core.training.compiling import LossOf
-from plm_core.training.device import Device, Precision
+from plm_core.training.device import Device
 from plm_core.training.energy import Energy
 from plm_core.training.flops import datasheet_flops, measured_flops, step_flops
+from plm_core.training.precision import Precision
 
 T = TypeVar("T")
 

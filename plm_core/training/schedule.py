@@ -7,7 +7,7 @@ Training Durations", section 3 (the form of its decay).
 
 import math
 
-from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.config import OptimizerConfig
 
 
 def progress_at(step: int, steps: int, config: OptimizerConfig) -> float:

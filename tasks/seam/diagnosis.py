@@ -75,6 +75,8 @@ def behind(
 def _slices(task: str, rows: dict[str, Table]) -> str:
     """A row a slice, a column a model."""
     path = paths.SLICES / f"{task}.csv"
+    if not path.is_file():
+        return "There are none: the stage slices left nothing of this task."
     known = read_slices(path)
     columns: list[list[Slice]] = []
     for found in rows.values():

@@ -5,8 +5,7 @@ fewshot and from the parameters. Used by the stage report.
 import json
 from collections.abc import Mapping
 
-from plm_core.config import from_dict
-from plm_core.finetuning.prompts import Prompt, prompt_of
+from plm_core.finetuning.prompts import FewshotConfig, Prompt, prompt_of
 from plm_core.finetuning.task import read_task
 from tasks.seam import params, paths
 from tasks.seam.page import table
@@ -44,19 +43,23 @@ Rows = Mapping[tuple[str, int], Mapping[str, float]]
 
 def unfinetuned() -> str:
     """The section as Markdown."""
-    models, tasks, section = params.names("fewshot.models"), params.names("fewshot.tasks"), params.read("fewshot")
-    shots, prompts = section["shots"], section.get("prompts", {})
+    config = params.section("fewshot", FewshotConfig)
+    models, shots, tasks = config.models, config.shots, config.asked(params.names("finetune.tasks"))
     if not (models and tasks and shots):
         return f"{HEADING}\n\nNothing is asked: `fewshot` names no model, task or number of shots."
-    own = {name: from_dict(Prompt, each, f"fewshot.prompts.{name}") for name, each in prompts.items()}
-    found = {model: json.loads((paths.METRICS / f"fewshot-{model}.json").read_text("utf-8")) for model in models}
-    share = "none" if section["contaminated"] is None else f"{section['contaminated']:g} or more"
-    words = "" if section["words"] is None else f" (at most {section['words']} words of each text)"
-    parts = [HEADING, READING, COUNTS.format(share=share, words=words)]
+    files = {model: paths.METRICS / f"fewshot-{model}.json" for model in models}
+    without = [model for model, file in files.items() if not file.is_file()]
+    found = {model: json.loads(file.read_text("utf-8")) for model, file in files.items() if model not in without}
+    note = [f"Of {', '.join(without)} there are no answers: the stage fewshot left nothing."] if without else []
+    if not found:
+        return "\n\n".join([HEADING, *note])
+    share = "none" if config.contaminated is None else f"{config.contaminated:g} or more"
+    words = "" if config.words is None else f" (at most {config.words} words of each text)"
+    parts = [HEADING, READING, *note, COUNTS.format(share=share, words=words)]
     for name in tasks:
         task = read_task(paths.EXAMPLES / name)
         rows = {(model, each): _figures(figures, name, each) for model, figures in found.items() for each in shots}
-        parts += [f"### {name}: {task.score}", _wording(prompt_of(task, own)), _scores(rows), _counts(rows)]
+        parts += [f"### {name}: {task.score}", _wording(prompt_of(task, config.prompts)), _scores(rows), _counts(rows)]
     return "\n\n".join(parts)
 
 

@@ -1,13 +1,15 @@
 """`params.yaml`: a section becomes a frozen configuration. The one place where a task reads YAML."""
 
+import functools
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import BadInput, did_you_mean, from_dict
+from tasks.seam import paths
 
 T = TypeVar("T")
 PARAMS = Path("params.yaml")
@@ -31,7 +33,7 @@ def read(name: str) -> Any:
         BadInput: the file is missing or not YAML, or has no such section.
     """
     try:
-        value = yaml.load(PARAMS.read_text(encoding="utf-8"), _StrictLoader)
+        value = _parsed(PARAMS.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{PARAMS}: missing; expected to be run in the project's folder") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -45,9 +47,20 @@ def read(name: str) -> Any:
     return value
 
 
+@functools.lru_cache(maxsize=1)
+def _parsed(text: str) -> Any:
+    return yaml.load(text, _StrictLoader)
+
+
 def section(name: str, cls: type[T]) -> T:
     """A dotted section as its dataclass; BadInput names the dotted parameter that is wrong."""
     return from_dict(cls, read(name), name)
+
+
+def without(name: str, other: str, cls: type[T]) -> T:
+    """``section`` without its parameter ``other``, which belongs to the flow."""
+    value = read(name)
+    return from_dict(cls, {k: v for k, v in value.items() if k != other} if isinstance(value, dict) else value, name)
 
 
 def section_names(section: str) -> list[str]:
@@ -73,3 +86,19 @@ def names(name: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise BadInput(f"{name}: found {value!r}; expected a list of names")
     return value
+
+
+def require_examples(where: str, tasks: Iterable[str]) -> None:
+    """Raise BadInput, which begins with ``where``, when one of the tasks is no section of ``examples``."""
+    known = section_names("examples")
+    for task in tasks:
+        if task not in known:
+            hint = did_you_mean(task, known)
+            raise BadInput(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")
+
+
+def missing(path: Path) -> BadInput:
+    """The error for an input that is not there: one that a stage writes, or one that the user names."""
+    if path.is_relative_to(paths.ARTIFACTS):
+        return BadInput(f"{path}: missing; run the stage that writes it (`dvc repro` runs what is needed, in order)")
+    return BadInput(f"{path}: missing; put it there, or name another file or folder in {PARAMS}")

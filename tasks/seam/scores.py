@@ -49,7 +49,7 @@ def finetuned(
     for task, rows in tables.items():
         described = glue.read_task(paths.EXAMPLES / task)
         before = f" Learned after {tasks[task]}, with a new head." if tasks[task] else ""
-        parts += [f"### {task}", described.question + before, _details(task, models, seeds)]
+        parts += [f"### {task}", described.question + before, _details(task, models, seeds), *_constant(rows)]
         classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
         if 0 < len(classes) <= MOST_CLASSES:
             figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
@@ -78,16 +78,25 @@ def _summary(tables: Tables, models: Sequence[str], seeds: Sequence[int]) -> str
         columns.append([f"{np.mean(scores):.3f}" for scores in means])
     lines = [[model, *cells] for model, *cells in zip(models, *columns, strict=True)]
     for title, name in (("words alone", "score"), ("without reading", "baseline")):
-        guesses = [_read(f"baseline-{task}")[name] for task in tables]
-        guesses += [float(np.mean(guesses))] if len(tables) > 1 else []
-        lines.append([title, *(f"{value:.3f}" for value in guesses)])
-    return table(heads, lines)
+        guesses = [_read(f"baseline-{task}")[name] if _known(task) else None for task in tables]
+        known = [value for value in guesses if value is not None]
+        guesses += [float(np.mean(known)) if len(known) == len(tables) else None] if len(tables) > 1 else []
+        lines.append([title, *("-" if value is None else f"{value:.3f}" for value in guesses)])
+    without = [task for task in tables if not _known(task)]
+    note = f"\n\nOf {', '.join(without)} there is no baseline: its stage left nothing." if without else ""
+    return table(heads, lines) + note
+
+
+def _known(task: str) -> bool:
+    """Whether the stage baseline has left its evidence and its figures."""
+    evidence = paths.WORDS / f"{task}.{paths.WORDS_SEED}.csv"
+    return evidence.is_file() and (paths.METRICS / f"baseline-{task}.json").is_file()
 
 
 def _better(models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]) -> list[str]:
     """Of each two models, which is better at what, beyond chance; words alone learn no task after another."""
     said = []
-    alone = [task for task, before in tasks.items() if before is None]
+    alone = [task for task, before in tasks.items() if before is None and _known(task)]
     pairs = [(one, two, list(tasks)) for one, two in itertools.combinations(models, 2)]
     pairs += [(model, paths.WORDS.name, alone) for model in models if alone]
     for one, two, names in pairs:
@@ -121,6 +130,20 @@ def _details(task: str, models: Sequence[str], seeds: Sequence[int]) -> str:
         rows.append([model, *cells, ", ".join(f"{step:,.0f}" for step in each["best_step"])])
     titles = {"examples": "test examples", "train_examples": "training examples"}
     return table(["model", *(titles.get(n, n.replace("_", " ")) for n in names), "best step, by seed"], rows)
+
+
+def _constant(rows: Mapping[str, Table]) -> list[str]:
+    """Which models give every example the same class."""
+    said = []
+    for model, found in rows.items():
+        answers = found.results
+        if not isinstance(answers, Answers) or not answers.classes:
+            continue
+        always = [answers.classes[int(each[0])] for each in answers.predictions if len(set(each)) == 1]
+        if always:
+            which, seeds = ", ".join(repr(name) for name in dict.fromkeys(always)), len(answers.predictions)
+            said.append(f"**{model} always answers {which}** ({len(always)} of {seeds} fine-tunings).")
+    return [" ".join(said)] if said else []
 
 
 def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:

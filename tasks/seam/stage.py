@@ -60,7 +60,7 @@ def stage(
     """
     for path in inputs:
         if not path.exists():
-            raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro` runs what is needed, in order)")
+            raise params.missing(path)
     guard = Guard(sections, inputs)
     digests = {path.as_posix(): sha256_path(path) for path in inputs}
     values = {section: params.read(section) for section in sections}

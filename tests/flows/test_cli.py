@@ -11,6 +11,7 @@ import pytest
 from flows import cli, tokenizers
 
 COMMANDS = [
+    "init",
     "run",
     "deploy",
     "status",
@@ -220,3 +221,26 @@ def test_attention_to_a_text_of_many_tokens_is_refused_with_both_numbers(project
     assert done.stderr.startswith("error: attend.text: found ")
     assert "expected at most 13" in done.stderr
     assert not (project / "attention.png").exists()
+
+
+def test_a_prompt_of_which_not_all_is_read_and_one_without_text_are_told(project, trained):
+    done = plm(project, "generate", "--max-new-tokens=2", f"--checkpoint={trained}", "--", "Ba " * 99, " ", "Ba")
+    assert done.returncode == 0, done.stderr
+    long, empty = done.stderr.splitlines()
+    assert long.startswith("note: the prompt has ")
+    assert long.endswith("tokens; the model reads the last 13")
+    assert empty.startswith("note: the prompt is empty")
+
+
+def test_an_unknown_model_is_told_with_the_sections_and_versions_that_there_are(project):
+    (project / "artifacts/models/bert").mkdir(parents=True)
+    done = plm(project, "generate", "Ba", "--model", "bertt")
+    assert done.returncode == 2
+    assert "no version or alias 'bertt'; versions are: none yet; trained sections are: bert" in done.stderr
+
+
+def test_init_looks_at_the_folder_from_where_plm_was_called(project):
+    (project / "below/texts").mkdir(parents=True)
+    done = plm(project / "below", "init", "texts", "--dry-run")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: below/texts: nothing to read in it")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from toys import wait_for
 
-from flows.graph import BusyError, EditedError, Graph, GraphError, Stage
+from flows.graph import BusyError, EditedError, Graph
+from flows.stages import GraphError, Stage
 
 CHAIN = """
 vars: [params.yaml]

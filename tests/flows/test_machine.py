@@ -12,9 +12,9 @@ import pytest
 from toys import wait_for
 
 from flows import machine
-from flows.graph import Stage
 from flows.machine import Machine, MachineError
 from flows.process import CancelledError
+from flows.stages import Stage
 
 ALL = Stage("all", cores="all")
 ONE = Stage("one")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows import pipeline
-from flows.graph import Graph, GraphError
+from flows.graph import Graph
+from flows.stages import GraphError
 
 STAGES = """
 stages:

@@ -14,7 +14,8 @@ import pytest
 from toys import alive, pids, wait_for
 
 from flows import pipeline
-from flows.graph import Graph, Stage
+from flows.graph import Graph
+from flows.stages import Stage
 
 STAMP = """
 import json, os, sys, time

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from flows import comparing, promotion, registry, standing
-from flows.graph import Stage
 from flows.packaging import evidence_files
+from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
 from plm_core import checkpoint
 from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig, open_tokenizer, train_tokenizer

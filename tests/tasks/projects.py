@@ -31,7 +31,7 @@ SMALL = {
     },
     "fewshot": {
         "models": ["gpt"],
-        "tasks": ["sotu-era", "sotu-next"],
+        "tasks": ["sotu-era", "next"],
         "shots": [0, 2],
         "examples": 23,
         "words": 2,
@@ -42,7 +42,7 @@ SMALL = {
                 "template": "{a}:",
                 "options": {"before-1865": "ba", "1865-1944": "bo", "from-1945": "ku"},
             },
-            "sotu-next": {"template": "{a}, {b}:", "options": {"other": "so", "next": "ba"}},
+            "next": {"template": "{a}, {b}:", "options": {"other": "so", "next": "ba"}},
         },
     },
 }

@@ -12,8 +12,8 @@ from projects import Project, source
 from plm_core import checkpoint
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.document import write_documents
+from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.text.special import PIECES
-from tasks.evaluate import EvaluateConfig
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 MODELS = {
@@ -116,3 +116,13 @@ def test_a_text_without_a_blank_is_refused_by_its_dotted_name():
     section = {"stride": 13, "prompts": [], "sampling": {}, "cloze": ["no blank"]}
     with pytest.raises(BadInput, match=r"^evaluate.cloze: 'no blank' has 0 blanks; expected exactly one ___"):
         from_dict(EvaluateConfig, section, "evaluate")
+
+
+def test_without_prompts_the_held_out_documents_begin_the_samples(measured, tmp_path, documents):
+    project = measured.copied(tmp_path / "project")
+    project.change(evaluate__prompts=..., evaluate__cloze=None)
+    begins = [" ".join(document.text.split()[:5]) for document in documents[:3]]
+    for name, key, end in (("gpt", "prompt", ""), ("bert", "cloze", " ___")):
+        project.run("tasks.evaluate", name)
+        samples = json.loads((project.root / f"artifacts/samples/{name}.json").read_text())
+        assert [sample[key] for sample in samples] == [begin[:40] + end for begin in begins]

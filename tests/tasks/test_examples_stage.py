@@ -98,11 +98,11 @@ def test_a_wrong_row_ends_with_one_line_and_no_file(project):
 
 
 def test_the_corpus_gives_the_examples_of_its_splits(built):
-    folder = built.root / "artifacts/examples/sotu-next"
+    folder = built.root / "artifacts/examples/next"
     task = read_task(folder)
     assert json.loads((folder / "task.json").read_text())["labels"] == ["other", "next"]
     for split in ("train", "valid", "test"):
         examples = read_examples(file_of(folder, split), task)
         assert examples
-        assert built.metrics("examples-sotu-next")[f"{split}_examples"] == len(examples)
+        assert built.metrics("examples-next")[f"{split}_examples"] == len(examples)
         assert {e.id.split("#")[0].split("/")[0] for e in examples} == {"own"}

@@ -14,7 +14,7 @@ from plm_core.finetuning.table import TASKS
 from tasks.fewshot import fewshot
 
 RULES = {"score": "prediction"} | {f"score_{rule}": rule for rule in ("per_byte", "per_token", "unconditional")}
-ASKED = [(task, shots) for task in ("sotu-era", "sotu-next") for shots in (0, 2)]
+ASKED = [(task, shots) for task in ("sotu-era", "next") for shots in (0, 2)]
 
 
 def rows(project: Project, task, shots):
@@ -83,7 +83,7 @@ def test_what_stands_in_the_training_text_is_left_out(built, small):
 def test_another_seed_draws_other_shots_and_nothing_else(built, small):
     small.change(fewshot__seed=4, fewshot__shots=[2, 0])
     small.run("tasks.fewshot", "gpt")
-    for task in ("sotu-era", "sotu-next"):
+    for task in ("sotu-era", "next"):
         assert rows(small, task, 0) == rows(built, task, 0)
         assert [row["id"] for row in rows(small, task, 2)] == [row["id"] for row in rows(built, task, 2)]
     likelihoods = [rows(project, "sotu-era", 2) for project in (built, small)]
@@ -124,8 +124,8 @@ OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}
             "no {b}",
         ),
         (
-            {"prompts": {"sotu-next": {"template": "{a}", "options": {"other": "so", "next": "ba"}}}},
-            "fewshot.prompts.sotu-next.template: found '{a}'",
+            {"prompts": {"next": {"template": "{a}", "options": {"other": "so", "next": "ba"}}}},
+            "fewshot.prompts.next.template: found '{a}'",
             "expected {b}",
         ),
         (

@@ -1,18 +1,18 @@
 """Stage ingest keeps what it cannot read, counts it, and ends when it is more than the share that is allowed."""
 
 import gzip
+import json
 import random
 
-import pyarrow.parquet as pq
 import pytest
 
 from plm_core.corpus.document import read_documents
 
-QUARANTINED = "artifacts/corpus/quarantined/own.parquet"
+QUARANTINED = "artifacts/corpus/quarantined/own.jsonl"
 
 
 def kept(project):
-    return pq.read_table(project.root / QUARANTINED).to_pylist()
+    return [json.loads(line) for line in (project.root / QUARANTINED).read_text().splitlines()]
 
 
 BAD = {
@@ -21,23 +21,24 @@ BAD = {
 }
 
 
-def spoil(project):
+def spoil(project, floor=0):
     for name, data in BAD.items():
         (project.root / name).write_bytes(data)
+    project.change(sources__own__min_quarantined=floor)
 
 
 def test_too_large_a_share_of_bad_records_is_refused_and_they_can_be_looked_at(small):
     spoil(small)
     before = small.files()
-    assert before.pop(QUARANTINED)
+    assert before.pop(QUARANTINED) == b""
     _, err = small.run("tasks.ingest", "own", code=2)
     after = small.files()
     assert after.pop(QUARANTINED)
     assert after == before
     (line,) = err.splitlines()
     assert line.startswith("error: data/bad.jsonl:2: invalid_utf8 (byte 0xe9 at column 17; expected UTF-8 text)")
-    assert "the first of 2 quarantined records of 40 (5.00%; see artifacts/corpus/quarantined/own.parquet)" in line
-    assert "at most 0.01 (sources.own.max_quarantined)" in line
+    assert "the first of 2 quarantined records of 40 (5.00%; see artifacts/corpus/quarantined/own.jsonl)" in line
+    assert "at most 0.01 (sources.own.max_quarantined), or fewer than 0 (sources.own.min_quarantined)" in line
     assert [(row["place"], row["reason"]) for row in kept(small)] == [
         ("data/bad.jsonl:2", "invalid_utf8"),
         ("data/worse.csv:2", "wrong_fields"),
@@ -73,6 +74,14 @@ def test_a_failed_dvc_repro_leaves_the_quarantine_to_be_looked_at(small):
     small.change(sources__own__max_quarantined=0.05)
     small.run("dvc", "repro", "ingest@own")
     assert small.run("dvc", "status", "ingest@own")[0].count("up to date") == 1
+
+
+def test_a_few_bad_records_end_nothing_whatever_their_share(small):
+    spoil(small, floor=3)
+    out, _ = small.run("tasks.ingest", "own")
+    assert f"38 documents, 0.1 MB; quarantined: {{'invalid_utf8': 1, 'wrong_fields': 1}} (see {QUARANTINED})" in out
+    small.change(sources__own__min_quarantined=2)
+    small.run("tasks.ingest", "own", code=2)
 
 
 def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):

@@ -23,7 +23,7 @@ PARAMETERS = [
     (["tokenizer"], {"tokenizer__vocab_size": 7}, "tokenizer.vocab_size: 7 is too small", "more than 264"),
     (["ingest", "own"], {"sources": {"my texts": {}}}, "sources: found the name 'my texts'", "letters, digits"),
     (["clean"], {"sources": {}}, "sources: found {}", "at least one section"),
-    (["examples", "rte"], {}, "examples.rte: no such section in params.yaml", "it has sotu-era, sotu-next"),
+    (["examples", "rte"], {}, "examples.rte: no such section in params.yaml", "it has sotu-era, next"),
     (
         ["examples", "sst"],
         {"examples": {"sst": {"input": "data"}}},
@@ -87,7 +87,7 @@ FINETUNINGS = [
         "finetune.tasks: found 'sotu-ear'; expected sections of ex",
         "mean 'sotu-era'",
     ),
-    (["finetune", "gpt", "rte", "1"], {}, "finetune.tasks: found 'rte'; expected ", "examples: sotu-era, sotu-next"),
+    (["finetune", "gpt", "rte", "1"], {}, "finetune.tasks: found 'rte'; expected ", "examples: next, sotu-era"),
 ]
 
 

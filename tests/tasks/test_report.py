@@ -33,7 +33,7 @@ CORPUS = {
 SCORES = ("score", "score_per_byte", "score_per_token", "score_unconditional")
 FEWSHOT = {
     f"{task}/{shots}/{key}": value
-    for task in ("sotu-era", "sotu-next")
+    for task in ("sotu-era", "next")
     for shots in (0, 2)
     for key, value in {
         **dict.fromkeys(("examples", "excluded", "fewer_shots", "no_shot", "cut"), 7 * shots),
@@ -68,7 +68,7 @@ def results(tmp_path_factory):
         trained = {"parameters": 12345, "positions": 6789, "predictions": 987, "best_step": 26}
         files[f"metrics/pretrain-{name}.json"] = trained
         files[f"metrics/evaluate-{name}.json"] = likelihoods | {"nats_per_token": 3.0, "tokens": 99, "bytes": 157}
-        for task, accuracy in zip(("sotu-era", "sotu-next"), accuracies, strict=True):
+        for task, accuracy in zip(("sotu-era", "next"), accuracies, strict=True):
             for seed, better in ((1, 0.0), (2, 0.02)):
                 scores = {"score": accuracy + better, "baseline": 0.4, "accuracy": accuracy + better, "macro_f1": 0.1}
                 counts = {"examples": 1000, "train_examples": 99, "best_step": 26}
@@ -76,9 +76,9 @@ def results(tmp_path_factory):
                 files[f"evidence/{name}/{task}.{seed}.csv"] = evidence(task, accuracy + better)
         filled = {"cloze": "Peace ___ <all>.", "fills": [["▁to", 0.5], ["\n", 0.25]]}
         files[f"samples/{name}.json"] = [filled if name == "bert" else {"prompt": "Peace", "continuation": " to\nall"}]
-        for curve in (name, *(f"{name}-{task}-{seed}" for task in ("sotu-era", "sotu-next") for seed in (1, 2))):
+        for curve in (name, *(f"{name}-{task}-{seed}" for task in ("sotu-era", "next") for seed in (1, 2))):
             files[f"curves/{curve}.csv"] = "step,loss,valid_loss\n2,3.5,\n4,3.25,3.75\n"
-    for task in ("sotu-era", "sotu-next"):
+    for task in ("sotu-era", "next"):
         rows = (f"e{i:03},{i % 7},{'' if i < 500 else 'late'},{0.5 if i < 19 else 0.0}" for i in range(1000))
         files[f"metrics/baseline-{task}.json"] = {"score": 0.65, "baseline": 0.4}
         files[f"evidence/tfidf/{task}.0.csv"] = evidence(task, 0.65)
@@ -88,7 +88,7 @@ def results(tmp_path_factory):
         target = project.root / "artifacts" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content if isinstance(content, str) else json.dumps(content))
-    for task in ("sotu-era", "sotu-next"):
+    for task in ("sotu-era", "next"):
         folder = project.root / "artifacts/examples" / task
         folder.mkdir(parents=True)
         write_task(folder, TASKS[task].task)
@@ -141,10 +141,10 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
 
 def test_scores_have_their_spread_over_seeds_and_their_interval(page):
     found = table(page, "## Fine-tuning")
-    assert list(found["gpt"]) == ["model", "sotu-era: accuracy", "sotu-next: accuracy", "mean"]
+    assert list(found["gpt"]) == ["model", "sotu-era: accuracy", "next: accuracy", "mean"]
     assert list(found) == [*MODELS, "words alone", "without reading"]
     assert set(list(found["words alone"].values())[1:]) == {"0.650"}
-    assert found["bert"]["sotu-next: accuracy"].startswith("0.924 (0.914 to 0.934) [0.9")
+    assert found["bert"]["next: accuracy"].startswith("0.924 (0.914 to 0.934) [0.9")
     assert found["bert"]["mean"] == "0.717"
     assert set(list(found["without reading"].values())[1:]) == {"0.400"}
     low, high = map(float, found["xlnet"]["sotu-era: accuracy"].partition("[")[2].strip("]").split(", "))
@@ -153,22 +153,22 @@ def test_scores_have_their_spread_over_seeds_and_their_interval(page):
 
 
 def test_who_is_better_is_said_where_it_is_beyond_chance(page):
-    assert "- gpt and wide: no difference is beyond chance" in page or "- gpt and wide: **wide** at sotu-next" in page
+    assert "- gpt and wide: no difference is beyond chance" in page or "- gpt and wide: **wide** at next" in page
     (line,) = [line for line in page.splitlines() if line.startswith("- gpt and bert: ")]
     assert "**gpt** at sotu-era (-0.2" in line
-    assert "**bert** at sotu-next (+0.4" in line
+    assert "**bert** at next (+0.4" in line
     assert "**bert** at mean of all tasks (+0.0" in line
     (line,) = [line for line in page.splitlines() if line.startswith("- bert and tfidf: ")]
     assert "**tfidf** at sotu-era (+0.1" in line
-    assert "**bert** at sotu-next (-0.2" in line
+    assert "**bert** at next (-0.2" in line
 
 
 def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
-    one = table(page, "Does paragraph B follow paragraph A in the same speech?\n")
+    one = table(page, "Does passage B follow passage A in the same document?\n")
     assert one["bert"]["accuracy"] == "0.924 (0.914 to 0.934)"
     assert one["bert"]["macro f1"] == "0.100 (0.100 to 0.100)"
     assert (one["bert"]["test examples"], one["bert"]["best step, by seed"]) == ("1,000", "26, 26")
-    assert (results.root / "artifacts/report/confusion-sotu-next.svg").exists()
+    assert (results.root / "artifacts/report/confusion-next.svg").exists()
 
 
 def below(page, task, summary):
@@ -179,9 +179,7 @@ def below(page, task, summary):
 def test_scores_on_slices_stand_side_by_side(page):
     found = {
         cells[2]: cells[3:]
-        for cells in (
-            [cell.strip() for cell in line.split("|")] for line in below(page, "sotu-next", "Slices").splitlines()
-        )
+        for cells in ([cell.strip() for cell in line.split("|")] for line in below(page, "next", "Slices").splitlines())
         if len(cells) > 3
     }
     assert list(found)[2:] == [
@@ -210,7 +208,7 @@ def test_calibration_is_measured_and_drawn(results, page):
 
 
 def test_the_worst_answers_are_the_surest_wrong_ones_with_their_texts(results, page):
-    rows = [line for line in below(page, "sotu-next", "Worst answers").splitlines() if line.startswith("| gpt ")]
+    rows = [line for line in below(page, "next", "Worst answers").splitlines() if line.startswith("| gpt ")]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)] for row in rows]
     # From the 533rd both seeds are wrong; before, one of the two.
     assert [row[6] for row in cells] == ["e533", "e534", "e535", "e536", "e537"]
@@ -249,7 +247,7 @@ def test_evidence_of_a_seed_that_was_taken_out_is_not_read(results, tmp_path):
     project.run("tasks.report")
     text = (project.root / "artifacts/report/report.md").read_text()
     found = table(text, "## Fine-tuning")
-    assert found["bert"]["sotu-next: accuracy"].startswith("0.934 [")
+    assert found["bert"]["next: accuracy"].startswith("0.934 [")
     assert found["bert"]["mean"] == "0.727"
 
 
@@ -282,3 +280,37 @@ def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_pa
     assert "never across" not in text
     assert "tokens of each document only" not in text
     assert "No GLUE-like task is named in `finetune.tasks`." in text
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["of one task", "of all"])
+def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_path, whole):
+    project = results.copied(tmp_path / "project")
+    for path in [
+        *(project.root / "artifacts/metrics").glob("baseline-*.json" if whole else "baseline-next.json"),
+        *(project.root / "artifacts/slices").glob("*" if whole else "next.csv"),
+        project.root / "artifacts/metrics/fewshot-gpt.json",
+    ]:
+        path.unlink()
+    project.run("tasks.report")
+    text = (project.root / "artifacts/report/report.md").read_text()
+    found = table(text, "## Fine-tuning")
+    assert list(found["words alone"].values())[1:] == ["-" if whole else "0.650", "-", "-"]
+    assert found["gpt"]["next: accuracy"] == table(results_page(results), "## Fine-tuning")["gpt"]["next: accuracy"]
+    assert f"Of {'sotu-era, next' if whole else 'next'} there is no baseline: its stage left nothing." in text
+    assert text.count("There are none: the stage slices left nothing of this task.") == (2 if whole else 1)
+    assert "Of gpt there are no answers: the stage fewshot left nothing." in text
+
+
+def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):
+    project = results.copied(tmp_path / "project")
+    path = project.root / "artifacts/evidence/bert/next.2.csv"
+    head, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    path.write_text("\n".join(",".join(line) for line in [head, *([*x[:4], "other", *x[5:]] for x in lines)]) + "\n")
+    project.run("tasks.report")
+    text = (project.root / "artifacts/report/report.md").read_text()
+    assert text.count("always answers") == 1
+    assert "**bert always answers 'other'** (1 of 2 fine-tunings)." in text.split("### next")[1]
+
+
+def results_page(results):
+    return (results.root / "artifacts/report/report.md").read_text()

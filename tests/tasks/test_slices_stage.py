@@ -8,7 +8,7 @@ from plm_core.finetuning.table import TASKS
 
 
 def test_a_row_stands_for_every_test_example(built):
-    for name in ("sotu-era", "sotu-next"):
+    for name in ("sotu-era", "next"):
         task = TASKS[name].task
         examples = read_examples(built.root / f"artifacts/examples/{name}/test.jsonl", task)
         found = read_slices(built.root / f"artifacts/slices/{name}.csv")

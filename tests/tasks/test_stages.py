@@ -36,7 +36,7 @@ def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     assert len(outs) == 58
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
-        assert data, name
+        assert data or "/quarantined/" in name, name  # JSON lines, of which there are none
     assert not list((built.root / "artifacts/snapshots").glob("*"))
     for folder in (
         "artifacts/tokenizer",
@@ -122,7 +122,7 @@ def test_the_metrics_of_evaluate_are_the_sums_of_its_evidence(built):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("task", ["sotu-era", "sotu-next"])
+@pytest.mark.parametrize("task", ["sotu-era", "next"])
 def test_the_metrics_of_finetune_are_those_of_its_evidence(built, task, seed):
     evidence = rows(built, f"artifacts/evidence/gpt/{task}.{seed}.csv")
     found = built.metrics(f"finetune-gpt-{task}-{seed}")

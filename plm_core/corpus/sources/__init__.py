@@ -46,6 +46,8 @@ class IngestConfig:
     """A longer record (a line, a row, a whole text file; bytes after decompression) is quarantined."""
     max_quarantined: float = 0.01
     """The largest share of records, from 0 to 1, that may be quarantined; beyond it the stage fails."""
+    min_quarantined: int = 10
+    """Fewer quarantined records than this never fail the stage, whatever their share; 0: the share alone decides."""
 
     def __post_init__(self) -> None:
         if self.reader not in SOURCES:
@@ -61,6 +63,8 @@ class IngestConfig:
             raise ValueError(f"max_record_bytes: {self.max_record_bytes} is not between 1 and 1000000000")
         if not 0 <= self.max_quarantined <= 1:
             raise ValueError(f"max_quarantined: {self.max_quarantined} is not between 0 and 1")
+        if self.min_quarantined < 0:
+            raise ValueError(f"min_quarantined: {self.min_quarantined}; expected at least 0")
 
 
 def open_source(name: str, config: IngestConfig) -> Iterator[Document | Quarantined]:

@@ -22,10 +22,10 @@ def read(folder: str, pattern: str, fields: Fields, max_record_bytes: int) -> It
         BadInput: a missing input, or no file that can be read; the message names the parameter.
         OSError: a file cannot be opened, or the disk fails.
     """
-    return documents_of(_records(Path(folder), pattern, max_record_bytes), fields)
+    return documents_of(records_in(Path(folder), pattern, max_record_bytes), fields)
 
 
-def _records(root: Path, pattern: str, limit: int) -> Iterator[tuple[str, str, Record]]:
+def records_in(root: Path, pattern: str, limit: int) -> Iterator[tuple[str, str, Record]]:
     """Each record with its place and the id that it has if it states none."""
     for file in _files(root, pattern):
         name = file.name if file == root else file.relative_to(root).as_posix()

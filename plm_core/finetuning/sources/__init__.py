@@ -9,7 +9,7 @@ from typing import Any
 
 from plm_core.config import BadInput, did_you_mean, from_dict
 from plm_core.finetuning.examples import SPLITS, Example
-from plm_core.finetuning.sources import own, published, speeches
+from plm_core.finetuning.sources import own, published, texts
 from plm_core.finetuning.splits import hold_out
 from plm_core.finetuning.table import TASKS, Columns
 from plm_core.finetuning.task import METRICS, GlueTask, Kind, iob2
@@ -94,17 +94,12 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     """
     counts: dict[str, int] = {}
     warnings: list[str] = []
-    row = TASKS.get(name)
+    task, row = task_of(name, config), TASKS.get(name)
     if row is None:
-        task, columns = _described(name, config)
-        splits = own.read(task, _folder(name, config), columns)
-    elif config != ExamplesConfig(config.input):
-        raise BadInput(f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own")
+        splits = own.read(task, _folder(name, config), _columns(config))
     elif row.published is None:
-        # What the corpus gives is no mistake of anybody's: a split may be empty, and a class missing.
-        return Read(row.task, speeches.read(name, _folder(name, config)), {}, [])
+        splits = texts.read(name, _folder(name, config))
     else:
-        task = row.task
         splits, counts, warnings = published.read(task, row.published, Path(config.input))
     if "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"])
@@ -112,7 +107,24 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     return Read(task, {split: splits[split] for split in SPLITS}, counts, warnings)
 
 
-def _described(name: str, config: ExamplesConfig) -> tuple[GlueTask, Columns]:
+def task_of(name: str, config: ExamplesConfig) -> GlueTask:
+    """The task that the section ``examples.<name>`` names or describes; no data is read.
+
+    Raises:
+        BadInput: an unknown task, or a description that is none.
+    """
+    if name not in TASKS:
+        return _described(name, config)
+    if config != ExamplesConfig(config.input):
+        raise BadInput(f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own")
+    return TASKS[name].task
+
+
+def _columns(config: ExamplesConfig) -> Columns:
+    return Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
+
+
+def _described(name: str, config: ExamplesConfig) -> GlueTask:
     where = f"examples.{name}"
     kind, score = config.kind or "classification", str(config.score)
     for field_name in ("kind", *NEEDED[kind], "score"):
@@ -135,8 +147,7 @@ def _described(name: str, config: ExamplesConfig) -> tuple[GlueTask, Columns]:
         "symmetric": config.symmetric,
         "unanswerable": config.unanswerable,
     }
-    columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
-    return from_dict(GlueTask, given, where), columns
+    return from_dict(GlueTask, given, where)
 
 
 def _labels(config: ExamplesConfig, where: str) -> list[str]:
@@ -174,7 +185,10 @@ def _folder(name: str, config: ExamplesConfig) -> Path:
 def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], source: str) -> None:
     for split in SPLITS:
         if not splits[split]:
-            raise BadInput(f"{source}: gives no example for {split} (examples.{name}); expected at least one")
+            raise BadInput(
+                f"{source}: gives no example for {split} (examples.{name}); expected at least one; add to it, or take "
+                f"{name} out of examples and finetune.tasks"
+            )
     needed = {
         "classification": task.labels,
         "token_classification": tuple(tag for tag in task.labels if tag.startswith("B-")),

@@ -5,6 +5,7 @@ import http.server
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +13,9 @@ import threading
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from plm_core.corpus.hub import hub_rows, read_pin
+from plm_core.corpus.sources.hub import HubManifest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = {"body": ["one two", "", None, "x" * 999], "lang": ["en", "de", "fr", "it"], "stars": [1, 2, 3, 4]}
@@ -116,3 +120,16 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path, project, changes,
     assert "\n" not in error
     for word in words:
         assert word in error
+
+
+def test_a_hub_that_does_not_answer_is_told_at_once_with_the_manifest_and_what_to_do(tmp_path, monkeypatch):
+    manifest = tmp_path / "web.json"
+    manifest.write_text(json.dumps(MANIFEST))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(
+            OSError, match=r"web\.json: team/texts cannot be had, for http://.*; connect to it, or"
+        ) as error:
+            next(hub_rows(read_pin(HubManifest, manifest), None, "train", manifest))
+    assert "\n" not in str(error.value)

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from plm_core.evaluation import causal
 from plm_core.evaluation.causal import score
-from plm_core.evaluation.scores import LikelihoodConfig, tokenized, total, windows
+from plm_core.evaluation.scores import tokenized, total, windows
+from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import EOS
 
 

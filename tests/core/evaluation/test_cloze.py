@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from plm_core.evaluation.cloze import around, fill
+from plm_core.evaluation.cloze import fill
+from plm_core.sections.evaluation import around
 from plm_core.text.special import CLS, MASK, PIECES, SEP
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from plm_core.evaluation import causal, permutation
 from plm_core.evaluation.evidence import QUANTITIES
 from plm_core.evaluation.likelihood import SCORERS
-from plm_core.evaluation.scores import LikelihoodConfig, total
+from plm_core.evaluation.scores import total
+from plm_core.sections.evaluation import LikelihoodConfig
 
 CONFIG = LikelihoodConfig(stride=5, excerpt=29, orders=2)
 FUNCTIONS = {scorer.quantity: scorer.score for scorer in SCORERS.values()}

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from plm_core.evaluation import permutation
 from plm_core.evaluation.permutation import score, score_orders
-from plm_core.evaluation.scores import LikelihoodConfig
+from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import EOS
 
 PLAIN = LikelihoodConfig(stride=1)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import SCORERS, named
-from plm_core.evaluation.scores import DocumentScore, LikelihoodConfig, Text, tokenized, total, windows
+from plm_core.evaluation.scores import DocumentScore, Text, tokenized, total, windows
+from plm_core.sections.evaluation import LikelihoodConfig
 
 LENGTHS = st.integers(1, 199)
 MIXED = "Ünïcödé 漢字 🚀\n\nThe  people of 1789"

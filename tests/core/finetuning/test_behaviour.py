@@ -12,7 +12,7 @@ from plm_core.finetuning.table import TASKS
 
 PAIRED = {
     name for name, row in TASKS.items() if row.published and row.published.columns and row.published.columns.b
-} | {"sotu-next"}
+} | {"next"}
 
 
 def examples(task, count=9):

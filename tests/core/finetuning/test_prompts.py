@@ -10,7 +10,7 @@ from plm_core.finetuning.prompts import PROMPTS, Prompt, prompt_of, shortened
 from plm_core.finetuning.table import TASKS
 
 CLASSIFIED = [name for name, row in TASKS.items() if row.task.kind == "classification"]
-PAIRS = {"mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "sotu-next"}
+PAIRS = {"mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "next"}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 

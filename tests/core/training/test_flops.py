@@ -11,12 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
 from plm_core.finetuning.layouts import LAYOUTS, Written
 from plm_core.models.bert import BERT, BERTConfig
-from plm_core.models.gpt import GPT, PRESETS, GPTConfig
+from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal, CausalBatch
 from plm_core.objectives.loss import Loss
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.sections.models import SHAPES
 from plm_core.training.flops import datasheet_flops, measured_flops, step_flops
 
 V, T, L, H, D, B = 307, 29, 2, 3, 24, 5
@@ -53,7 +54,7 @@ def test_gpt_needs_what_its_products_need(store):
 
 def test_gpt2_needs_what_palm_and_nanogpt_say():
     """6N + 12LHQT a token (Chowdhery et al. 2022, appendix B); nanoGPT leaves the positions' embedding out of N."""
-    config = GPTConfig(**PRESETS["small"])
+    config = GPTConfig(**SHAPES["gpt"].presets["small"])
     with torch.device("meta"):
         model = GPT(config)
         ids = torch.zeros(2, 1024, dtype=torch.long)

@@ -6,7 +6,7 @@ from plm_core.config import BadInput
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
 from plm_core.finetuning.examples import Example
-from plm_core.finetuning.sources.speeches import MAX_WORDS, MIN_WORDS, SPEECHES, eras, next_paragraphs
+from plm_core.finetuning.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, eras, next_passages
 from plm_core.finetuning.table import TASKS
 
 
@@ -14,16 +14,16 @@ def words(count, tag):
     return " ".join(f"{tag}{i}" for i in range(count))
 
 
-@pytest.mark.parametrize("name", SPEECHES)
+@pytest.mark.parametrize("name", MADE)
 def test_a_task_gives_the_same_unique_examples_each_time(documents, name):
-    examples = list(SPEECHES[name](documents))
-    assert examples == list(SPEECHES[name](documents))
+    examples = list(MADE[name](documents))
+    assert examples == list(MADE[name](documents))
     assert len({e.id for e in examples}) == len(examples) > 99
     assert {e.label for e in examples} == set(range(len(TASKS[name].task.labels)))
 
 
 def test_the_tasks_without_published_files_are_those_of_the_corpus():
-    assert SPEECHES.keys() == {name for name, row in TASKS.items() if row.published is None}
+    assert MADE.keys() == {name for name, row in TASKS.items() if row.published is None}
 
 
 @pytest.mark.parametrize(("year", "label"), [(1790, 0), (1864, 0), (1865, 1), (1944, 1), (1945, 2), (2026, 2)])
@@ -47,7 +47,7 @@ def test_paragraphs_that_are_too_short_or_too_long_are_no_examples():
 def test_a_pair_is_adjacent_or_of_two_documents(documents):
     place = {text: (d.id, i) for d in documents for i, text in enumerate(paragraphs(d.text))}
     counts = [0, 0]
-    for example in next_paragraphs(documents):
+    for example in next_passages(documents):
         (document, position), (other, following) = place[example.a], place[example.b]
         assert example.id == f"{document}#{position}"
         if example.label == 1:
@@ -62,17 +62,53 @@ def test_a_pair_is_adjacent_or_of_two_documents(documents):
 
 def test_paragraphs_with_an_unfit_one_between_them_are_no_neighbours():
     text = "\n\n".join([words(20, "a"), "short", words(20, "b"), words(20, "c")])
-    assert [e.id for e in next_paragraphs([Document("d", text, "s")])] == ["d#2"]
+    assert [e.id for e in next_passages([Document("d", text, "s")])] == ["d#2"]
 
 
 def test_a_single_document_has_only_real_neighbours_and_none_gives_no_example():
     document = Document("d", "\n\n".join(words(20, t) for t in "abcdefghij"), "s")
-    assert {e.label for e in next_paragraphs([document])} == {1}
-    assert list(next_paragraphs([])) == []
+    assert {e.label for e in next_passages([document])} == {1}
+    assert list(next_passages([])) == []
     empty = Document("e", "", "s")
-    assert {e.label for e in next_paragraphs([document, empty])} == {1}
+    assert {e.label for e in next_passages([document, empty])} == {1}
 
 
 def test_the_draw_of_the_other_paragraph_reaches_all_documents(documents):
-    others = {e.b for e in next_paragraphs(documents) if e.label == 0}
+    others = {e.b for e in next_passages(documents) if e.label == 0}
     assert sum(any(o in d.text for o in others) for d in documents) > 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The bill is wrong. " * 3 + "Please send another one. " * 3,
+        "no end of a sentence " * 99,
+        "我们的账单有误，请再寄一份。" * 9,
+    ],
+    ids=["one paragraph", "without sentences", "without spaces"],
+)
+def test_a_document_of_one_paragraph_is_parted_and_nothing_of_it_is_lost(text):
+    documents = [Document(str(i), f"{text}{i}" * 3, "s") for i in range(40)]
+    examples = list(next_passages(documents))
+    assert {e.label for e in examples} == {0, 1}
+    for document in documents:
+        own = [e for e in examples if e.id.rpartition("#")[0] == document.id]
+        assert [e.id for e in own] == [f"{document.id}#{i}" for i in range(len(own))]
+        passages = [e.a for e in own] + [e.b for e in own[-1:] if e.label == 1]
+        assert "".join(document.text.split()).startswith("".join("".join(passages).split()))
+        assert max(map(len, passages)) <= 2 * PART
+
+
+def test_parts_end_behind_sentences_where_there_are_some():
+    text = "This is the first sentence of it. This is the second sentence of it, and a longer one."
+    (example,) = next_passages([Document("d", text, "s")])
+    assert (example.a, example.b) == tuple(text.replace("it. ", "it.|").split("|"))
+
+
+def test_a_text_too_short_for_two_parts_is_no_example():
+    assert list(next_passages([Document("d", "Too short to part.", "s")])) == []
+
+
+def test_the_second_passage_always_follows_one_so_that_it_does_not_tell(documents):
+    begins = {paragraphs(document.text)[0] for document in documents}
+    assert not begins & {example.b for example in next_passages(documents)}

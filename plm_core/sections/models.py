@@ -1,0 +1,164 @@
+"""The sections ``model`` of the architectures: sizes, and the published ones by name. Read without torch.
+
+Used by the model files and by who checks parameters before anything runs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from plm_core.config import BadInput, from_dict
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Section ``model`` of a GPT; the vocabulary comes from the tokenizer."""
+
+    vocab_size: int
+    """V, the number of token ids."""
+    context: int
+    """The largest T: how many positions have an embedding."""
+    layers: int
+    """The number of blocks."""
+    heads: int
+    """H, attention heads a block; must divide ``width``."""
+    width: int
+    """D, the size of the residual stream."""
+    dropout: float = 0.1
+    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
+    initializer_range: float = 0.02
+    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+
+
+@dataclass(frozen=True)
+class BERTConfig:
+    """Section ``model`` of a BERT; the vocabulary comes from the tokenizer."""
+
+    vocab_size: int
+    """V, the number of token ids."""
+    context: int
+    """The largest T: how many positions have an embedding."""
+    layers: int
+    """The number of blocks."""
+    heads: int
+    """H, attention heads a block; must divide ``width``."""
+    width: int
+    """D, the size of the residual stream."""
+    segments: int = 2
+    """S, how many segments have an embedding."""
+    dropout: float = 0.1
+    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
+    initializer_range: float = 0.02
+    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, "segments")
+
+
+@dataclass(frozen=True)
+class XLNetConfig:
+    """Section ``model`` of an XLNet; the vocabulary comes from the tokenizer."""
+
+    vocab_size: int
+    """V, the number of token ids."""
+    context: int
+    """The largest T: how many positions are read at once. Distances have no largest value."""
+    layers: int
+    """L, the number of blocks."""
+    heads: int
+    """H, attention heads a block; must divide ``width``."""
+    width: int
+    """D, the size of the residual stream; even, for half of a distance's encoding are sines."""
+    memory: int = 0
+    """M, how many states of the text before each layer keeps, in training and when texts are scored (``mem_len``)."""
+    dropout: float = 0.1
+    """The probability of zeroing an activation: embeddings, distances, attention weights and residual branches."""
+    initializer_range: float = 0.02
+    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        if self.width % 2:
+            raise ValueError(f"width: {self.width}; expected an even number, for distances are sines and cosines")
+        if self.memory < 0:
+            raise ValueError(f"memory: {self.memory}; expected at least 0")
+
+
+def _check_sizes(config: Any, *names: str) -> None:
+    """Raise the ValueError of a configuration whose sizes make no model: below 1, or heads that do not divide."""
+    for name in ("vocab_size", "context", "layers", "heads", "width", *names):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name}: {getattr(config, name)}; expected at least 1")
+    if config.width % config.heads:
+        raise ValueError(f"heads: {config.heads} does not divide width {config.width}")
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout: {config.dropout}; expected at least 0 and below 1")
+    if not config.initializer_range > 0:
+        raise ValueError(f"initializer_range: {config.initializer_range}; expected above 0")
+
+
+_GPT2 = {"vocab_size": 50257, "context": 1024}
+_GPT3 = {"vocab_size": 50257, "context": 2048}
+_GPT = {
+    # Radford et al. 2019, table 2.
+    "small": _GPT2 | {"layers": 12, "heads": 12, "width": 768},
+    "medium": _GPT2 | {"layers": 24, "heads": 16, "width": 1024},
+    "large": _GPT2 | {"layers": 36, "heads": 20, "width": 1280},
+    "xl": _GPT2 | {"layers": 48, "heads": 25, "width": 1600},
+    # Brown et al. 2020, table 2.1. Two of its rows do not add up: 24 heads of 128 in a width of 2048 (here 16 heads),
+    # and a width of 5140 for 40 heads of 128 (here 5120).
+    "125M": _GPT3 | {"layers": 12, "heads": 12, "width": 768},
+    "350M": _GPT3 | {"layers": 24, "heads": 16, "width": 1024},
+    "760M": _GPT3 | {"layers": 24, "heads": 16, "width": 1536},
+    "1.3B": _GPT3 | {"layers": 24, "heads": 16, "width": 2048},
+    "2.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 2560},
+    "6.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 4096},
+    "13B": _GPT3 | {"layers": 40, "heads": 40, "width": 5120},
+    "175B": _GPT3 | {"layers": 96, "heads": 96, "width": 12288},
+}
+_BERT = {
+    # Devlin et al. 2019, section 3; the vocabulary is that of the released uncased models.
+    "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768},
+    "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
+}
+_XLNET = {
+    # Yang et al. 2019, appendix A.4.1 (large) and the released base model; the vocabulary is that of both.
+    "base": {"vocab_size": 32000, "context": 512, "layers": 12, "heads": 12, "width": 768, "memory": 384},
+    "large": {"vocab_size": 32000, "context": 512, "layers": 24, "heads": 16, "width": 1024, "memory": 384},
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of an architecture without its model."""
+
+    config: type[Any]
+    """A frozen dataclass with at least ``vocab_size``, ``context``, ``layers``, ``heads`` and ``width``."""
+    presets: dict[str, dict[str, int]]
+    """The published sizes by name."""
+    objectives: tuple[str, ...]
+    """The objectives that can train it."""
+
+
+SHAPES = {
+    "gpt": Shape(GPTConfig, _GPT, ("causal",)),
+    "bert": Shape(BERTConfig, _BERT, ("masked",)),
+    "xlnet": Shape(XLNetConfig, _XLNET, ("causal", "permutation")),
+}
+
+
+def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
+    """A model's configuration; ``where`` opens the message of a BadInput about it.
+
+    ``model`` may name a published size as ``preset``; what stands beside it wins.
+    """
+    if architecture not in SHAPES:
+        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(SHAPES)}")
+    entry = SHAPES[architecture]
+    if (preset := model.get("preset")) is not None:
+        if preset not in entry.presets:
+            raise BadInput(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
+        model = {**entry.presets[preset], **{name: value for name, value in model.items() if name != "preset"}}
+    return from_dict(entry.config, model, f"{where}.model")

@@ -1,0 +1,138 @@
+"""Check the parameters before the first stage: ``python -m tasks.check``, which `plm run` starts when work is due.
+
+Every section is read as its stage reads it, and compared with the others as far as that needs no data. Exit status 0
+and no word when all is well; 2 and a line for each problem otherwise.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from plm_core.config import BadInput
+from plm_core.corpus.clean import CleanConfig
+from plm_core.corpus.decontaminate import DecontaminateConfig
+from plm_core.corpus.hub import read_pin
+from plm_core.corpus.language import require_known
+from plm_core.corpus.mixture import MixtureConfig, require_sources
+from plm_core.corpus.sources import IngestConfig, origin_of
+from plm_core.corpus.sources.hub import HubManifest
+from plm_core.corpus.split import SplitConfig
+from plm_core.evaluation.rules import GateRules
+from plm_core.finetuning.config import FinetuneConfig
+from plm_core.finetuning.prompts import FewshotConfig, prompt_of
+from plm_core.finetuning.sources import ExamplesConfig, task_of
+from plm_core.sections.deduplicate import DeduplicateConfig
+from plm_core.sections.evaluation import EvaluateConfig
+from plm_core.text.tokenizer import TokenizerConfig
+from tasks.seam import params, paths
+from tasks.seam.pretraining import pretrain_section, require_start, require_trainable
+from tasks.seam.stage import BAD_INPUT
+
+T = TypeVar("T")
+ALONE = {"deduplicate": DeduplicateConfig, "split": SplitConfig, "evaluate": EvaluateConfig}
+"""Sections that nothing else is compared with."""
+
+
+def problems() -> list[str]:
+    """What is wrong with ``params.yaml``, a line each; empty when nothing is."""
+    found: list[str] = []
+
+    def tried(check: Callable[..., T], *given: Any) -> T | None:
+        try:
+            return check(*given)
+        except BadInput as error:
+            found.extend(error.lines())
+            return None
+
+    for name in tried(params.section_names, "sources") or []:
+        tried(_source, name)
+    for name, cls in ALONE.items():
+        tried(params.section, name, cls)
+    for check in (_clean, _decontaminate, _mixture, _tokenizer, _gate):
+        tried(check)
+    for name in tried(params.names, "models") or []:
+        tried(_model, name)
+    for name in tried(params.section_names, "examples") or []:
+        tried(_examples, name)
+    tried(_finetune)
+    if fewshot := tried(params.section, "fewshot", FewshotConfig):
+        for name in fewshot.models:
+            tried(_asked_model, name, fewshot)
+        for name in fewshot.asked(tried(params.names, "finetune.tasks") or []):
+            tried(_asked_task, name, fewshot)
+        tried(params.require_examples, "fewshot.prompts", fewshot.prompts)
+    return list(dict.fromkeys(found))
+
+
+def _source(name: str) -> None:
+    config = params.section(f"sources.{name}", IngestConfig)
+    _require(config.input)
+    origin_of(config)
+    if config.reader == "hub":
+        read_pin(HubManifest, Path(config.input))
+
+
+def _clean() -> None:
+    config = params.section("clean", CleanConfig)
+    if config.languages is not None:
+        require_known(config.languages)
+
+
+def _decontaminate() -> None:
+    for given in params.section("decontaminate", DecontaminateConfig).examples:
+        _require(given.file)
+
+
+def _mixture() -> None:
+    require_sources(params.section("mixture", MixtureConfig), params.section_names("sources"))
+
+
+def _tokenizer() -> None:
+    if given := params.section("tokenizer", TokenizerConfig).given:
+        _require(given.file)
+
+
+def _gate() -> None:
+    params.without("promotion", "registered_model", GateRules)
+
+
+def _model(name: str) -> None:
+    section, config = f"pretrain.{name}", pretrain_section(name)
+    require_start(config, section)
+    require_trainable(config, params.section("tokenizer", TokenizerConfig).vocab_size, section)
+
+
+def _examples(name: str) -> None:
+    config = params.section(f"examples.{name}", ExamplesConfig)
+    task_of(name, config)
+    _require(config.input)
+
+
+def _finetune() -> None:
+    config = params.section("finetune", FinetuneConfig)
+    params.require_examples("finetune.tasks", config.tasks)
+    params.require_examples("finetune.transfers", (transfer.task for transfer in config.transfers))
+
+
+def _asked_model(name: str, config: FewshotConfig) -> None:
+    if name not in (known := params.names("models")):
+        raise BadInput(f"fewshot.models: found {name!r}; expected some of models: {', '.join(known)}")
+    config.require_causal(name, pretrain_section(name).objective["name"])
+
+
+def _asked_task(name: str, config: FewshotConfig) -> None:
+    params.require_examples("fewshot.tasks", [name])
+    prompt_of(task_of(name, params.section(f"examples.{name}", ExamplesConfig)), config.prompts)
+
+
+def _require(path: str) -> None:
+    """Raise BadInput for an input that is not there and that no stage writes."""
+    if not Path(path).is_relative_to(paths.ARTIFACTS) and not Path(path).exists():
+        raise params.missing(Path(path))
+
+
+if __name__ == "__main__":
+    for problem in (found := problems()):
+        print(f"error: {problem}", file=sys.stderr)
+    sys.exit(BAD_INPUT if found else 0)

@@ -1,0 +1,157 @@
+"""The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--yes | --dry-run]``.
+
+It looks at the folder, shows what it would change in ``params.yaml``, and changes it when told so.
+"""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from plm_core.config import BadInput
+from plm_core.corpus.clean import CleanConfig
+from plm_core.corpus.normalize import paragraphs
+from plm_core.corpus.survey import ALL_FILES, Survey, survey
+from plm_core.files import atomic_text
+from tasks.seam import params, paths
+from tasks.seam.editing import edited
+from tasks.seam.stage import main
+
+FEWEST = 20
+"""Documents, or a split would hardly have one."""
+FEW = 300
+"""Documents, below which more of them are held out, or there would be too few to measure by."""
+KEPT = 0.9
+"""The share of the text that rules for cleaning must keep, or they were made for other text."""
+BYTES_A_PIECE, PIECES = 2000, (512, 16384)
+"""Of the text for each piece of the vocabulary, and the smallest and largest vocabulary; the demo has as many."""
+EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
+"""How often a pretraining reads the text at most (Muennighoff et al. 2023), which then bounds its steps."""
+
+
+def init(folder: Path, agreed: bool, dry_run: bool) -> None:
+    """Propose the parameters, and write them when agreed.
+
+    Raises:
+        BadInput: the folder holds nothing to read, or too few documents.
+    """
+    folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    if not folder.exists():
+        raise BadInput(f"{folder}: missing; expected a folder of text")
+    found = survey(folder)
+    if found.documents < FEWEST:
+        raise BadInput(f"{folder}: holds {found.documents} documents; expected at least {FEWEST}: add some")
+    _describe(folder, found)
+    old = params.PARAMS.read_text(encoding="utf-8")
+    new = edited(old, proposed(folder, found))
+    _show(old.splitlines(), new.splitlines())
+    if dry_run or not (agreed or _asked()):
+        print(f"{params.PARAMS}: nothing was written")
+        return
+    atomic_text(params.PARAMS, new)
+    print(f"{params.PARAMS}: written. Next: `plm run` (how long it takes depends on `training.steps`)")
+
+
+def proposed(folder: Path, found: Survey) -> dict[str, Any]:
+    """The parameters, by their dotted names; what is as it should be is left out."""
+    changes: dict[str, Any] = {
+        "sources": {re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine": _source(folder, found)},
+        **_cleaning(found),
+        **_sizes(found),
+        "mixture.shares": None,
+        "examples": {"next": {"input": paths.CORPUS.as_posix()}},
+        "finetune.tasks": ["next"],
+        "finetune.transfers": [],
+        "fewshot.tasks": None,
+        "fewshot.prompts": {},
+        "evaluate.prompts": None,
+        "evaluate.cloze": None,
+    }
+    return {name: value for name, value in changes.items() if _value(name) != value}
+
+
+def _source(folder: Path, found: Survey) -> dict[str, Any]:
+    source: dict[str, Any] = {"reader": "folder", "input": folder.as_posix()}
+    source |= {"pattern": found.pattern} if found.pattern != ALL_FILES else {}
+    source |= {"text_field": found.text_field} if found.text_field != "text" else {}
+    return source | ({"id_field": found.id_field} if found.id_field else {})
+
+
+def _cleaning(found: Survey) -> dict[str, Any]:
+    """Rules that take away much of this text are dropped; of languages, the one that nearly all of it is in is kept."""
+    rules, language = params.section("clean", CleanConfig), found.common_language()
+    changes: dict[str, Any] = {}
+    for level in ("paragraphs", "documents"):
+        if found.kept(CleanConfig(**{level: getattr(rules, level)})) < KEPT:
+            changes[f"clean.{level}"] = {}
+    same = rules.languages and language and rules.languages.keep == language.keep
+    if language and not same and found.kept(CleanConfig(languages=language)) >= KEPT:
+        changes["clean.languages"] = asdict(language) | {"keep": list(language.keep)}
+    elif not same:
+        changes["clean.languages"] = None
+    return changes
+
+
+def _sizes(found: Survey) -> dict[str, Any]:
+    """The splits, the vocabulary and the steps that fit so much text."""
+    changes: dict[str, Any] = {"split.valid": 0.15, "split.test": 0.2} if found.documents < FEW else {}
+    least, most = max(PIECES[0], 300 + 2 * found.characters), PIECES[1]
+    pieces = 1 << max(1, found.bytes // BYTES_A_PIECE).bit_length() - 1
+    changes["tokenizer.vocab_size"] = max(least, min(most, pieces))
+    for name in params.names("models"):
+        section = f"pretrain.{name}"
+        training, context = params.read(f"{section}.training"), _value(f"{section}.model.context")
+        if {"steps", "batch"} <= training.keys() and context:
+            positions = EPOCHS * found.bytes / BYTES_A_TOKEN
+            steps = max(FEWEST_STEPS, int(positions / training["batch"] / context) // 10 * 10)
+            if steps < training["steps"]:
+                changes[f"{section}.training.steps"] = steps
+                changes[f"{section}.training.optimizer.warmup_steps"] = steps // 5
+    return changes
+
+
+def _value(name: str) -> Any:
+    """The parameter as it is; None where there is none."""
+    try:
+        return params.read(name)
+    except BadInput:
+        return None
+
+
+def _describe(folder: Path, found: Survey) -> None:
+    each = [len(paragraphs(document.text)) for document in found.sample]
+    languages = ", ".join(f"{name} {count / len(found.sample):.0%}" for name, count in found.languages().items())
+    print(
+        f"{folder}: {found.documents:,} documents, {found.bytes / 1e6:.2f} MB, {found.quarantined} unreadable records; "
+        f"a median of {median(each):g} paragraphs per document; languages: {languages}"
+    )
+
+
+def _show(old: Sequence[str], new: Sequence[str]) -> None:
+    """The lines that go and those that come."""
+    print(f"--- {params.PARAMS}\n+++ {params.PARAMS}")
+    for change, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if change != "equal":
+            print(f"@@ -{i + 1},{j - i} +{k + 1},{m - k} @@")
+            print(*(f"-{line}" for line in old[i:j]), *(f"+{line}" for line in new[k:m]), sep="\n")
+
+
+def _asked() -> bool:
+    if not sys.stdin.isatty():
+        print("There is no terminal to ask on; --yes writes without asking.")
+        return False
+    return input(f"Write this to {params.PARAMS}? [y/N] ").strip().lower() in ("y", "yes")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Propose the parameters for a folder of text.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--yes", action="store_true", help="write them without asking")
+    parser.add_argument("--dry-run", action="store_true", help="show them only")
+    given = parser.parse_args()
+    main(lambda: init(given.folder, given.yes, given.dry_run))

@@ -1,0 +1,131 @@
+"""The check of the parameters: silent on good ones, all problems of bad ones at once, and nothing heavy is imported."""
+
+import subprocess
+import sys
+
+import pytest
+from projects import ROOT, Project, source
+
+from flows.pipeline import PipelineError, check_parameters
+
+WRONG = {
+    "models": (["gpt", "bertt"], "pretrain.bertt: no such section in params.yaml; it has gpt, bert"),
+    "sources__own__input": ("nowhere", "nowhere: missing; put it there, or name another file or folder"),
+    "clean__paragraphs": ({"wrods": {"min": 3}}, "clean.paragraphs.wrods: unknown measure; did you mean 'words'"),
+    "deduplicate__documents": ("keep", "deduplicate.documents: found the text 'keep'; expected one of"),
+    "split__test": (0.9, "split.valid: 0.2 and test: 0.9"),
+    "decontaminate__examples": ([{"name": "a", "file": "dev.tsv", "sha256": "0"}], "dev.tsv: missing"),
+    "mixture__shares": ({"other": 1.0}, "mixture.shares: found other; expected the sources with training text: own"),
+    "tokenizer__given": ({"file": "my.model", "sha256": "0"}, "my.model: missing"),
+    "pretrain__gpt__training__optimizer__warmup_steps": (60, "warmup_steps: 60; expected fewer than the 26 steps"),
+    "evaluate__stride": (0, "evaluate.stride: 0; expected at least 1"),
+    "examples__tickets": ({"input": "artifacts/x", "kind": "classification"}, "examples.tickets: no task of the table"),
+    "finetune__tasks": (["sotu-era", "nxt"], "finetune.tasks: found 'nxt'; expected sections of examples"),
+    "fewshot__models": (["bert"], "fewshot.models: found 'bert'; expected some of models: gpt, bertt"),
+    "promotion__alpha": (7, "promotion.alpha: found 7"),
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    project = Project(source(tmp_path_factory.mktemp("check") / "project"))
+    (project.root / "data").mkdir()
+    return project
+
+
+@pytest.fixture
+def changed(project, tmp_path):
+    return project.copied(tmp_path / "project")
+
+
+def lines(project):
+    _, err = project.run("tasks.check", code=2)
+    assert all(line.startswith("error: ") for line in err.splitlines())
+    return err.splitlines()
+
+
+def test_good_parameters_are_checked_in_silence(project):
+    assert project.run("tasks.check") == ("", "")
+    check_parameters(project.root)
+    own = subprocess.run([sys.executable, "-m", "tasks.check"], cwd=ROOT, capture_output=True, text=True)
+    assert (own.returncode, own.stderr) == (0, "")
+
+
+def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
+    changed.change(**{name: value for name, (value, _) in WRONG.items()})
+    found = lines(changed)
+    for _, message in WRONG.values():
+        assert any(message in line for line in found), message
+    assert len(found) == len(set(found)) == len(WRONG)
+    with pytest.raises(PipelineError) as refused:
+        check_parameters(changed.root)
+    assert f"error: {refused.value}".splitlines() == found
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"heads": 3}, "pretrain.gpt.model.heads: 3 does not divide width 16"),
+        ({"context": 0}, "pretrain.gpt.model.context: 0; expected at least 1"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_told(changed, model, message):
+    changed.change(**{f"pretrain__gpt__model__{name}": value for name, value in model.items()})
+    assert lines(changed) == [f"error: {message}"]
+
+
+def test_an_objective_that_does_not_train_the_model_is_told(changed):
+    changed.change(pretrain__gpt__objective={"name": "masked"})
+    found = lines(changed)
+    assert found[0].startswith("error: pretrain.gpt.objective.name: masked does not train architecture gpt")
+    assert found[1].startswith("error: fewshot.models: gpt is a masked model")
+    changed.change(pretrain__gpt__objective={"name": "causal", "streams": True})
+    assert lines(changed)[0].startswith("error: pretrain.gpt.objective.streams: True for a model with memory None")
+
+
+def test_several_problems_of_one_section_are_all_told(changed):
+    changed.change(pretrain__gpt__training__steps="many", pretrain__gpt__training__btach=7, finetune__dropout=True)
+    assert [line.split(": ")[1] for line in lines(changed)] == [
+        "pretrain.gpt.training.btach",
+        "pretrain.gpt.training.steps",
+        "finetune.dropout",
+    ]
+
+
+def test_the_manifest_of_a_hub_is_read(changed):
+    changed.change(sources__web={"reader": "hub", "input": "web.json"})
+    assert lines(changed) == ["error: web.json: missing; put it there, or name another file or folder in params.yaml"]
+    (changed.root / "web.json").write_text(
+        '{"dataset": "a/b", "revision": "main", "license": "", "homepage": "", "split": ""}'
+    )
+    assert lines(changed)[0].startswith("error: web.json.revision: found 'main'; expected a commit")
+
+
+def test_a_language_that_is_none_is_told(changed):
+    changed.change(clean__languages={"keep": ["xx"]})
+    assert lines(changed)[0].startswith("error: clean.languages.keep: 'xx' is no language that is told apart")
+
+
+def test_a_file_that_is_no_yaml_is_one_problem(changed):
+    (changed.root / "params.yaml").write_text("models: [")
+    (line,) = lines(changed)
+    assert line.startswith("error: params.yaml: not valid YAML")
+
+
+def test_tasks_that_have_no_prompt_are_not_asked_unless_they_are_named(changed):
+    task = {"input": "data", "kind": "classification", "a": "text", "label": "l", "labels": ["x", "y"]}
+    changed.change(examples__tickets=task | {"score": "accuracy"}, finetune__tasks=["next", "tickets"])
+    changed.change(fewshot__tasks=None)
+    changed.run("tasks.check")
+    changed.change(fewshot__tasks=["tickets"])
+    assert lines(changed) == [
+        "error: fewshot.prompts.tickets: missing; expected a template and options for a task of your own"
+    ]
+
+
+def test_nothing_heavy_is_imported():
+    program = (
+        "import tasks.check, sys; print({'torch', 'mlflow', 'duckdb', 'scipy', 'sklearn', 'datasets'} & {*sys.modules})"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"

@@ -1,0 +1,62 @@
+"""Parameters are changed in the text of their file: the values are the new ones, and nothing else is another."""
+
+import pytest
+import yaml
+from projects import ROOT
+
+from plm_core.config import BadInput
+from tasks.seam.editing import edited
+
+TEXT = """\
+# What the file is.
+models: [a, b] # which
+
+sources: # where from
+  one:
+    reader: x
+
+# Above clean.
+clean:
+  rules: # of someone
+    words: {min: 4}
+  languages: {keep: [en], share: 0.5} # null: any
+
+steps: 3.0e-4
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "old", "new"),
+    [
+        ({"models": ["c"]}, "models: [a, b] # which", "models: [c] # which"),
+        ({"steps": 7}, "steps: 3.0e-4", "steps: 7"),
+        ({"sources": {"my": {"reader": "y"}}}, "  one:\n    reader: x\n", "  my: {reader: y}\n"),
+        ({"sources.one.reader": "z"}, "reader: x", "reader: z"),
+        ({"clean.rules": {}}, "  rules: # of someone\n    words: {min: 4}\n", "  rules: {}\n"),
+        ({"clean.rules": {"a": 1, "b": None}}, "    words: {min: 4}\n", "    a: 1\n    b: null\n"),
+        ({"clean.languages": None}, "{keep: [en], share: 0.5}", "null"),
+        ({"clean.languages.share": 0.7}, "{keep: [en], share: 0.5}", "{keep: [en], share: 0.7}"),
+        ({"clean.languages.more": True}, "{keep: [en], share: 0.5}", "{keep: [en], share: 0.5, more: true}"),
+        ({"clean.mask": ["ip"]}, "share: 0.5} # null: any\n", "share: 0.5} # null: any\n  mask: [ip]\n"),
+    ],
+)
+def test_a_value_is_replaced_where_it_stands_and_a_new_one_is_added(changes, old, new):
+    assert TEXT.count(old) == 1
+    assert edited(TEXT, changes) == TEXT.replace(old, new)
+
+
+def test_the_projects_own_parameters_survive_with_their_comments():
+    text = (ROOT / "params.yaml").read_text()
+    assert edited(text, {}) == text
+    values = yaml.safe_load(text)
+    for name, section in values.items():
+        assert yaml.safe_load(edited(text, {name: section})) == values
+    changed = edited(text, {"pretrain.gpt.training.steps": 7, "evaluate.prompts": None})
+    values["pretrain"]["gpt"]["training"]["steps"], values["evaluate"]["prompts"] = 7, None
+    assert yaml.safe_load(changed) == values
+    assert changed.count("#") == text.count("#") - 1  # that of the prompts, which are no more
+
+
+def test_a_section_that_is_not_there_is_refused():
+    with pytest.raises(BadInput, match=r"^clean\.rule: no such section in params\.yaml"):
+        edited(TEXT, {"clean.rule.words": 3})

@@ -1,0 +1,86 @@
+"""The command init: what it proposes follows from the folder, and nothing is written unless it is agreed to."""
+
+import json
+
+import pytest
+import yaml
+from projects import ROOT
+
+from plm_core.config import BadInput
+from tasks.init import init, proposed, survey
+
+SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of text in a project with the demo's parameters."""
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    (tmp_path / "my texts").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "my texts"
+
+
+def write(folder, count, text):
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": f"{i} {text}"}) + "\n" for i in range(count)))
+
+
+def params(folder):
+    return yaml.safe_load((folder.parent / "params.yaml").read_text())
+
+
+def test_nothing_is_written_unless_it_is_agreed_to(folder, monkeypatch, capsys):
+    write(folder, 30, SENTENCE)
+    before = (folder.parent / "params.yaml").read_text()
+    init(folder, agreed=True, dry_run=True)
+    assert "+  my-texts: {reader: folder, input: my texts}" in capsys.readouterr().out
+    init(folder, agreed=False, dry_run=False)  # no terminal
+    assert "--yes" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer in ("", "n"):
+        monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
+        init(folder, agreed=False, dry_run=False)
+    assert (folder.parent / "params.yaml").read_text() == before
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    init(folder, agreed=False, dry_run=False)
+    assert params(folder)["sources"] == {"my-texts": {"reader": "folder", "input": "my texts"}}
+    assert proposed(folder.relative_to(folder.parent), survey(folder)) == {}
+
+
+def test_rules_that_take_much_of_the_text_are_dropped_and_others_stay(folder):
+    write(folder, 30, SENTENCE)
+    init(folder, agreed=True, dry_run=False)
+    clean = params(folder)["clean"]
+    assert clean["documents"] == {}
+    assert clean["paragraphs"] == {"words": {"min": 4, "max": 2000}}
+    assert clean["languages"] == {"keep": ["en"], "min_confidence": 0.5}
+
+
+def test_long_documents_keep_the_rules_and_another_language_is_kept(folder):
+    write(folder, 30, SENTENCE * 9)
+    found = proposed(folder, survey(folder))
+    assert not [name for name in found if name.startswith("clean")]
+    write(folder, 30, "Das Wetter war an jenem Tag schön, und so gingen wir lange am Fluss spazieren. " * 9)
+    found = proposed(folder, survey(folder))
+    assert found["clean.languages"] == {"keep": ["de"], "min_confidence": 0.5}
+
+
+def test_the_sizes_follow_from_the_text(folder):
+    write(folder, 30, SENTENCE)
+    few = proposed(folder, survey(folder))
+    assert (few["split.valid"], few["split.test"], few["tokenizer.vocab_size"]) == (0.15, 0.2, 512)
+    assert few["pretrain.gpt.training.steps"] == 40
+    assert few["pretrain.bert.training.optimizer.warmup_steps"] == 8
+    write(folder, 3000, SENTENCE * 50)
+    many = proposed(folder, survey(folder))
+    assert not [name for name in many if name.startswith(("split", "pretrain"))]
+    assert "tokenizer.vocab_size" not in many  # the demo's, which is of this size
+    write(folder, 30, "".join(map(chr, range(0x4E00, 0x5500))))
+    assert proposed(folder, survey(folder))["tokenizer.vocab_size"] > 2 * (0x5500 - 0x4E00)
+
+
+@pytest.mark.parametrize(("count", "error"), [(0, "no document"), (19, "holds 19 documents; expected at least 20")])
+def test_a_folder_with_too_little_is_refused(folder, count, error):
+    write(folder, count, SENTENCE)
+    with pytest.raises(BadInput, match=error):
+        init(folder, agreed=True, dry_run=False)

@@ -1,0 +1,132 @@
+"""The README's recipe for text of one's own, as it stands there: on documents of one paragraph, of many, in a table."""
+
+import csv
+import itertools
+import json
+import random
+import re
+
+import pytest
+import yaml
+from projects import ROOT, Project, source
+
+from tasks.baseline import baseline
+from tasks.check import problems
+from tasks.clean import clean
+from tasks.deduplicate import deduplicate_and_split
+from tasks.evaluate import evaluate
+from tasks.examples import examples
+from tasks.fewshot import fewshot
+from tasks.finetune import finetune
+from tasks.ingest import ingest
+from tasks.init import init
+from tasks.pack import pack
+from tasks.pretrain import pretrain
+from tasks.slices import slices
+from tasks.tokenizer import tokenizer
+
+WORDS = ["".join(syllables) for syllables in itertools.product(("ba", "do", "ki", "lu", "me", "ra"), repeat=3)]
+
+
+def prose(seed, words):
+    """Made-up prose, the same for the same seed."""
+    return " ".join(random.Random(seed).choices(WORDS, k=words)).capitalize() + "."
+
+
+def recipe():
+    """The block of the README."""
+    text = (ROOT / "README.md").read_text()
+    return yaml.safe_load(re.search(r"## Your own text.*?```yaml\n(.*?)```", text, re.DOTALL)[1])
+
+
+def one_paragraph(folder, count):
+    for number in range(count):
+        (folder / f"{number}.txt").write_text(prose(f"one/{number}", 25 + number % 40))
+
+
+def many_paragraphs(folder, count):
+    texts = ("\n\n".join(prose(f"many/{number}/{i}", 17 + i) for i in range(7)) for number in range(count))
+    lines = (json.dumps({"text": text}) for text in texts)
+    (folder / "all.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def table(folder, count):
+    with (folder / "all.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["number", "text"])
+        rows.writerows([number, prose(f"table/{number}", 25 + number % 40)] for number in range(count))
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project of small sizes with the parameters of the demo otherwise, and the folder of the recipe."""
+    project = Project(source(tmp_path / "project"))
+    real = yaml.safe_load((ROOT / "params.yaml").read_text())
+    project.change(fewshot=real["fewshot"] | {"examples": 7, "shots": [0]}, evaluate=real["evaluate"])
+    project.change(evaluate__sampling__max_new_tokens=5, finetune__train_examples=37)
+    (project.root / "my-texts").mkdir()
+    monkeypatch.chdir(project.root)
+    monkeypatch.setenv("PLM_TRACKING", "off")
+    monkeypatch.setenv("PLM_THREADS", "1")
+    return project
+
+
+def run(name):
+    """Every stage up to what is compared; the graph's order."""
+    ingest(name)
+    for stage in (clean, deduplicate_and_split, tokenizer, pack):
+        stage()
+    for stage in (examples, baseline, slices):
+        stage("next")
+    pretrain("gpt")
+    evaluate("gpt")
+    finetune("gpt", "next", 1)
+    fewshot("gpt")
+
+
+@pytest.mark.parametrize("write", [one_paragraph, many_paragraphs, table])
+def test_the_recipe_of_the_readme_succeeds_as_it_stands(project, write):
+    write(project.root / "my-texts", 60)
+    params = yaml.safe_load((project.root / "params.yaml").read_text())
+    whole = ("sources", "examples")
+    changed = {name: value if name in whole else params[name] | value for name, value in recipe().items()}
+    project.change(**changed)
+    assert problems() == []
+    run("mine")
+    assert project.metrics("finetune-gpt-next-1")["examples"] > 0
+    assert project.metrics("fewshot-gpt")["next/0/examples"] > 0
+
+
+@pytest.mark.parametrize("write", [one_paragraph, table])
+def test_what_init_proposes_succeeds(project, write, capsys):
+    write(project.root / "my-texts", 60)
+    init(project.root / "my-texts", agreed=True, dry_run=False)
+    assert "params.yaml: written" in capsys.readouterr().out
+    assert problems() == []
+    project.change(tokenizer__vocab_size=307)  # of made-up words there are few
+    run("my-texts")
+    assert project.metrics("finetune-gpt-next-1")["examples"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [one_paragraph, many_paragraphs, table])
+@pytest.mark.parametrize("count", [60, 5000])
+def test_what_init_proposes_succeeds_on_few_and_on_many_documents(project, write, count):
+    write(project.root / "my-texts", count)
+    init(project.root / "my-texts", agreed=True, dry_run=False)
+    project.change(tokenizer__vocab_size=307)
+    run("my-texts")
+    assert project.metrics("ingest-my-texts")["documents"] == count
+    assert project.metrics("finetune-gpt-next-1")["examples"] > 0
+
+
+def test_texts_that_give_no_example_end_at_the_stage_that_makes_them(project):
+    for number in range(60):
+        (project.root / f"my-texts/{number}.txt").write_text(f"Only {number}.")
+    project.change(**{name: recipe()[name] for name in ("sources", "examples")}, clean={})
+    ingest("mine")
+    clean()
+    deduplicate_and_split()
+    error = project.refused("tasks.examples", "next")
+    assert error.startswith("error: artifacts/corpus/splits: gives no example for train (examples.next)")
+    assert "take next out of examples and finetune.tasks" in error
