@@ -1,9 +1,11 @@
 """Files that are whole or absent: atomic writes, digests, checksum lists. Used by every room that keeps a file."""
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from plm_core.config import BadInput
 
 CHECKSUMS = "SHA256SUMS"
 """The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
+
+SETTLED_S = 2
+"""Seconds after which another change of a file is sure to show in its time of change."""
 
 RESTORE = "restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
 
@@ -21,9 +26,21 @@ def sha256_text(text: str) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """The sha256 (hex) of a file's bytes."""
+    """The sha256 (hex) of a file's bytes. A process reads a file once for as long as nobody writes to it."""
+    found = path.stat()
+    if time.time() - found.st_ctime < SETTLED_S:
+        return _digest(path)
+    return _remembered(path.absolute(), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+
+
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _remembered(path: Path, *_state: int) -> str:
+    return _digest(path)
 
 
 def sha256_path(path: Path) -> str:

@@ -5,18 +5,36 @@ score is ever NaN. How a score is written, ``accuracy+f1:equivalent``, says ``an
 the form that resampling needs.
 """
 
+import contextlib
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import datasets
-import evaluate
 import numpy as np
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from plm_core.evaluation import spans
 from plm_core.evaluation.answers import family, parts_of
+
+
+@contextlib.contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Imports in the block do not find the package, unless it is imported already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+with _hidden("transformers"):  # which `evaluate` imports for its evaluators, in several seconds, where it is installed
+    import evaluate
 
 Values = Sequence[Any]
 """Class ids, or numbers; the tags of each sentence; texts, and as references the list of right ones of each."""

@@ -5,7 +5,6 @@ steps before, so that a resumed run computes what the undisturbed one did. Where
 environment's to say (``TORCHINDUCTOR_CACHE_DIR``).
 """
 
-import ctypes
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,16 +21,13 @@ def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
     """``loss_of`` compiled; as it is, with a warning, on a machine that cannot compile.
 
     The names of the weights stay, for the function is compiled and not the model. Dropout draws other numbers than
-    without, and sums are rounded otherwise; both are the same from run to run. On a CPU the process keeps the memory
-    that it frees from here on.
+    without, and sums are rounded otherwise; both are the same from run to run.
     """
     # The same flag again: this time the compiler takes note of it too. Without, two threads add up in either order.
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     if reason := _obstacle(device):
         warnings.warn(f"training.compile: not compiled, for this machine cannot: {reason}", stacklevel=2)
         return loss_of
-    if device.type == "cpu":
-        keep_freed_memory()
     # A graph whose shapes are symbols would be laid out for the batch that it saw first.
     graph = torch.compile(loss_of, dynamic=False, fullgraph=True)
 
@@ -41,19 +37,6 @@ def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
         return found if found.carry is None else replace(found, carry=tuple(t.contiguous() for t in found.carry))
 
     return loss
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees: every step asks for the same again.
-
-    glibc's allocator hands large blocks back to the system, so that each step writes to new pages and the kernel clears
-    them first. The process stays as large as its largest step. Without glibc nothing happens.
-    """
-    limit = getattr(ctypes.CDLL(None), "mallopt", None)
-    if limit is not None:
-        # malloc.h: M_MMAP_MAX blocks outside the heap, M_TRIM_THRESHOLD bytes free at its end before it shrinks.
-        limit(-4, 0)
-        limit(-1, -1)
 
 
 def _obstacle(device: torch.device) -> str | None:

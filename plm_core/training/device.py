@@ -1,5 +1,6 @@
 """The machine a process computes on: facts that are detected or come from the environment, never parameters."""
 
+import ctypes
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
     ``PLM_THREADS`` overrides ``threads``; with neither, the cores are shared with the other processes that torchrun
     started on this machine, or by ``beside`` trainings, which may run side by side. Results on a CPU are the same bytes
     for the same number of threads; those of a GPU repeat unless ``deterministic`` is false, which lets it choose faster
-    kernels.
+    kernels. On a CPU the process keeps the memory that it frees from here on.
     """
     wanted = os.environ.get("PLM_THREADS")
     if wanted is not None:
@@ -58,4 +59,18 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
             torch.get_num_threads(),
             torch.cuda.is_bf16_supported(including_emulation=False),
         )
+    _keep_freed_memory()
     return Device(torch.device("cpu"), torch.get_num_threads(), torch.cpu._is_avx512_bf16_supported())
+
+
+def _keep_freed_memory() -> None:
+    """Let this process keep the memory that it frees: every step asks for the same again.
+
+    glibc's allocator hands large blocks back to the system, so that each step writes to new pages and the kernel clears
+    them first. The process stays as large as its largest step. Without glibc nothing happens.
+    """
+    limit = getattr(ctypes.CDLL(None), "mallopt", None)
+    if limit is not None:
+        # malloc.h: M_MMAP_MAX blocks outside the heap, M_TRIM_THRESHOLD bytes free at its end before it shrinks.
+        limit(-4, 0)
+        limit(-1, -1)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from plm_core import files
 from plm_core.config import BadInput
 from plm_core.files import (
     CHECKSUMS,
@@ -174,3 +175,20 @@ def test_the_digest_of_a_path_sees_names_and_bytes_but_no_cached_bytecode(tmp_pa
     flip(tmp_path / "c.txt", 5)
     assert sha256_path(tmp_path) not in (before, renamed)
     assert sha256_path(tmp_path / "c.txt") != sha256_path(tmp_path / "sub/b.bin")
+
+
+def test_a_file_is_read_once_but_again_after_every_change(tmp_path, monkeypatch):
+    """Two changes within a tick of the clock look alike, so that nothing of a file that was just written is kept."""
+    file, read = tmp_path / "a", []
+    monkeypatch.setattr(files, "_digest", lambda path: read.append(path.read_bytes()) or len(read))
+    file.write_bytes(b"one")
+    assert [files.sha256_file(file), files.sha256_file(file)] == [1, 2]
+    now = time.time()
+    monkeypatch.setattr(files.time, "time", lambda: now + files.SETTLED_S + 1)
+    assert [files.sha256_file(file), files.sha256_file(file)] == [3, 3]
+    before = file.stat()
+    while file.stat().st_ctime_ns == before.st_ctime_ns:
+        file.write_bytes(b"two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert files.sha256_file(file) == 4
+    assert read[-2:] == [b"one", b"two"]

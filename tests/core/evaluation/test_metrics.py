@@ -1,5 +1,6 @@
 """Metrics are scikit-learn's and scipy's numbers, come through `evaluate` without a network, and are never NaN."""
 
+import importlib.util
 import math
 import subprocess
 import sys
@@ -149,3 +150,15 @@ def test_metrics_need_no_network_and_leave_nothing_behind(project, tmp_path):
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=env)
     assert run.stdout == "1.0\n" * 9, run.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix in (".arrow", ".lock", ".json")]
+
+
+def test_metrics_import_no_transformers_and_leave_it_to_be_imported(project):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("nothing to hide")
+    program = (
+        "import sys, plm_core.evaluation.metrics\n"
+        "assert 'transformers' not in sys.modules, 'imported'\n"
+        "import transformers"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=project)
+    assert run.returncode == 0, run.stderr
