@@ -121,13 +121,23 @@ class Execution:
                         found, fds = command.env | env, (self._held, *grant.fds)
                         for line in command.lines:
                             spent.cpu += self.processes.run(stage.name, line, log.info, env=found, pass_fds=fds)
+                self._announce_after(stage)
         except (StageError, GraphError, CancelledError) as error:
             raise self._failed(stage, self._until_now(spent), error) from None
+        finally:
+            self._machine.withdraw(stage.name)
         self._errors.pop(stage.name, None)
         spent = self._until_now(spent)
         self.outcomes[stage.name] = Outcome(stage.name, "ran", spent)
         log.info("done in %.1f s", spent.seconds)
         return Completed(message=f"ran for {spent.seconds:.1f} s")
+
+    def _announce_after(self, stage: Stage) -> None:
+        """Keep places for the stages that this one was the last to keep waiting, before its own is free."""
+        done = {outcome.name for outcome in list(self.outcomes.values()) if outcome.ok} | {stage.name}
+        for other in self._graph.stages:
+            if stage.name in other.upstream and done.issuperset(other.upstream):
+                self._machine.announce(other, *self._expected[other.name])
 
     def _until_now(self, spent: Spent) -> Spent:
         spent.seconds = time.monotonic() - self.begun - spent.begun if spent.begun else 0.0

@@ -6,6 +6,7 @@ These are facts of the machine, never parameters: moving to another one must not
 
 import contextlib
 import fcntl
+import math
 import os
 import tempfile
 import threading
@@ -20,6 +21,9 @@ from flows.stages import Stage
 
 POLL_S = 0.5
 """How often a busy GPU is asked for again: another process frees it without a word."""
+
+ANNOUNCED_S = 10.0
+"""How long a place is kept at most; Prefect starts a task within a second."""
 
 Queue = deque[object]
 """Who waits for GPUs, in turn."""
@@ -36,6 +40,8 @@ class Waiting:
     """How long the longest chain of stages is expected to take that begins with it: the longest goes first."""
     end: float = 0.0
     """When it is expected to end, on the monotonic clock."""
+    until: float = math.inf
+    """How long its place is kept, for one that is announced."""
 
 
 class MachineError(Exception):
@@ -70,6 +76,7 @@ class Machine:
     _free: int = field(init=False)
     _for_cores: list[Waiting] = field(init=False, default_factory=list)
     _with_cores: list[Waiting] = field(init=False, default_factory=list)
+    _announced: dict[str, Waiting] = field(init=False, default_factory=dict)
     _for_gpus: Queue = field(init=False, default_factory=deque)
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
 
@@ -105,7 +112,7 @@ class Machine:
         gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
         gpus = min(gpus, len(self.gpus))
         wanted = min(gpus or (self.share if stage.cores == "all" else stage.cores), self.cores)
-        with self._cores_taken(Waiting(wanted, seconds, path)):
+        with self._cores_taken(Waiting(wanted, seconds, path), stage.name):
             if not gpus:
                 yield Grant({})
                 return
@@ -113,15 +120,31 @@ class Machine:
                 visible = ",".join(gpu for gpu in self.gpus if gpu in locks)
                 yield Grant({"CUDA_VISIBLE_DEVICES": visible}, tuple(locks.values()))
 
+    def announce(self, stage: Stage, seconds: float, path: float) -> None:
+        """Keep a place for a stage that comes in a moment, so that no shorter path takes its cores meanwhile."""
+        with self._changed:
+            wanted = min(self.share if stage.cores == "all" else stage.cores, self.cores)
+            place = Waiting(wanted, seconds, path, until=time.monotonic() + ANNOUNCED_S)
+            self._announced[stage.name] = place
+            self._for_cores.append(place)
+
+    def withdraw(self, name: str) -> None:
+        """Give up the place that is kept for a stage, if one is."""
+        with self._changed:
+            if place := self._announced.pop(name, None):
+                self._for_cores.remove(place)
+                self._changed.notify_all()
+
     @property
     def share(self) -> int:
         """The cores of a stage that wants all, where several such stages run side by side."""
         return max(1, self.cores // self.sharing)
 
     @contextlib.contextmanager
-    def _cores_taken(self, stage: Waiting) -> Iterator[None]:
+    def _cores_taken(self, stage: Waiting, name: str) -> Iterator[None]:
         with self._changed:
             self._for_cores.append(stage)
+            self.withdraw(name)
             try:
                 while not self._is_next(stage):
                     self._changed.wait(POLL_S)
@@ -145,10 +168,11 @@ class Machine:
         """Whether it begins now: it has the longest path of those that wait, or fills a gap and delays none of them."""
         if stage.cores > self._free:
             return False
-        first = max(self._for_cores, key=lambda each: each.path)
+        now = time.monotonic()
+        first = max((each for each in self._for_cores if now < each.until), key=lambda each: each.path)
         if stage is first or first.cores <= self._free - stage.cores:
             return True
-        return time.monotonic() + stage.seconds <= self._begin_of(first) and stage.seconds > 0
+        return now + stage.seconds <= self._begin_of(first) and stage.seconds > 0
 
     def _begin_of(self, stage: Waiting) -> float:
         """When there are enough cores for it, as far as is known."""

@@ -70,6 +70,26 @@ def test_a_short_stage_fills_a_gap_and_one_that_would_lengthen_it_does_not():
     assert order[:2] == ["short", "all"]
 
 
+def test_a_place_is_kept_for_a_stage_that_is_announced_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr(machine, "ANNOUNCED_S", 1.0)
+    shared = Machine(1)
+    order: list[str] = []
+    with shared.acquire(ONE):
+        short = _later(shared, Stage("short"), order, 2.0, 3.0)
+        shared.announce(Stage("long"), 50.0, 100.0)
+    long = _later(shared, Stage("long"), order, 50.0, 100.0)
+    long.join(5)
+    short.join(5)
+    assert order == ["long", "short"]
+    with shared.acquire(ONE):
+        shared.announce(Stage("never comes"), 50.0, 100.0)
+        shared.announce(Stage("up to date"), 50.0, 100.0)
+        shared.withdraw("up to date")
+        other = _later(shared, Stage("other"), order)
+    other.join(10)
+    assert order[2:] == ["other"]
+
+
 def test_stages_that_want_all_cores_share_them_when_there_are_several():
     shared = Machine(5, sharing=2)
     with shared.acquire(ALL), shared.acquire(ALL), shared.acquire(ONE):
