@@ -15,6 +15,7 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
+from threadpoolctl import threadpool_limits
 
 from plm_core.evaluation import metrics
 from plm_core.finetuning import results
@@ -44,7 +45,8 @@ def predict(
         weigh.set_params(min_df=1).fit(chain.from_iterable((e.a, e.b or "") for e in train))
     features, labels = _features(weigh, train), np.array([e.label for e in train])
     held_out, truth = _features(weigh, valid), [e.label for e in valid]
-    fitted = [_model(task, strength).fit(features, labels) for strength in STRENGTHS]
+    with threadpool_limits(1):  # more would sum vectors in another order, and wait for each other most of the time
+        fitted = [_model(task, strength).fit(features, labels) for strength in STRENGTHS]
     best = min(fitted, key=lambda model: _loss(task, model, held_out, truth))
     read = _features(weigh, test)
     answers = best.predict(read).tolist()
