@@ -93,15 +93,20 @@ def status(root: Path, given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps({"stages": stages, "registry": registry}, indent=2))
         return 0
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    table = Table("stage", "state", "why", title="Stages")
-    for stage in stages:
-        table.add_row(stage["name"], "up to date" if stage["up_to_date"] else "to be run", "; ".join(stage["reasons"]))
-    console.print(table)
-    standing.show(console, registry)
+    from flows import display
+
+    console = display.console()
+    shown = [stage for stage in stages if given.all or not stage["up_to_date"]]
+    if shown:
+        table = Table("stage", "state", "why", title="Stages")
+        for stage in shown:
+            state = "up to date" if stage["up_to_date"] else "to be run"
+            table.add_row(stage["name"], state, "; ".join(stage["reasons"]))
+        console.print(table)
+    console.print(f"stages         {sum(stage['up_to_date'] for stage in stages)} of {len(stages)} up to date")
+    standing.show(console, registry, every=given.all)
     return 0
 
 
@@ -185,6 +190,16 @@ def _project() -> Path:
     sys.exit(BAD_INPUT)
 
 
+def _add_sampling(it: argparse.ArgumentParser) -> None:
+    it.add_argument("prompts", nargs="+", metavar="prompt")
+    checkpoints.add_options(it)
+    for name, kind, default, text in SAMPLING:
+        it.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (default: %(default)s)")
+    it.add_argument(
+        "--until-end", action=argparse.BooleanOptionalAction, default=True, help="stop where the model ends the text"
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="plm", description="Continuous pretraining of language models of your own.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -204,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("--cron", required=True, help="minute hour day month weekday, in UTC: '0 3 * * *' is 3 a.m. daily")
     it.add_argument("--name", default="scheduled", help="the deployment's name in Prefect (default: %(default)s)")
     it = command(status, "status", "which stages are up to date, and what the registry holds")
+    it.add_argument("--all", action="store_true", help="every stage, and all metrics of the newest versions")
     it.add_argument("--json", action="store_true", help="for scripts")
     comparing.add_options(
         command(comparing.compare, "compare", "two models on the same examples: intervals, tests, a verdict a task")
@@ -214,14 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("--force", action="store_true", help="even if the gate refuses")
     it = command(rollback, "rollback", "make the previous champion the champion again")
     it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")
-    it = command(generate, "generate", "continue prompts: one is streamed, several are read together")
-    it.add_argument("prompts", nargs="+", metavar="prompt")
-    checkpoints.add_options(it)
-    for name, kind, default, text in SAMPLING:
-        it.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (default: %(default)s)")
-    it.add_argument(
-        "--until-end", action=argparse.BooleanOptionalAction, default=True, help="stop where the model ends the text"
-    )
+    _add_sampling(command(generate, "generate", "continue prompts: one is streamed, several are read together"))
     it = command(attend, "attend", "draw what each attention head of a model looks at")
     it.add_argument("text")
     checkpoints.add_options(it)

@@ -26,10 +26,10 @@ _PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left +(.*)")
 
 @cache
 def console() -> "Console":
-    """The terminal, or whatever stdout is."""
+    """The terminal, or whatever stdout is, which then has room for a wide table."""
     from rich.console import Console
 
-    return Console()
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 class Stages(logging.Handler):

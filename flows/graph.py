@@ -231,7 +231,7 @@ def _record(node: Any) -> None:
     from dvc.utils.serialize import dump_yaml, load_yaml
 
     path = Path(node.dvcfile._lockfile.path)
-    lock = load_yaml(path) if path.exists() else {"schema": "2.0"}
+    lock: dict[str, Any] = load_yaml(path) if path.exists() else {"schema": "2.0"}
     lock.setdefault("stages", {}).update(to_lockfile(node))
     new = path.with_name(".dvc.lock.new")
     dump_yaml(new, lock)

@@ -32,7 +32,6 @@ def mend(repo: Any) -> list[str]:
     Args:
         repo: DVC's ``Repo``, locked.
     """
-    from dvc.exceptions import DvcException
     from dvc.lock import make_lock
 
     tmp = Path(repo.tmp_dir)
@@ -40,12 +39,22 @@ def mend(repo: Any) -> list[str]:
     with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
         done = _mend_rwlock(tmp / "rwlock")
     done += _mend_run_cache(Path(repo.stage_cache.cache_dir))
+    lock = Path(repo.root_dir) / "dvc.lock"
+    if _is_broken(repo, lock):
+        done += _mend_lock_file(lock, tmp / "dvc.lock.broken")
+        repo._reset()
+    return done
+
+
+def _is_broken(repo: Any, lock: Path) -> bool:
+    """Whether the lock file may be half written; to look closer takes half a second."""
+    from dvc.exceptions import DvcException
+
     try:
         _ = repo.index.stages
     except DvcException:
-        done += _mend_lock_file(Path(repo.root_dir) / "dvc.lock", tmp / "dvc.lock.broken")
-        repo._reset()
-    return done
+        return True
+    return lock.exists() and not lock.read_bytes().endswith(b"\n")
 
 
 def _mend_rwlock(path: Path) -> list[str]:

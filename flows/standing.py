@@ -6,7 +6,7 @@ read from there as long as the store is the same.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,8 @@ def _asked(root: Path) -> dict[str, Any]:
         return {"model": registry.name, "tracking_uri": registry.tracking.uri, "versions": versions}
 
 
-def show(console: Any, registry: Mapping[str, Any]) -> None:
-    """What the gate compared for the newest versions, and who is champion and why."""
+def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None:
+    """What the gate compared for the newest versions, and who is champion and why; with ``every`` their metrics too."""
     from rich.table import Table
 
     versions = registry["versions"]
@@ -107,6 +107,8 @@ def show(console: Any, registry: Mapping[str, Any]) -> None:
             table.add_row(version["version"], version["compared"]["champion"], *row)
     if table.row_count:
         console.print(table)
+    if every:
+        console.print(_metrics(shown))
     for version in reversed(shown):
         for note, metrics in _left_out(version).items():
             console.print(f"version {version['version']}: {', '.join(metrics)} not compared: {note}")
@@ -117,6 +119,17 @@ def show(console: Any, registry: Mapping[str, Any]) -> None:
     champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
     name = f"{registry['model']} version {champion}" if champion else "none yet"
     console.print(f"champion       [bold]{name}[/bold]")
+
+
+def _metrics(versions: Sequence[Mapping[str, Any]]) -> Any:
+    """A row a metric, a column a version."""
+    from rich.table import Table
+
+    table = Table("metric", *(f"version {version['version']}" for version in versions), title="Metrics")
+    for name in sorted({name for version in versions for name in version["metrics"]}):
+        values = [version["metrics"].get(name) for version in versions]
+        table.add_row(name, *("" if value is None else f"{value:,.4f}" for value in values))
+    return table
 
 
 def _compared(version: Mapping[str, Any]) -> list[list[str]]:

@@ -49,7 +49,7 @@ def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monke
 def test_a_recorder_that_is_killed_is_replaced_and_nothing_is_lost(root, monkeypatch):
     with pipeline_run(root) as parent:
         wait_for(lambda: [run.info.status for run in runs(root).values()] == ["RUNNING"])
-        (recorder,) = psutil.Process().children()
+        (recorder,) = [child for child in psutil.Process().children() if "tasks.seam.recorder" in child.cmdline()]
         recorder.kill()
         monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
         subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True)
