@@ -56,7 +56,8 @@ class Graph:
         with _errors(self._file):
             from dvc.repo import Repo
 
-            logging.getLogger("dvc").setLevel(logging.WARNING)
+            # No progress bars, nor lines about locks: what goes wrong is raised.
+            logging.getLogger("dvc").setLevel(logging.CRITICAL)
             self._repo = Repo(str(root), _wait_for_lock=True)
         with self._locked() as repo:
             self.mended = mend(repo)
