@@ -98,8 +98,7 @@ class Machine:
     def acquire(self, stage: Stage, seconds: float = 0.0, path: float = 0.0) -> Iterator[Grant]:
         """Wait for the stage's share of the machine and hold it for the block.
 
-        With a GPU the work is there, so that a stage which gets one asks for one core for each. Without, the stage is
-        told how many threads it may use.
+        With a GPU the work is there, so that a stage which gets one asks for one core for each.
 
         Args:
             stage: Says what it wants.
@@ -109,10 +108,8 @@ class Machine:
         Raises:
             CancelledError: the pipeline was cancelled while this waited.
         """
-        gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
-        gpus = min(gpus, len(self.gpus))
-        wanted = min(gpus or (self.share if stage.cores == "all" else stage.cores), self.cores)
-        with self._cores_taken(Waiting(wanted, seconds, path), stage.name):
+        gpus, cores = self._wanted(stage)
+        with self._cores_taken(Waiting(cores, seconds, path), stage.name):
             if not gpus:
                 yield Grant({})
                 return
@@ -123,8 +120,8 @@ class Machine:
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
         """Keep a place for a stage that comes in a moment, so that no shorter path takes its cores meanwhile."""
         with self._changed:
-            wanted = min(self.share if stage.cores == "all" else stage.cores, self.cores)
-            place = Waiting(wanted, seconds, path, until=time.monotonic() + ANNOUNCED_S)
+            _, cores = self._wanted(stage)
+            place = Waiting(cores, seconds, path, until=time.monotonic() + ANNOUNCED_S)
             self._announced[stage.name] = place
             self._for_cores.append(place)
 
@@ -134,6 +131,12 @@ class Machine:
             if place := self._announced.pop(name, None):
                 self._for_cores.remove(place)
                 self._changed.notify_all()
+
+    def _wanted(self, stage: Stage) -> tuple[int, int]:
+        """How many GPUs and cores the stage gets of what there is."""
+        gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
+        gpus = min(gpus, len(self.gpus))
+        return gpus, min(gpus or (self.share if stage.cores == "all" else stage.cores), self.cores)
 
     @property
     def share(self) -> int:

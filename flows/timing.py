@@ -51,10 +51,10 @@ def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
 
 def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
     """Where ``whole`` seconds went, a row each: what, and how long; nothing when no stage ran."""
-    ran = [outcome for outcome in result.stages if outcome.spent.seconds]
+    ran = _ran(result)
     if not ran:
         return []
-    end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
+    end = _end(ran)
     cpu = sum(outcome.spent.cpu for outcome in ran)
     longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
     rows = [
@@ -71,7 +71,7 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
 
 def keep(root: Path, result: Result, whole: float, cores: int) -> None:
     """Leave the figures of a run, and a Gantt chart for the page of the meters; a disk without room costs them."""
-    ran = sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)
+    ran = _ran(result)
     if not ran:
         return
     stages = [{"name": outcome.name, **asdict(outcome.spent)} for outcome in ran]
@@ -84,7 +84,7 @@ def keep(root: Path, result: Result, whole: float, cores: int) -> None:
 
 def _chart(ran: Sequence[Outcome]) -> str:
     """A bar a stage, in the order of their begin, as SVG."""
-    end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
+    end = _end(ran)
     height = (BAR + GAP) * (len(ran) + 1)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" height="{height}"']
     lines.append(f' viewBox="0 0 {LEFT + WIDE + 70} {height}"><title>Stages of the last run</title>')
@@ -108,9 +108,17 @@ def clock(seconds: float) -> str:
 
 def _busy(ran: Sequence[Outcome], cores: int) -> float:
     """The share of the cores that stages kept busy while any of them ran."""
-    end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
-    begun = min(outcome.spent.begun for outcome in ran)
-    return sum(outcome.spent.cpu for outcome in ran) / (cores * max(1e-9, end - begun))
+    return sum(outcome.spent.cpu for outcome in ran) / (cores * max(1e-9, _end(ran) - ran[0].spent.begun))
+
+
+def _ran(result: Result) -> list[Outcome]:
+    """The stages that took time, in the order of their begin."""
+    return sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)
+
+
+def _end(ran: Sequence[Outcome]) -> float:
+    """When the last of them ended, in seconds after the run's first look at a stage."""
+    return max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
 
 
 def _remembered(root: Path) -> dict[str, float]:
