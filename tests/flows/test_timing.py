@@ -1,0 +1,65 @@
+"""Where the time of a run goes: what is expected, remembered, said and drawn."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from flows import timing
+from flows.outcome import Outcome, Result, Spent
+from flows.stages import Stage
+
+RESULT = Result(
+    (
+        Outcome("late", "failed", Spent(5.0, 10.0, 9.0), "<why>"),
+        Outcome("a<b", "ran", Spent(1.0, 3.0, 3.0)),
+        Outcome("idle", "up to date"),
+    ),
+    registered=2.0,
+)
+
+
+def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
+    stages = [
+        Stage("first"),
+        Stage("short", ("first",)),
+        Stage("train", ("first",), gpu="all"),
+        Stage("last", ("short", "train")),
+    ]
+    (tmp_path / timing.REMEMBERED).parent.mkdir(parents=True)
+    timing.remember(tmp_path, [Outcome("train", "ran", Spent(0.5, 40.0)), Outcome("last", "failed", Spent(0.5, 9.0))])
+    unknown = timing.UNKNOWN_S[False]
+    assert timing.expected(tmp_path, stages) == {
+        "first": (unknown, 40.0 + 2 * unknown),
+        "short": (unknown, 2 * unknown),
+        "train": (40.0, 40.0 + unknown),
+        "last": (unknown, unknown),
+    }
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"train": "x"}'])
+def test_what_cannot_be_read_is_not_known(tmp_path, content):
+    (tmp_path / timing.REMEMBERED).parent.mkdir(parents=True)
+    (tmp_path / timing.REMEMBERED).write_text(content)
+    assert timing.expected(tmp_path, [Stage("train", gpu=True)])["train"] == (20.0, 20.0)
+
+
+def test_the_summary_adds_up():
+    said = dict(timing.summary(RESULT, 80.0, 2))
+    assert said["in all"] == "1 min 20 s on 2 cores"
+    assert said["stages"] == "15.0 s for 2 of them, 12.0 s of processor time: 43% busy"
+    assert said["longest"] == "late 10.0 s, a<b 3.0 s"
+    assert (said["registration"], said["start and end"]) == ("2.0 s", "1 min 03 s")
+    assert timing.summary(Result(RESULT.stages[2:]), 1.0, 2) == []
+
+
+def test_the_picture_has_a_bar_a_stage_in_the_order_of_their_begin(tmp_path):
+    timing.keep(tmp_path, RESULT, 80.0, 2)
+    root = ET.fromstring((tmp_path / timing.PICTURE).read_text())
+    names = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text") if each.get("text-anchor") == "end"]
+    assert names == ["a<b", "late"]
+    widths = [float(each.get("width")) for each in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert widths == [pytest.approx(900 * 3 / 15), pytest.approx(900 * 10 / 15)]
+    figures = json.loads((tmp_path / timing.FIGURES).read_text())
+    assert [stage["name"] for stage in figures["stages"]] == names
+    assert (figures["seconds"], figures["registered"], figures["cores"]) == (80.0, 2.0, 2)
