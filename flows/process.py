@@ -1,21 +1,26 @@
 """Runs a stage's command as a process of its own; ends all that run. ``flows/flow.py`` uses it.
 
-Each stage is a session: ``supervisor.py`` -> shell -> ``python -m tasks...``. This process holds
-the write end of a pipe to the supervisor. Closing it ends the stage gently, and the kernel closes it when
-this process dies, so that cancelling, Ctrl-C, a crash and SIGKILL of the flow all take the same way and leave
-no orphan.
+Each stage is a session: ``supervisor.py`` -> shell -> ``python -m tasks...``, or the supervisor and the stage as
+``forkserver.py`` forks them. This process holds the write end of a pipe to the supervisor. Closing it ends the stage
+gently, and the kernel closes it when this process dies, so that cancelling, Ctrl-C, a crash and SIGKILL of the flow
+all take the same way and leave no orphan.
 """
 
+import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from flows import supervisor
+from flows.forkserver import ForkServer
 
 GRACE_S = 60.0
 """How long a stage may take to save its state when it is interrupted."""
@@ -25,6 +30,9 @@ TAIL_LINES = 40
 
 EX_TEMPFAIL = 75
 """sysexits(3): interrupted, state saved, worth another try."""
+
+PLAIN = re.compile(r"python -m [\w.]+( [\w.,:=@+/-]+)*")
+"""A command that is the same without a shell."""
 
 _SIGNALS = {number.value for number in signal.Signals}
 
@@ -64,6 +72,41 @@ class StageError(Exception):
     __repr__ = __str__
 
 
+class Running:
+    """A stage's supervisor: the pipe that ends it, and what it and the stage say."""
+
+    def __init__(self) -> None:
+        (self.stdin, self._pipe), (out, self.stdout) = os.pipe(), os.pipe()
+        self.lines: TextIO = os.fdopen(out, encoding="utf-8", errors="replace")
+        self.ended = threading.Event()
+        """Set when its last process has ended."""
+        self.process: subprocess.Popen[bytes] | None = None
+        """None for one that was forked: it is another process's child."""
+        self._closing = threading.Lock()
+
+    def end(self) -> None:
+        """Have it end the stage: SIGINT, time to save, SIGTERM, SIGKILL."""
+        with self._closing:
+            if self._pipe >= 0:
+                os.close(self._pipe)
+                self._pipe = -1
+
+    def started(self) -> None:
+        """Leave its ends of the pipes to it, so that they end when it does."""
+        os.close(self.stdin)
+        os.close(self.stdout)
+
+    def wait(self) -> None:
+        """Wait until its last process has ended, whatever it still says."""
+        with contextlib.suppress(ValueError):
+            for _ in self.lines:
+                pass
+        self.lines.close()
+        if self.process:
+            self.process.wait()
+        self.ended.set()
+
+
 class StageProcesses:
     """The stages' processes of one run of the pipeline. Safe to use from several threads."""
 
@@ -73,8 +116,22 @@ class StageProcesses:
         self._root = root
         self._grace_s = grace_s
         self._umask = _umask()
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[Running] = set()
         self._lock = threading.Lock()
+        self._forks: ForkServer | None = None
+
+    @contextlib.contextmanager
+    def forked(self) -> Iterator[None]:
+        """Within the block stages are forked from a process that has their imports, once it has them."""
+        if sys.platform != "linux":  # elsewhere some of those libraries do not stand a fork
+            yield
+            return
+        self._forks = ForkServer()
+        try:
+            yield
+        finally:
+            self._forks.close()
+            self._forks = None
 
     def run(
         self,
@@ -98,20 +155,23 @@ class StageProcesses:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        process = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds)
-        used = 0.0
+        running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds)
+        returned, used = -signal.SIGKILL, 0.0  # of a supervisor that is killed
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(supervisor.USED):
-                    used = float(line.removeprefix(supervisor.USED))
+            for line in running.lines:
+                if line.startswith(supervisor.ENDED):
+                    status, seconds = line.removeprefix(supervisor.ENDED).split()
+                    returned, used = int(status), float(seconds)
                 else:
                     tail.append(line.rstrip())
                     on_line(tail[-1])
-            returned = process.wait()
         finally:
-            self._finish(process)
+            # One that still runs, because a callback raised, ends as if it had been interrupted.
+            running.end()
+            running.wait()
+            with self._lock:
+                self._running.discard(running)
         if returned:
             raise _failure(stage, returned, list(tail))
         return used
@@ -123,45 +183,50 @@ class StageProcesses:
         self.interrupted.set()
         with self._lock:
             running = list(self._running)
-            for process in running:
-                _close(process)
-        for process in running:
-            process.wait()
+        for each in running:
+            each.end()
+        for each in running:
+            each.ended.wait()
 
-    def _start(
-        self, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]
-    ) -> "subprocess.Popen[str]":
+    def _start(self, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> Running:
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError
-            process = subprocess.Popen(
-                [sys.executable, "-P", supervisor.__file__, str(self._grace_s), *command],
-                cwd=self._root,
-                env=dict(env),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,
-                pass_fds=pass_fds,
-                # DVC, in another thread, sets that of this process to 0 now and then.
-                umask=self._umask,
-            )
-            self._running.add(process)
-            return process
+            running = Running()
+            try:
+                if not self._fork(running, command, env, pass_fds):
+                    running.process = subprocess.Popen(
+                        [sys.executable, "-P", supervisor.__file__, str(self._grace_s), *command],
+                        cwd=self._root,
+                        env=dict(env),
+                        stdin=running.stdin,
+                        stdout=running.stdout,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        pass_fds=pass_fds,
+                        # DVC, in another thread, sets that of this process to 0 now and then.
+                        umask=self._umask,
+                    )
+            finally:
+                running.started()
+            self._running.add(running)
+            return running
 
-    def _finish(self, process: "subprocess.Popen[str]") -> None:
-        """Forget a process. One that still runs, because a callback raised, ends as if it had been
-        interrupted.
-        """
-        with self._lock:
-            self._running.discard(process)
-            _close(process)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    def _fork(self, running: Running, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> bool:
+        """Have the stage forked; whether that could be done."""
+        module = _module(command, env.get("PATH"))
+        if not module or not self._forks or not self._forks.ready:
+            return False
+        descriptors = (running.stdin, running.stdout, running.stdout, *pass_fds)
+        return self._forks.start(module, self._root, env, self._umask, self._grace_s, descriptors)
+
+
+def _module(command: Sequence[str], path: str | None) -> list[str]:
+    """The module and arguments of a shell's command ``python -m ...`` that means this Python; else nothing."""
+    if "-c" not in command[:-1] or not PLAIN.fullmatch(command[-1]):
+        return []
+    found = shutil.which("python", path=path)
+    return command[-1].split()[2:] if found and Path(found).parent == Path(sys.executable).parent else []
 
 
 def _umask() -> int:
@@ -169,11 +234,6 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _close(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
-    process.stdin.close()
 
 
 def _failure(stage: str, returned: int, tail: list[str]) -> StageError:

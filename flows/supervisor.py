@@ -1,10 +1,10 @@
 """Runs one command and ends its whole family of processes when it ends, and when whoever started it dies.
 
-A program of its own, used by ``flows/process.py``: ``supervisor.py GRACE_SECONDS COMMAND...``. Its standard
-input is a pipe that nobody writes to. When the other end closes, the starter wants the command to end, or has
-been killed: either way every process of the group gets SIGINT, time to save, then SIGTERM, then SIGKILL. DVC
-alone would leave its child an orphan on SIGTERM, and the kernel's death signal (``PR_SET_PDEATHSIG``) reaches
-one generation only.
+A program of its own, used by ``flows/process.py``: ``supervisor.py GRACE_SECONDS COMMAND...``; ``flows/forkserver.py``
+forks it. Its standard input is a pipe that nobody writes to. When the other end closes, the starter wants the command
+to end, or has been killed: either way every process of the group gets SIGINT, time to save, then SIGTERM, then
+SIGKILL. DVC alone would leave its child an orphan on SIGTERM, and the kernel's death signal (``PR_SET_PDEATHSIG``)
+reaches one generation only.
 """
 
 import contextlib
@@ -25,8 +25,12 @@ TERM_S = 5.0
 POLL_S = 0.05
 """How often the family is looked at while it ends."""
 
-USED = "\0processor seconds: "
-"""Begins the supervisor's own last line, of what the command and all that it started and waited for has used."""
+ENDED = "\0ended: "
+"""Begins the supervisor's own last line: the exit status of the command, 128 + n if signal n killed it, and the
+processor seconds of all that it started and waited for."""
+
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+"""The signals that do not end the supervisor."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): processes whose parent died become children of this one, so that none is lost sight of."""
@@ -34,16 +38,26 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main(grace_s: float, command: list[str]) -> int:
     """Run the command to its end; return its exit status, 128 + n if signal n killed it."""
+    prepare()
+    return supervise(subprocess.Popen(command, stdin=subprocess.DEVNULL).pid, grace_s)
+
+
+def prepare() -> None:
+    """Before there is a child: hear of signals, and become the parent of those whose parents end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Handlers, not SIG_IGN: that is inherited, and the command must hear what its supervisor does not.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in HEARD:
         signal.signal(number, lambda *_: None)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+def supervise(child: int, grace_s: float) -> int:
+    """Wait for the child with this id and end all that it leaves; return its exit status, as ``main``."""
     if _told_before_end(child):
         os.killpg(0, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(grace_s)
+        deadline = time.monotonic() + grace_s
+        while not _has_ended(child) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
     for process in _family():
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -53,24 +67,30 @@ def main(grace_s: float, command: list[str]) -> int:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         _wait_for_family(TERM_S)
-    status = child.wait()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = 128 - status if status < 0 else status
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{USED}{used.ru_utime + used.ru_stime:.2f}", flush=True)
-    return 128 - status if status < 0 else status
+    print(f"{ENDED}{status} {used.ru_utime + used.ru_stime:.2f}", flush=True)
+    return status
 
 
-def _told_before_end(child: "subprocess.Popen[bytes]") -> bool:
+def _told_before_end(child: int) -> bool:
     """Wait until the child ends or the pipe closes; whether it was the pipe."""
     wake, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)  # each signal, SIGCHLD too, writes a byte
-    while child.poll() is None:
+    while not _has_ended(child):
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             os.read(wake, 4096)
         if 0 in ready and not os.read(0, 1):
             return True
     return False
+
+
+def _has_ended(child: int) -> bool:
+    """Whether it has; it can still be waited for."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _wait_for_family(seconds: float) -> None:

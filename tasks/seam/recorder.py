@@ -24,7 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from plm_core.config import BadInput
 from tasks.seam import service
 from tasks.seam.journal import SENDER, WRITER, Journal, parsed, path_of
 from tasks.seam.paths import JOURNALS
@@ -157,7 +156,7 @@ class Recorder:
         try:
             self.connection = self.connection or _connect()
             run.send(lives, self.connection)
-        except _failures() as error:
+        except Exception as error:  # noqa: BLE001 what MLflow and its database may raise is not to be listed
             run.sender, run.tried = None, time.monotonic() + 1
             if not isinstance(error, NotYetError) and not refuses(error):  # else it holds up no other one
                 self._lose(error)
@@ -217,7 +216,7 @@ def _send_alone(path: Path | None) -> None:
         sender = Sender(journal, *_connect(), messages)
         sender.send()
         sender.close()
-    except _failures() as error:
+    except Exception as error:  # noqa: BLE001 as above
         _warn(f"{one_line(error)}; there is no room to keep this run, and some of it is lost")
 
 
@@ -225,15 +224,6 @@ def _connect() -> "tuple[MlflowClient, str]":
     from tasks.seam.store import connect
 
     return connect()
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """What MLflow being away, or set up wrongly, raises."""
-    from alembic.util import CommandError  # two processes made the tables of a database at once
-    from mlflow import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return (MlflowException, SQLAlchemyError, CommandError, OSError, ImportError, BadInput, NotYetError)
 
 
 def _now() -> int:

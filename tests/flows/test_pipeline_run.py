@@ -10,7 +10,7 @@ import psutil
 import pytest
 from toys import wait_for
 
-from flows import pipeline
+from flows import pipeline, store
 from flows.tracking import pipeline_run, send_leftovers
 
 PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
@@ -25,7 +25,9 @@ def root(tmp_path, monkeypatch):
 
 
 def runs(root):
-    client = mlflow.MlflowClient(f"sqlite:///{root}/artifacts/mlflow/mlflow.db")
+    uri = f"sqlite:///{root}/artifacts/mlflow/mlflow.db"
+    with store.alone(uri):
+        client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("plm")
     return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])} if experiment else {}
 

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 
@@ -153,6 +154,20 @@ def test_one_recorder_sends_for_all_stages_and_goes_when_nothing_is_left(folder)
     assert len(pids) <= 1 + len(stages), "the losers of a race for the lock leave at once"
     wait_until(lambda: recorder_of(folder) is None, seconds=60)
     assert status_of(client_of(folder)) == {"0": "FINISHED", "1": "FINISHED", "2": "FINISHED"}
+
+
+def test_a_database_that_another_process_is_making_is_tried_again(folder, database):
+    tables = folder / "artifacts/mlflow/mlflow.db"
+    with sqlite3.connect(tables) as half:
+        half.execute("update alembic_version set version_num = 'b7c8d9e0f1a2'")  # the next version drops an index
+    process = start(folder, "with tracked('x', {}, {}) as t:\n    t.log({'x': 1.0}, 0)\n    time.sleep(300)")
+    wait_until(
+        lambda: any('"says": "ValueError' in p.read_text() for p in folder.glob("artifacts/journals/*.recorder"))
+    )
+    shutil.copy(database, tables)
+    wait_until(lambda: [run.data.metrics for run in runs_of(client_of(folder))] == [{"x": 1.0}])
+    process.kill()
+    process.communicate()
 
 
 def test_a_recorder_that_hangs_is_replaced(folder, monkeypatch):
