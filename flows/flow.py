@@ -7,7 +7,7 @@ is DVC's answer, asked when its upstreams have ended. Called by ``flows/pipeline
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import pipeline, timing
-from flows.graph import BusyError, Graph
+from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine
 from flows.outcome import FailedError, Outcome, Result, Spent
@@ -31,6 +31,9 @@ from flows.stages import GraphError, Stage
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, second and every later retry."""
 
+WORTH_FORKING = 4
+"""How many stages must have to run for a process to be started that forks them."""
+
 NAME = "plm"
 """The flow's name in Prefect."""
 
@@ -38,17 +41,16 @@ NAME = "plm"
 class Execution:
     """One run of the graph, inside a flow run."""
 
-    def __init__(self, root: Path, graph: Graph, held: int, force: bool) -> None:
-        self.processes = StageProcesses(root)
+    def __init__(self, checkout: pipeline.Checkout) -> None:
+        self.processes = StageProcesses(checkout.root)
         self.outcomes: dict[str, Outcome] = {}
         self.begun = time.monotonic()
-        self._root = root
-        self._graph = graph
-        self._held = held
-        self._force = force
-        sharing = sum(stage.cores == "all" for stage in graph.stages)
+        self._root, self._graph = checkout.root, checkout.graph
+        self._held = checkout.held
+        self._force = checkout.force
+        sharing = sum(stage.cores == "all" for stage in self._graph.stages)
         self._machine = Machine.detect(self.processes.interrupted, sharing)
-        self._expected = timing.expected(root, graph.stages)
+        self._expected = timing.expected(self._root, self._graph.stages)
         self._errors: dict[str, StageError] = {}
 
     def stages(self, parent_run_id: str | None) -> None:
@@ -171,6 +173,7 @@ def bound(
     track: pipeline.Track | None = None,
     register: pipeline.Register | None = None,
     report: Callable[[Result], None] | None = None,
+    checkout: pipeline.Checkout | None = None,
 ) -> "prefect.Flow[..., State[Any]]":
     """The flow with what it calls besides Prefect and DVC; the defaults are what deployments run.
 
@@ -178,6 +181,7 @@ def bound(
         track: Opens the tracking run; ``flows.tracking.pipeline_run`` by default.
         register: Registers what was made; ``flows.promotion.register`` by default.
         report: Hears the result, which a flow that fails cannot return.
+        checkout: Is held already; else the flow takes hold of the one that its parameters name.
     """
 
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
@@ -190,7 +194,14 @@ def bound(
             root: The checkout, on the machine that runs the flow.
             force: Run every stage, up to date or not.
         """
-        result = execute(Path(root).resolve(), force, track, register)
+        for name in ("prefect.task_runs", "prefect.flow_runs"):
+            logging.getLogger(name).addFilter(_not_seen)
+        close_dead_runs(NAME)
+        folder = Path(root).resolve()
+        with contextlib.nullcontext(checkout) if checkout else pipeline.checked_out(folder, force) as held:
+            for said in () if checkout else held.graph.mended:
+                get_run_logger().warning(said)
+            result = execute(held, track, register)
         if report:
             report(result)
         if result.ok:
@@ -203,33 +214,27 @@ def bound(
 plm = bound()
 
 
-def execute(root: Path, force: bool, track: pipeline.Track | None, register: pipeline.Register | None) -> Result:
-    """The flow's body: everything from the lock on the checkout to the registration. See ``pipeline.run``."""
-    track = track or pipeline.default_track()
-    for name in ("prefect.task_runs", "prefect.flow_runs"):
-        logging.getLogger(name).addFilter(_not_seen)
-    close_dead_runs(NAME)
-    with pipeline.only_one(root) as held, contextlib.chdir(root):
-        graph = Graph(root)
-        for said in graph.mended:
-            get_run_logger().warning(said)
-        execution = Execution(root, graph, held, force)
-        if not force and not any(graph.status().values()):
-            track = _untracked
-        error, registered = "", 0.0
-        try:
-            with track(root) as parent_run_id:
+def execute(checkout: pipeline.Checkout, track: pipeline.Track | None, register: pipeline.Register | None) -> Result:
+    """The flow's body: the stages, then the registration. See ``pipeline.run``."""
+    root, stages = checkout.root, checkout.graph.stages
+    execution = Execution(checkout)
+    track = (track or pipeline.default_track()) if checkout.due else _untracked
+    forked = execution.processes.forked() if checkout.due >= WORTH_FORKING else contextlib.nullcontext()
+    error, registered = "", 0.0
+    try:
+        with contextlib.chdir(root), track(root) as parent_run_id:
+            with forked:
                 _work(execution, parent_run_id)
-                if execution.complete and pipeline.registration_due(root, graph.stages):
-                    begun = time.monotonic()
-                    _registered(root, graph, parent_run_id, register)
-                    registered = time.monotonic() - begun
-                if execution.error:
-                    raise FailedError(execution.error)
-        except FailedError as failure:
-            error = str(failure)
-        outcomes = tuple(execution.outcomes[stage.name] for stage in graph.stages)
-        return Result(outcomes, error, execution.begun, registered)
+            if execution.complete and pipeline.registration_due(root, stages):
+                begun = time.monotonic()
+                _registered(root, stages, parent_run_id, register)
+                registered = time.monotonic() - begun
+            if execution.error:
+                raise FailedError(execution.error)
+    except FailedError as failure:
+        error = str(failure)
+    outcomes = tuple(execution.outcomes[stage.name] for stage in stages)
+    return Result(outcomes, error, execution.begun, registered)
 
 
 def _untracked(root: Path) -> AbstractContextManager[None]:
@@ -252,14 +257,16 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
         raise
 
 
-def _registered(root: Path, graph: Graph, parent_run_id: str | None, register: pipeline.Register | None) -> None:
+def _registered(
+    root: Path, stages: Sequence[Stage], parent_run_id: str | None, register: pipeline.Register | None
+) -> None:
     if register is None:
         from flows import promotion
 
         register = promotion.register
 
     def registration() -> None:
-        register(root, graph.stages, parent_run_id)
+        register(root, stages, parent_run_id)
 
     task = prefect.Task(
         registration, name="register", task_run_name="register", cache_policy=NO_CACHE, persist_result=False

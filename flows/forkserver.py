@@ -1,9 +1,9 @@
 """Starts stages without their imports: a process that has them already forks one for each. ``flows/process.py`` asks.
 
-A program of its own, too: ``python -m flows.forkserver SOCKET``. It knows the libraries that stages import, nothing of
-the project itself, so what it forks is what ``python -m MODULE ARGUMENTS`` starts: it reads the project's files when
-it begins. Above it stands the same supervisor as above every stage. Starting a fine-tuning takes 5 s of processor time
-in a new process, 0.3 s in a forked one.
+A program of its own, too: ``python -m flows.forkserver SOCKET LIBRARY...``. It knows the libraries that stages import,
+nothing of the project itself, so what it forks is what ``python -m MODULE ARGUMENTS`` starts: it reads the project's
+files when it begins. Above it stands the same supervisor as above every stage. Starting a fine-tuning takes 5 s of
+processor time in a new process, 0.3 s in a forked one.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class ForkServer:
         self._ready = False
         with its:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(its.fileno())],
+                [sys.executable, "-m", __name__, str(its.fileno()), *LIBRARIES],
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
@@ -101,9 +101,9 @@ class ForkServer:
         self._process.wait()
 
 
-def serve(requests: socket.socket) -> list[str]:
+def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
     """Fork a stage for each request until there are no more; returns, in the stage, its module and arguments."""
-    for name in LIBRARIES:
+    for name in libraries:
         importlib.import_module(name)
     gc.freeze()  # a collection would write to the memory that is shared with the stages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a supervisor says itself how its stage ended
@@ -145,7 +145,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
 
 
 if __name__ == "__main__":
-    name, *arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    name, *arguments = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
     sys.argv[1:] = arguments
     sys.path[0] = str(Path.cwd())
     runpy.run_module(name, run_name="__main__", alter_sys=True)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows import display, server
@@ -54,39 +55,63 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         Machine.detect()
     except MachineError as error:
         raise PipelineError(str(error)) from error
-    with only_one(root):
+    with checked_out(root, force) as checkout:
+        for said in checkout.graph.mended:
+            print(f"warning: {said}", file=sys.stderr, flush=True)
+        if checkout.due:
+            check_parameters(root)
+        if configured := server.configured_url():
+            _require(configured)
+            return _run_flow(checkout, track, register)
+        if not checkout.due and not registration_due(root, checkout.graph.stages):
+            from flows.tracking import send_leftovers
+
+            send_leftovers(root)
+            return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))
+        # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
+        tracked = (track or default_track())(root) if checkout.due else contextlib.nullcontext()
+        results: list[Result] = []
+        with (
+            contextlib.suppress(FailedError),
+            server.LocalServer(root / ".dvc/tmp/plm-server.log") as local,
+            tracked as parent_run_id,
+            local.environment(),
+        ):
+            results.append(_run_flow(checkout, lambda _: contextlib.nullcontext(parent_run_id), register))
+            if not results[0].ok:
+                raise FailedError(results[0].error)  # through the tracking run
+        return results[0]
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A checkout that is held for one pipeline, and what is to be done in it."""
+
+    root: Path
+    graph: Graph
+    held: int
+    """The descriptor of the lock, for stages to hold on to."""
+    force: bool
+    due: int
+    """How many stages have to run."""
+
+
+@contextlib.contextmanager
+def checked_out(root: Path, force: bool) -> Iterator[Checkout]:
+    """Hold a checkout and read its graph.
+
+    Raises:
+        PipelineError: another pipeline holds it, or parameters cannot be used.
+        GraphError: ``dvc.yaml`` is broken.
+    """
+    with only_one(root) as held:
         try:
             graph = Graph(root)
         except GraphError:
             check_parameters(root)  # it knows better what DVC could not fill in
             raise
-        for said in graph.mended:
-            print(f"warning: {said}", file=sys.stderr, flush=True)
-        reasons = graph.status()
-    work = force or any(reasons.values())
-    if work:
-        check_parameters(root)
-    if configured := server.configured_url():
-        _require(configured)
-        return _run_flow(root, force, track, register)
-    if not work and not registration_due(root, graph.stages):
-        from flows.tracking import send_leftovers
-
-        send_leftovers(root)
-        return Result(tuple(Outcome(stage.name, "up to date") for stage in graph.stages))
-    # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
-    tracked = (track or default_track())(root) if work else contextlib.nullcontext()
-    results: list[Result] = []
-    with (
-        contextlib.suppress(FailedError),
-        server.LocalServer(root / ".dvc/tmp/plm-server.log") as local,
-        tracked as parent_run_id,
-        local.environment(),
-    ):
-        results.append(_run_flow(root, force, lambda _: contextlib.nullcontext(parent_run_id), register))
-        if not results[0].ok:
-            raise FailedError(results[0].error)  # through the tracking run
-    return results[0]
+        due = len(graph.stages) if force else sum(map(bool, graph.status().values()))
+        yield Checkout(root, graph, held, force, due)
 
 
 def prepare_environment() -> None:
@@ -176,12 +201,13 @@ def _require(url: str) -> None:
         )
 
 
-def _run_flow(root: Path, force: bool, track: Track | None, register: Register | None) -> Result:
+def _run_flow(checkout: Checkout, track: Track | None, register: Register | None) -> Result:
     from flows import flow
 
     results: list[Result] = []
     with display.shown():
-        state = flow.bound(track, register, results.append)(str(root), force=force, return_state=True)
+        plm = flow.bound(track, register, results.append, checkout)
+        state = plm(str(checkout.root), force=checkout.force, return_state=True)
     if not results:
         state.result()  # raises what kept the stages from being looked at
     return results[0]

@@ -1,5 +1,6 @@
 """One stage as a process: what it says, how it fails, how it ends; with real signals."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -7,11 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from toys import alive, pids, wait_for
 
+from flows import forkserver
 from flows.process import CancelledError, StageError, StageProcesses
 
 SLEEPER = """
@@ -29,42 +33,83 @@ except KeyboardInterrupt:
 """
 
 DRIVER = """
-import sys
+import sys, time
 from pathlib import Path
+from flows import forkserver
 from flows.process import StageProcesses
-StageProcesses(Path(sys.argv[1]), grace_s=10).run("one", [sys.executable, "code.py"], print)
+forkserver.LIBRARIES = ()
+processes = StageProcesses(Path(sys.argv[1]), grace_s=10)
+with processes.forked():
+    while not processes._forks.ready:
+        time.sleep(0.01)
+    processes.run("one", sys.argv[2:], print)
 """
 
+PROBE = """
+import os, signal, sys
+print(sys.argv, __name__, sys.modules[__name__].__file__, __spec__.name, sys.path[0], os.getcwd())
+print({name: value for name, value in sorted(os.environ.items()) if name not in ("_", "SHLVL")})
+print([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)])
+print(sys.stdin.read(), sys.stdout.encoding, sys.stdout.write_through, os.getpgid(0) != os.getpid())
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("tasks", "plm_core", "beside")))
+print(oct(os.umask(0)), sorted(os.listdir("/proc/self/fd"))[:3])
+import multiprocessing
+import beside
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=beside.hello)
+    child.start()
+    child.join()
+    sys.exit("enough")
+"""
 
-@pytest.fixture(params=["bash", "sh"])
-def command(request) -> list[str]:
-    """How DVC has a command run: by the user's shell, or by `sh` where there is none, as under cron."""
-    return [shutil.which(request.param) or "/bin/sh", "-c", f"{sys.executable} code.py"]
+Make = Callable[..., StageProcesses]
+
+
+@pytest.fixture(params=["bash", "sh", "forked"])
+def command(request, monkeypatch) -> list[str]:
+    """How DVC has a command run: by the user's shell, or by `sh` where there is none, as under cron; and without."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    if request.param == "forked":
+        return ["/bin/sh", "-c", "python -m work"]
+    return [shutil.which(request.param) or "/bin/sh", "-c", f"{sys.executable} work.py"]
+
+
+@pytest.fixture
+def make(monkeypatch) -> Iterator[Make]:
+    """Makes what runs stages; where it can it forks them, from a process that knows one library."""
+    monkeypatch.setattr(forkserver, "LIBRARIES", ("email.mime",))
+    with contextlib.ExitStack() as stack:
+
+        def make(root: Path, **settings: float) -> StageProcesses:
+            processes = StageProcesses(root, **settings)
+            stack.enter_context(processes.forked())
+            wait_for(lambda: processes._forks.ready)
+            return processes
+
+        yield make
 
 
 def one(folder: Path, code: str) -> Path:
-    (folder / "code.py").write_text(code)
+    (folder / "work.py").write_text(code)
     return folder
 
 
-def test_lines_come_as_they_are_written_and_processor_seconds_are_told(tmp_path, command):
+def test_lines_come_as_they_are_written_and_processor_seconds_are_told(tmp_path, make, command):
     code = "import time, os\nprint('first')\ntime.sleep(1)\nprint(os.environ['WORD'])\nsum(range(10 ** 7))\n"
     root = one(tmp_path, code)
     lines: list[tuple[str, float]] = []
-    used = StageProcesses(root).run(
-        "one", command, lambda line: lines.append((line, time.time())), env={"WORD": "second"}
-    )
+    used = make(root).run("one", command, lambda line: lines.append((line, time.time())), env={"WORD": "second"})
     assert [line for line, _ in lines] == ["first", "second"]
     assert lines[1][1] - lines[0][1] > 0.5
     assert 0.05 < used < 60
 
 
-def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp_path):
+def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp_path, make, command):
     before = os.umask(0o027)
     try:
-        processes = StageProcesses(one(tmp_path, "open('out.txt', 'w')"))
+        processes = make(one(tmp_path, "open('out.txt', 'w')"))
         os.umask(0)
-        processes.run("one", [sys.executable, "code.py"], print)
+        processes.run("one", command, print)
         assert (tmp_path / "out.txt").stat().st_mode & 0o777 == 0o640
     finally:
         os.umask(before)
@@ -84,9 +129,9 @@ def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp
         ("raise ValueError('wrong')", 1, False, "ValueError: wrong"),
     ],
 )
-def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, command, code, status, transient, reason):
+def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, make, command, code, status, transient, reason):
     with pytest.raises(StageError) as caught:
-        StageProcesses(one(tmp_path, code)).run("one", command, lambda _: None)
+        make(one(tmp_path, code)).run("one", command, lambda _: None)
     assert (caught.value.status, caught.value.transient) == (status, transient)
     assert reason in caught.value.reason
 
@@ -99,9 +144,9 @@ def test_a_signal_seen_by_a_shell_in_between_is_still_a_signal(tmp_path, command
     assert caught.value.transient
 
 
-def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, command):
+def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, make, command):
     root = one(tmp_path, SLEEPER)
-    processes = StageProcesses(root, grace_s=20)
+    processes = make(root, grace_s=20)
     failures: list[StageError] = []
     thread = threading.Thread(target=_collect, args=(processes, command, failures))
     thread.start()
@@ -127,12 +172,13 @@ def _collect(processes: StageProcesses, command: list[str], failures: list[Stage
         failures.append(failure)
 
 
-def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path):
+@pytest.mark.parametrize("command", ["sh", "forked"], indirect=True)
+def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, command):
     code = "import os, signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\n"
     code += "open('pids', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     root = one(tmp_path, code)
-    processes = StageProcesses(root, grace_s=0.5)
-    thread = threading.Thread(target=_collect, args=(processes, [sys.executable, "code.py"], []))
+    processes = make(root, grace_s=0.5)
+    thread = threading.Thread(target=_collect, args=(processes, command, []))
     thread.start()
     (pid,) = pids(root / "pids", 1)
     processes.interrupt_all()
@@ -140,10 +186,10 @@ def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path):
     thread.join(10)
 
 
-def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path):
+def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
     root = one(tmp_path, SLEEPER)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    flow = subprocess.Popen([sys.executable, "-c", DRIVER, str(root)], env=env)
+    flow = subprocess.Popen([sys.executable, "-c", DRIVER, str(root), *command], env=env)
     family = pids(root / "pids", 3)
     flow.send_signal(signal.SIGKILL)
     flow.wait()
@@ -151,8 +197,92 @@ def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path):
     assert (root / "saved").read_text() == "state"
 
 
-def test_a_killed_supervisor_is_worth_another_try(tmp_path):
+def test_a_killed_supervisor_is_worth_another_try(tmp_path, make, command):
     root = one(tmp_path, "import os, time\nos.kill(os.getsid(0), 9)\ntime.sleep(1)\n")
     with pytest.raises(StageError) as caught:
-        StageProcesses(root).run("one", [sys.executable, "code.py"], lambda _: None)
+        make(root).run("one", command, lambda _: None)
     assert caught.value.transient
+
+
+def test_a_forked_stage_is_what_a_started_one_is(tmp_path, make):
+    (tmp_path / "beside.py").write_text(
+        "def hello():\n    import os\n    print('hello from', os.getcwd(), flush=True)\n"
+    )
+    said = {}
+    for command in (["/bin/sh", "-c", "python -m work a 1 --b=2"], [sys.executable, "-m", "work", "a", "1", "--b=2"]):
+        lines: list[str] = []
+        with pytest.raises(StageError, match="exit status 1: enough"):
+            make(one(tmp_path, PROBE)).run("one", command, lines.append, env={"NEW": "a b"})
+        said[command[0]] = lines
+    forked, started = said.values()
+    assert forked == started
+    assert forked == started
+    assert any(line.startswith("hello from") for line in forked)
+
+
+def test_a_forked_stage_has_the_libraries_and_reads_the_project_anew(tmp_path, make):
+    processes = make(one(tmp_path, "import sys\nprint('email.mime' in sys.modules, 1)"))
+    lines: list[str] = []
+    processes.run("one", ["/bin/sh", "-c", "python -m work"], lines.append)
+    one(tmp_path, "import sys\nprint('email.mime' in sys.modules, 'and changed')")
+    processes.run("one", ["/bin/sh", "-c", "python -m work"], lines.append)
+    assert lines == ["True 1", "True and changed"]
+
+
+@pytest.mark.parametrize("text", ["python -m work && echo more", "python -m work '$HOME'", "FOO=1 python -m work"])
+def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text):
+    lines: list[str] = []
+    root = one(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
+    make(root).run("one", ["/bin/sh", "-c", text], lines.append)
+    assert lines[0] == "False"
+
+
+def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
+    other = tmp_path / "bin/python"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho another one\n")
+    other.chmod(0o755)
+    lines: list[str] = []
+    path = f"{other.parent}{os.pathsep}{os.environ['PATH']}"
+    make(one(tmp_path, "")).run("one", ["/bin/sh", "-c", "python -m work"], lines.append, env={"PATH": path})
+    assert lines == ["another one"]
+
+
+def test_when_the_process_that_forks_dies_its_stages_end_well_and_others_are_started(tmp_path, make):
+    processes = make(one(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('ended')"))
+    lines: list[str] = []
+
+    def kill(line: str) -> None:
+        lines.append(line)
+        processes._forks._process.kill()
+
+    for _ in range(2):
+        processes.run("one", ["/bin/sh", "-c", "python -m work"], kill)
+    assert lines == ["begun", "ended"] * 2
+
+
+def test_a_checkout_that_was_deleted_is_named(tmp_path, make):
+    root = tmp_path / "checkout"
+    root.mkdir()
+    processes = make(root)
+    root.rmdir()
+    with pytest.raises(StageError, match=r"No such file or directory: .*checkout"):
+        processes.run("one", ["/bin/sh", "-c", "python -m work"], lambda _: None)
+
+
+def test_the_process_that_forks_ends_with_the_flow(tmp_path, command):
+    flow = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            DRIVER,
+            str(one(tmp_path, "import os, time\nopen('pids', 'w').write(f'{os.getppid()}')\ntime.sleep(600)")),
+            *command,
+        ],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    pids(tmp_path / "pids", 1)
+    servers = [child for child in psutil.Process(flow.pid).children() if "flows.forkserver" in child.cmdline()]
+    flow.kill()
+    flow.wait()
+    wait_for(lambda: servers and not any(alive(server.pid) for server in servers), 20)

@@ -1,4 +1,4 @@
-"""The graph run once by a real `dvc repro` in a small copy of the project, copies of the result, stores of MLflow."""
+"""The graph run once in a small copy of the project, copies of the result, stores of MLflow."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: pl
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory, documents):
-    """The whole graph, run once by a real ``dvc repro``, for all processes that run tests. Not to be written to."""
+    """The whole graph, run once for all processes that run tests. Not to be written to."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built"
     folder.mkdir(exist_ok=True)
@@ -30,8 +30,7 @@ def built(tmp_path_factory, documents):
             project.run("dvc", "init", "--no-scm", "--quiet")
             project.run("dvc", "config", "core.analytics", "false")
             project.run("dvc", "config", "core.check_update", "false")
-            out, _ = project.run("dvc", "repro")
-            (project.root / "repro.log").write_text(out)
+            (project.root / "repro.log").write_text(project.reproduce())
     return project
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from flows import supervisor
 from flows.forkserver import ForkServer
+from flows.graph import Graph
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(__file__).with_name("installed")
@@ -125,6 +126,20 @@ class Project:
             lines, _, ended = said.read().rpartition(supervisor.ENDED)
             err.seek(0)
             return checked(int(ended.split()[0]), lines, err.read(), code)
+
+    def reproduce(self):
+        """Run every stage that is not up to date as ``dvc repro`` would, but forked; returns what they say."""
+        said = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.root)
+            patch.setenv("DVC_SITE_CACHE_DIR", str(self.root / ".dvc-site"))
+            graph = Graph(self.root)
+            for stage in graph.stages:
+                if graph.reasons(stage.name):
+                    with graph.reproducing(stage.name) as command:
+                        for line in command.lines:
+                            said += self.run(*line[-1].split()[2:], **command.env)
+        return "".join(said)
 
     def _environment(self, env):
         settings = {
