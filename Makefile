@@ -29,9 +29,11 @@ demo: setup
 	plm run
 	@plm status
 
-# A process a core; --maxprocesses, for each makes the fixtures of a session anew.
+# A process a core and one more, for some tests wait; at most nine, for each makes the fixtures of a session anew.
+PROCESSES := $(shell $(PYTHON) -c 'import os; print(min(9, 1 + len(os.sched_getaffinity(0))))')
+
 test: setup check
-	pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+	pytest --numprocesses $(PROCESSES) --dist worksteal
 
 test-slow: setup
 	pytest -m slow

@@ -58,8 +58,6 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     with checked_out(root, force) as checkout:
         for said in checkout.graph.mended:
             print(f"warning: {said}", file=sys.stderr, flush=True)
-        if checkout.due:
-            check_parameters(root)
         if configured := server.configured_url():
             _require(configured)
             return _run_flow(checkout, track, register)
@@ -98,7 +96,7 @@ class Checkout:
 
 @contextlib.contextmanager
 def checked_out(root: Path, force: bool) -> Iterator[Checkout]:
-    """Hold a checkout and read its graph.
+    """Hold a checkout, read its graph, and if anything has to run check its parameters.
 
     Raises:
         PipelineError: another pipeline holds it, or parameters cannot be used.
@@ -111,6 +109,8 @@ def checked_out(root: Path, force: bool) -> Iterator[Checkout]:
             check_parameters(root)  # it knows better what DVC could not fill in
             raise
         due = len(graph.stages) if force else sum(map(bool, graph.status().values()))
+        if due:
+            check_parameters(root)
         yield Checkout(root, graph, held, force, due)
 
 

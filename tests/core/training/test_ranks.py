@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,17 +43,23 @@ def require_equal(one, other, reports=True):
         torch.testing.assert_close(weight, other[1][name], rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process makes of a paper."""
+    return cache(lambda paper: trained(paper, tmp_path_factory.mktemp("alone") / paper))
+
+
 @pytest.mark.parametrize("paper", PAPERS)
-def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, paper):
-    alone = trained(paper, tmp_path / "alone")
+def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, alone, paper):
+    alone = alone(paper)
     require_equal(trained(paper, tmp_path / "ddp", ranks=2), alone)
     trained(paper, tmp_path / "stopped", ranks=2, stop=5)
     require_equal(trained(paper, tmp_path / "stopped"), alone)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(tmp_path, paper):
-    alone = trained(paper, tmp_path / "alone")
+def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(tmp_path, alone, paper):
+    alone = alone(paper)
     require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
     trained(paper, tmp_path / "stopped", ranks=2, mode="fsdp", stop=5)
     assert len(list((tmp_path / "stopped/step-00000005").glob("*.distcp"))) == 2
@@ -60,8 +67,8 @@ def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one
 
 
 @pytest.mark.slow
-def test_four_processes_that_are_interrupted_to_the_bit_and_a_run_that_one_began_and_two_end(tmp_path):
-    alone = trained("transformer_xl", tmp_path / "alone")
+def test_four_processes_that_are_interrupted_to_the_bit_and_a_run_that_one_began_and_two_end(tmp_path, alone):
+    alone = alone("transformer_xl")
     require_equal(trained("transformer_xl", tmp_path / "ddp", ranks=4), alone)
     trained("gpt", tmp_path / "again", ranks=4, stop=5)
     resumed, whole = trained("gpt", tmp_path / "again", ranks=4), trained("gpt", tmp_path / "whole", ranks=4)
