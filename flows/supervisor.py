@@ -13,7 +13,6 @@ import os
 import resource
 import select
 import signal
-import subprocess
 import sys
 import time
 
@@ -39,7 +38,14 @@ PR_SET_CHILD_SUBREAPER = 36
 def main(grace_s: float, command: list[str]) -> int:
     """Run the command to its end; return its exit status, 128 + n if signal n killed it."""
     prepare()
-    return supervise(subprocess.Popen(command, stdin=subprocess.DEVNULL).pid, grace_s)
+    child = os.posix_spawnp(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these two, and others need not
+    )
+    return supervise(child, grace_s)
 
 
 def prepare() -> None:

@@ -123,9 +123,9 @@ NAMES = pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize(
     ("name", "objective"),
     [
-        pytest.param(name, objective, marks=() if (name, objective) in zip(TASKS, LAYOUTS) else pytest.mark.slow)
-        for name in TASKS
-        for objective in LAYOUTS
+        pytest.param(name, objective, marks=() if i == j else pytest.mark.slow)
+        for i, name in enumerate(TASKS)
+        for j, objective in enumerate(LAYOUTS)
     ],
 )
 def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name, objective):
