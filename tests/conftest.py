@@ -82,7 +82,7 @@ def device():
     return Device(torch.device("cpu"), 1, False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_gpt(device):
     """Makes a tiny float64 GPT in which no two sizes are equal; keywords replace its sizes."""
     import torch

@@ -7,13 +7,13 @@ from plm_core.training.loop import train
 from plm_core.training.snapshot import Snapshots
 
 
-@pytest.fixture
-def start(make_gpt, device, tmp_path):
-    """Starts a run: a fresh model and the generator of its reports."""
+@pytest.fixture(scope="session")
+def start_in(make_gpt, device):
+    """Starts a run whose snapshots lie in a folder: a fresh model and the generator of its reports."""
 
-    def start(config=CONFIG, folder="snapshots", validate=validate, batch_at=batch_at, stop=None, loss=None, **model):
+    def start(folder, config=CONFIG, validate=validate, batch_at=batch_at, stop=None, loss=None, **model):
         model = make_gpt(**({"dropout": 0.3} | model))
-        snapshots = Snapshots(tmp_path / folder, config.keep_snapshots)
+        snapshots = Snapshots(folder, config.keep_snapshots)
         interrupted = Stops(stop) if stop else lambda: False
         reports = train(
             model, loss or CAUSAL.loss, batch_at, validate, config, device, snapshots, interrupted=interrupted
@@ -24,6 +24,12 @@ def start(make_gpt, device, tmp_path):
 
 
 @pytest.fixture
-def undisturbed(start):
-    model, reports = start(folder="undisturbed")
+def start(start_in, tmp_path):
+    """The same, in a folder of the test's own."""
+    return lambda config=CONFIG, folder="snapshots", **more: start_in(tmp_path / folder, config, **more)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(start_in, tmp_path_factory):
+    model, reports = start_in(tmp_path_factory.mktemp("undisturbed") / "snapshots")
     return model, plain(reports)

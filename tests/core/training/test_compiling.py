@@ -24,9 +24,9 @@ from plm_core.training.loop import Stopped
 SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, "dropout": 0.0}
 PAPERS = [
     ("gpt", "causal", {}, {}),
-    pytest.param("gpt", "causal", {"packing": "documents"}, {}, marks=pytest.mark.slow),
-    pytest.param("bert", "masked", {"next_sentence": True}, {}, marks=pytest.mark.slow),
-    pytest.param("xlnet", "permutation", {"predict": 3}, {"memory": 5}, marks=pytest.mark.slow),
+    ("gpt", "causal", {"packing": "documents"}, {}),
+    ("bert", "masked", {"next_sentence": True}, {}),
+    ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),
 ]
 
 
@@ -57,6 +57,7 @@ def gradients(model, loss):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "objective", "parameters", "sizes"), PAPERS)
 def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(
     store, tokenizer, device, architecture, objective, parameters, sizes
