@@ -36,7 +36,7 @@ test: setup check
 	pytest --numprocesses $(PROCESSES) --dist worksteal
 
 test-slow: setup
-	pytest -m slow
+	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal
 
 # Where the official GLUE download lies.
 GLUE ?= ../shared/data/glue
