@@ -5,6 +5,7 @@ is DVC's answer, asked when its upstreams have ended. Called by ``flows/pipeline
 """
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -120,9 +121,15 @@ class Execution:
                     env["PLM_PARENT_RUN_ID"] = parent_run_id
                 with self._graph.reproducing(stage.name, self._force) as command:
                     if command:
-                        found, fds = command.env | env, (self._held, *grant.fds)
-                        for line in command.lines:
-                            spent.cpu += self.processes.run(stage.name, line, log.info, env=found, pass_fds=fds)
+                        run = functools.partial(
+                            self.processes.run,
+                            stage.name,
+                            on_line=log.info,
+                            env=command.env | env,
+                            pass_fds=(self._held, *grant.fds),
+                            may_fork=not grant.fds,  # no GPU's driver is known to stand it
+                        )
+                        spent.cpu += sum(map(run, command.lines))
                 self._announce_after(stage)
         except (StageError, GraphError, CancelledError) as error:
             raise self._failed(stage, self._until_now(spent), error) from None

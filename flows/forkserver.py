@@ -35,7 +35,7 @@ LIBRARIES = (
     "evaluate",
     "matplotlib.figure",
 )
-"""What takes long to import. None of them starts a thread that a fork would miss, nor looks at a GPU."""
+"""What takes long to import. None of them starts a thread that a fork would miss."""
 
 REQUEST_BYTES = 1 << 18
 DESCRIPTORS = 64
@@ -98,13 +98,15 @@ class ForkServer:
     def close(self) -> None:
         """End it; the stages that it has forked go on."""
         self._socket.close()
+        self._process.kill()
         self._process.wait()
 
 
 def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
     """Fork a stage for each request until there are no more; returns, in the stage, its module and arguments."""
     for name in libraries:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     gc.freeze()  # a collection would write to the memory that is shared with the stages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a supervisor says itself how its stage ended
     requests.send(b"\n")

@@ -141,6 +141,7 @@ class StageProcesses:
         *,
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        may_fork: bool = True,
     ) -> float:
         """Run a stage's command in the repository's folder, wait for it, and return the processor seconds it used.
 
@@ -150,12 +151,14 @@ class StageProcesses:
             on_line: Called with each line of the stage as it comes.
             env: What the stage finds in its environment besides this process's.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
+            may_fork: Whether it may be forked.
 
         Raises:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds)
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        running = self._start(command, environment, pass_fds, _module(command, environment) if may_fork else [])
         returned, used = -signal.SIGKILL, 0.0  # of a supervisor that is killed
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
@@ -188,13 +191,15 @@ class StageProcesses:
         for each in running:
             each.ended.wait()
 
-    def _start(self, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> Running:
+    def _start(
+        self, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int], module: Sequence[str]
+    ) -> Running:
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError
             running = Running()
             try:
-                if not self._fork(running, command, env, pass_fds):
+                if not self._fork(running, module, env, pass_fds):
                     running.process = subprocess.Popen(
                         [sys.executable, "-P", supervisor.__file__, str(self._grace_s), *command],
                         cwd=self._root,
@@ -212,20 +217,19 @@ class StageProcesses:
             self._running.add(running)
             return running
 
-    def _fork(self, running: Running, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> bool:
+    def _fork(self, running: Running, module: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> bool:
         """Have the stage forked; whether that could be done."""
-        module = _module(command, env.get("PATH"))
         if not module or not self._forks or not self._forks.ready:
             return False
         descriptors = (running.stdin, running.stdout, running.stdout, *pass_fds)
         return self._forks.start(module, self._root, env, self._umask, self._grace_s, descriptors)
 
 
-def _module(command: Sequence[str], path: str | None) -> list[str]:
+def _module(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """The module and arguments of a shell's command ``python -m ...`` that means this Python; else nothing."""
     if "-c" not in command[:-1] or not PLAIN.fullmatch(command[-1]):
         return []
-    found = shutil.which("python", path=path)
+    found = shutil.which("python", path=env.get("PATH"))
     return command[-1].split()[2:] if found and Path(found).parent == Path(sys.executable).parent else []
 
 

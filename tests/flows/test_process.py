@@ -237,6 +237,13 @@ def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text):
     assert lines[0] == "False"
 
 
+def test_a_stage_that_may_not_be_forked_is_started(tmp_path, make):
+    lines: list[str] = []
+    root = one(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
+    make(root).run("one", ["/bin/sh", "-c", "python -m work"], lines.append, may_fork=False)
+    assert lines == ["False"]
+
+
 def test_another_python_on_the_path_is_the_one_that_runs(tmp_path, make):
     other = tmp_path / "bin/python"
     other.parent.mkdir()
