@@ -158,7 +158,8 @@ class Recorder:
             run.send(lives, self.connection)
         except Exception as error:  # noqa: BLE001 what MLflow and its database may raise is not to be listed
             run.sender, run.tried = None, time.monotonic() + 1
-            if not isinstance(error, NotYetError) and not refuses(error):  # else it holds up no other one
+            of_this_run = isinstance(error, NotYetError) or refuses(error)
+            if not self.connection or not of_this_run:  # else it holds up no other one
                 self._lose(error)
             return
         self._regain()

@@ -32,6 +32,11 @@ def runs(root):
     return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])} if experiment else {}
 
 
+def recorders(root):
+    found = [each for each in psutil.process_iter(["cmdline"]) if "tasks.seam.recorder" in (each.info["cmdline"] or ())]
+    return [each for each in found if each.is_running() and each.cwd() == str(root)]
+
+
 def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monkeypatch):
     with pipeline_run(root) as parent:
         wait_for(lambda: [run.info.status for run in runs(root).values()] == ["RUNNING"])
@@ -101,6 +106,7 @@ def test_what_an_outage_left_is_sent_when_all_is_up_to_date(toy, monkeypatch):
     subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], cwd=root, check=True)
     dead = os.environ | {"PLM_TRACKING": "on", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True, env=dead)
+    wait_for(lambda: not recorders(root))  # while one lives, the run is its own to send
     monkeypatch.setenv("PLM_TRACKING", "on")
     assert [stage.outcome for stage in pipeline.run(root).stages] == ["up to date"]
     assert [run.info.status for run in runs(root).values()] == ["FINISHED"]
