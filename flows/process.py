@@ -98,9 +98,8 @@ class Running:
 
     def wait(self) -> None:
         """Wait until its last process has ended, whatever it still says."""
-        with contextlib.suppress(ValueError):
-            for _ in self.lines:
-                pass
+        for _ in self.lines:
+            pass
         self.lines.close()
         if self.process:
             self.process.wait()
@@ -151,7 +150,7 @@ class StageProcesses:
             on_line: Called with each line of the stage as it comes.
             env: What the stage finds in its environment besides this process's.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
-            may_fork: Whether it may be forked.
+            may_fork: Whether it may be forked, where that can be done.
 
         Raises:
             StageError: the command failed.
