@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def serve(root: Path, cron: str, name: str = "scheduled") -> None:
-    """Run the flow of this checkout on a cron schedule (UTC) until interrupted; never two runs at once.
+    """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
+
+    A run that is due while another one is at work in the checkout is skipped.
 
     Raises:
         PipelineError: the cron line is wrong, or no Prefect server is configured or answers.
@@ -33,7 +35,6 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
 
 def serve_schedule(root: Path, schedule: "Schedule", name: str) -> None:
     """Like ``serve``, on any schedule of Prefect's, against the configured server."""
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.types.entrypoint import EntrypointType
 
     from flows.flow import plm
@@ -44,9 +45,6 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str) -> None:
         # Stopping this process pauses the deployment, so that no runs pile up; starting it again resumes.
         paused=False,
         parameters={"root": str(root.resolve())},
-        # A run looks at everything there is, so one that starts late or never loses nothing; a queue of them
-        # would only repeat the answer.
-        global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         # Not the file's path: that would be taken from whatever folder this process started in.
         entrypoint_type=EntrypointType.MODULE_PATH,
     )

@@ -205,10 +205,14 @@ def bound(
             logging.getLogger(name).addFilter(_not_seen)
         close_dead_runs(NAME)
         folder = Path(root).resolve()
-        with contextlib.nullcontext(checkout) if checkout else pipeline.checked_out(folder, force) as held:
-            for said in () if checkout else held.graph.mended:
-                get_run_logger().warning(said)
-            result = execute(held, track, register)
+        try:
+            with contextlib.nullcontext(checkout) if checkout else pipeline.checked_out(folder, force) as held:
+                for said in () if checkout else held.graph.mended:
+                    get_run_logger().warning(said)
+                result = execute(held, track, register)
+        except pipeline.HeldError as error:
+            # A run looks at everything there is: what this one would have done, the other does, or the next one.
+            return Completed(name="Skipped", message=str(error))
         if report:
             report(result)
         if result.ok:

@@ -32,6 +32,10 @@ class PipelineError(Exception):
     """The pipeline cannot start; the message says why and what to do."""
 
 
+class HeldError(PipelineError):
+    """Another pipeline runs in the checkout."""
+
+
 def run(root: Path, *, force: bool = False, track: Track | None = None, register: Register | None = None) -> Result:
     """Bring every stage up to date, independent ones side by side, then register what they made.
 
@@ -99,7 +103,8 @@ def checked_out(root: Path, force: bool) -> Iterator[Checkout]:
     """Hold a checkout, read its graph, and if anything has to run check its parameters.
 
     Raises:
-        PipelineError: another pipeline holds it, or parameters cannot be used.
+        HeldError: another pipeline holds it.
+        PipelineError: parameters cannot be used.
         GraphError: ``dvc.yaml`` is broken.
     """
     with only_one(root) as held:
@@ -147,7 +152,7 @@ def only_one(root: Path) -> Iterator[int]:
     """Hold the checkout for one pipeline; yields the lock's descriptor, for stages to hold on to.
 
     Raises:
-        PipelineError: another one holds it.
+        HeldError: another one holds it.
     """
     path = root / ".dvc/tmp/plm.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +162,7 @@ def only_one(root: Path) -> Iterator[int]:
         except BlockingIOError as error:
             lock.seek(0)
             pid = lock.read().strip() or "unknown"
-            raise PipelineError(
+            raise HeldError(
                 f"another pipeline (process {pid}) runs in {root}; wait for it, or use another checkout"
             ) from error
         lock.truncate(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import deploy
+from flows import deploy, pipeline
 from flows.pipeline import PipelineError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -66,22 +66,26 @@ def _runs(deployment: str) -> list:
         return [run for run in client.read_flow_runs(deployment_filter=where) if run.auto_scheduled]
 
 
-def _states(deployment: str) -> set[str]:
-    return {run.state.type for run in _runs(deployment)}
-
-
 def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_server):
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
     with _process([sys.executable, "-c", SERVE, str(root)], PREFECT_API_URL=on_server):
         (stage,) = pids(root / "pids", 1, seconds=60)
-        # The schedule goes on meanwhile, and never starts a second run beside the first.
-        wait_for(lambda: "CANCELLED" in _states("often"), 30)
-        assert len((root / "pids").read_text().split()) == 1
         (run,) = [run for run in _runs("often") if run.state.type == "RUNNING"]
         _cancel(run.id)
         wait_for(lambda: not alive(stage), 30)
         assert (root / "saved").read_text() == "state"
         wait_for(lambda: run.id in {r.id for r in _runs("often") if r.state.type == "CANCELLED"}, 30)
+
+
+def test_a_run_that_is_due_while_another_is_at_work_is_skipped_without_alarm(toy, on_server):
+    from flows import flow
+
+    root = toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n")
+    with pipeline.only_one(root):
+        state = flow.plm(str(root), return_state=True)
+    assert (state.type, state.name) == ("COMPLETED", "Skipped")
+    assert f"another pipeline (process {os.getpid()}) runs in {root}" in state.message
+    assert not (root / "out.txt").exists()
 
 
 def _cancel(run_id) -> None:

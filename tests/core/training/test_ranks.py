@@ -13,7 +13,7 @@ import torch
 HERE = Path(__file__).parent
 TOLERANCE = 1e-9
 """Of losses and weights in float64, relative: sums are taken in another order."""
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt", "bert", "xlnet")]
+PAPERS = ("gpt", "bert", "xlnet")
 
 
 def trained(paper, folder, ranks=1, mode="ddp", stop=None):
@@ -49,7 +49,8 @@ def alone(tmp_path_factory):
     return cache(lambda paper: trained(paper, tmp_path_factory.mktemp("alone") / paper))
 
 
-@pytest.mark.parametrize("paper", SLOW)
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
 def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path, alone, paper):
     alone = alone(paper)
     require_equal(trained(paper, tmp_path / "ddp", ranks=2), alone)
@@ -57,7 +58,8 @@ def test_two_processes_train_as_one_and_go_on_alone_where_they_stopped(tmp_path,
     require_equal(trained(paper, tmp_path / "stopped"), alone)
 
 
-@pytest.mark.parametrize("paper", [*SLOW[:2], "xlnet"])
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
 def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one_process(tmp_path, alone, paper):
     alone = alone(paper)
     require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
