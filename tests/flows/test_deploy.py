@@ -70,7 +70,11 @@ def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_serve
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
     with _process([sys.executable, "-c", SERVE, str(root)], PREFECT_API_URL=on_server):
         (stage,) = pids(root / "pids", 1, seconds=60)
-        (run,) = [run for run in _runs("often") if run.state.type == "RUNNING"]
+        # The schedule goes on meanwhile, and never starts a second run beside the first.
+        wait_for(lambda: "Skipped" in {run.state.name for run in _runs("often")}, 60)
+        assert len((root / "pids").read_text().split()) == 1
+        running = [run for run in _runs("often") if run.state.type == "RUNNING"]
+        run = min(running, key=lambda run: run.start_time)  # another may be about to be skipped
         _cancel(run.id)
         wait_for(lambda: not alive(stage), 30)
         assert (root / "saved").read_text() == "state"
