@@ -80,13 +80,13 @@ def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(
     assert graphs() == (2 if "memory" in sizes else 1)
 
 
-@pytest.fixture
-def traced(monkeypatch):
-    """Graphs are made as ever, and not turned into machine code, which takes ten times as long."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+@pytest.fixture(params=["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def backend(request, monkeypatch):
+    """Graphs are made as ever; turning them into machine code, as `inductor` does, takes ten times as long."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=request.param))
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("backend")
 def test_a_run_compiles_one_graph_whatever_it_validates_on(start):
     def uneven(evaluate):
         return sum(float(evaluate(causal_batch(ROWS[90 : 90 + n]), None).nats) for n in (4, 3, 2, 1))
@@ -146,7 +146,7 @@ def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
         ("xlnet", "permutation"),
     ],
 )
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("backend")
 def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, architecture, objective):
     torch.manual_seed(3)
     entry, draw = MODELS[architecture], np.random.default_rng(5)
