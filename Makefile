@@ -30,7 +30,7 @@ demo: setup
 	@plm status
 
 # A process a core and one more, for some tests wait; at most nine, for each makes the fixtures of a session anew.
-PROCESSES := $(shell $(PYTHON) -c 'import os; print(min(9, 1 + len(os.sched_getaffinity(0))))')
+PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(9, 1 + os.cpu_count()))')
 
 test: setup check
 	pytest --numprocesses $(PROCESSES) --dist worksteal
