@@ -204,11 +204,9 @@ def bound(
         for name in ("prefect.task_runs", "prefect.flow_runs"):
             logging.getLogger(name).addFilter(_not_seen)
         close_dead_runs(NAME)
-        folder = Path(root).resolve()
+        taken = pipeline.checked_out(Path(root).resolve(), force, get_run_logger().warning)
         try:
-            with contextlib.nullcontext(checkout) if checkout else pipeline.checked_out(folder, force) as held:
-                for said in () if checkout else held.graph.mended:
-                    get_run_logger().warning(said)
+            with contextlib.nullcontext(checkout) if checkout else taken as held:
                 result = execute(held, track, register)
         except pipeline.HeldError as error:
             # A run looks at everything there is: what this one would have done, the other does, or the next one.

@@ -136,12 +136,12 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
     supervisor.prepare()
     if stage := os.fork():
         os._exit(supervisor.supervise(stage, request["grace_s"]))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
     for number in supervisor.HEARD:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     module: list[str] = request["module"]
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_NAME, module[0].encode(), 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_NAME, module[0].encode(), 0, 0, 0)
     multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]  # whence it starts others
     return module
 

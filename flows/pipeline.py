@@ -59,9 +59,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         Machine.detect()
     except MachineError as error:
         raise PipelineError(str(error)) from error
-    with checked_out(root, force) as checkout:
-        for said in checkout.graph.mended:
-            print(f"warning: {said}", file=sys.stderr, flush=True)
+    with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         if configured := server.configured_url():
             _require(configured)
             return _run_flow(checkout, track, register)
@@ -99,8 +97,8 @@ class Checkout:
 
 
 @contextlib.contextmanager
-def checked_out(root: Path, force: bool) -> Iterator[Checkout]:
-    """Hold a checkout, read its graph, and if anything has to run check its parameters.
+def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterator[Checkout]:
+    """Hold a checkout, read its graph and say what was mended, and if anything has to run check its parameters.
 
     Raises:
         HeldError: another pipeline holds it.
@@ -113,6 +111,8 @@ def checked_out(root: Path, force: bool) -> Iterator[Checkout]:
         except GraphError:
             check_parameters(root)  # it knows better what DVC could not fill in
             raise
+        for said in graph.mended:
+            say(said)
         due = len(graph.stages) if force else sum(map(bool, graph.status().values()))
         if due:
             check_parameters(root)

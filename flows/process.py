@@ -157,7 +157,7 @@ class StageProcesses:
             CancelledError: ``interrupt_all`` was called before it could start.
         """
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
-        running = self._start(command, environment, pass_fds, _module(command, environment) if may_fork else [])
+        running = self._start(command, environment, pass_fds, may_fork)
         returned, used = -signal.SIGKILL, 0.0  # of a supervisor that is killed
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
@@ -191,14 +191,14 @@ class StageProcesses:
             each.ended.wait()
 
     def _start(
-        self, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int], module: Sequence[str]
+        self, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int], may_fork: bool
     ) -> Running:
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError
             running = Running()
             try:
-                if not self._fork(running, module, env, pass_fds):
+                if not (may_fork and self._fork(running, command, env, pass_fds)):
                     running.process = subprocess.Popen(
                         [sys.executable, "-P", supervisor.__file__, str(self._grace_s), *command],
                         cwd=self._root,
@@ -216,9 +216,9 @@ class StageProcesses:
             self._running.add(running)
             return running
 
-    def _fork(self, running: Running, module: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> bool:
+    def _fork(self, running: Running, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> bool:
         """Have the stage forked; whether that could be done."""
-        if not module or not self._forks or not self._forks.ready:
+        if not self._forks or not self._forks.ready or not (module := _module(command, env)):
             return False
         descriptors = (running.stdin, running.stdout, running.stdout, *pass_fds)
         return self._forks.start(module, self._root, env, self._umask, self._grace_s, descriptors)

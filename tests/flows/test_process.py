@@ -216,7 +216,6 @@ def test_a_forked_stage_is_what_a_started_one_is(tmp_path, make):
         said[command[0]] = lines
     forked, started = said.values()
     assert forked == started
-    assert forked == started
     assert any(line.startswith("hello from") for line in forked)
 
 

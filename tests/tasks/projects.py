@@ -18,6 +18,7 @@ import yaml
 from flows import supervisor
 from flows.forkserver import ForkServer
 from flows.graph import Graph
+from flows.process import Running
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(__file__).with_name("installed")
@@ -118,13 +119,14 @@ class Project:
         """
         if not command[0].startswith("tasks.") or "PLM_TRACKING" in env:
             return finish(self.start(*command, **env), code)
-        (stdin, pipe), (out, stdout) = os.pipe(), os.pipe()
-        with os.fdopen(pipe, "wb"), os.fdopen(out) as said, tempfile.TemporaryFile("w+") as err:
-            begun = forks().start(command, self.root, self._environment(env), 0o022, 60, (stdin, stdout, err.fileno()))
-            os.close(stdin)
-            os.close(stdout)
+        running = Running()
+        with running.lines, tempfile.TemporaryFile("w+") as err:
+            descriptors = (running.stdin, running.stdout, err.fileno())
+            begun = forks().start(command, self.root, self._environment(env), 0o022, 60, descriptors)
+            running.started()
             assert begun, "the fork server has died"
-            lines, _, ended = said.read().rpartition(supervisor.ENDED)
+            lines, _, ended = running.lines.read().rpartition(supervisor.ENDED)
+            running.end()
             err.seek(0)
             return checked(int(ended.split()[0]), lines, err.read(), code)
 
