@@ -115,8 +115,11 @@ class Journal:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the file can be found; not once it is sent, nor when it is only a memory of a full disk."""
-        return os.fstat(self.descriptor).st_nlink > 0
+        """Whether its path still leads to it; not once it is sent, nor when it is only a memory of a full disk."""
+        # Links are not counted: a copy of the checkout by `cp -al` holds one, too.
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+        return False
 
     @property
     def size(self) -> int:

@@ -85,6 +85,16 @@ def test_what_was_acknowledged_of_more_than_there_is_counts_for_nothing():
     assert made.sent() == Sent()
 
 
+def test_a_journal_that_was_sent_is_gone_though_a_copy_of_the_checkout_holds_a_link_to_it():
+    made = written(OPEN)
+    os.link(made.path, "copy.jsonl")
+    assert made.on_disk
+    made.discard()
+    assert not made.on_disk
+    made.path.write_text("")  # another file of that name
+    assert not made.on_disk
+
+
 def test_the_end_that_counts_is_the_last_one():
     made = written(OPEN, {"kind": "end", "status": "KILLED", "time": 7})
     assert made.ending() == ("KILLED", 7)
