@@ -18,10 +18,8 @@ from plm_core.training.compiling import LossOf
 from plm_core.training.precision import Precision
 
 META = torch.device("meta")
-SIZES = {"cpu": 1024, "cuda": 8192}
-"""The side of the matrices by which a device is measured."""
-MEASURE_S = 0.1
-"""About how long a device is measured."""
+PRODUCTS = {"cpu": (512, 0.03), "cuda": (8192, 0.1)}
+"""By what a device is measured: the side of the matrices, and for about how many seconds."""
 
 DATASHEETS: tuple[tuple[str, float], ...] = (
     # bfloat16 with float32 sums, dense; where a datasheet gives the rate with sparsity only, half of it.
@@ -66,17 +64,18 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | N
 
 @torch.no_grad()
 def measured_flops(device: torch.device, precision: Precision) -> float:
-    """FLOP/s of this device in dense matrix products of that precision: the best of several, in about 0.1 s.
+    """FLOP/s of this device in dense matrix products of that precision: the best of several.
 
     On a CPU, of torch's threads in this process. Random numbers, for a GPU multiplies zeros with less power and so
     faster; no generator of the training draws them.
     """
-    size, dtype = SIZES[device.type], getattr(torch, precision)
+    size, seconds = PRODUCTS[device.type]
+    dtype = getattr(torch, precision)
     draw = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, generator=draw, device=device).to(dtype) for _ in range(2))
     product = a @ b  # the first one is slower: a GPU loads its kernel
     clock, times = Clock(device), list[float]()
-    while len(times) < 3 or (sum(times) < MEASURE_S and len(times) < 100):
+    while len(times) < 3 or (sum(times) < seconds and len(times) < 100):
         torch.mm(a, b, out=product)
         clock.lap("product")
         times.append(clock.split()["product"])

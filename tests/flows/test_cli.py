@@ -131,6 +131,7 @@ def test_models_of_the_workspace_and_folders_are_compared_from_anywhere_in_the_p
     assert done.stderr.startswith("error: plm: no version or alias 'champion'; versions are: none yet")
 
 
+@pytest.mark.slow
 def test_a_model_goes_out_to_transformers_and_comes_back(project, tmp_path, make_gpt, tokenizer):
     import torch
 

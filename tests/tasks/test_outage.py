@@ -44,6 +44,7 @@ def lines_of(path):
     return path.read_bytes().count(b"\n")
 
 
+@pytest.mark.slow
 def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every_point_once(small, server):
     small.change(**LONG)
     client = mlflow.MlflowClient(server.address)

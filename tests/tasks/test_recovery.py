@@ -180,7 +180,8 @@ def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
     assert json.loads(meters.read_text())["steps"] >= 3
 
 
-@pytest.mark.parametrize("mode", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tmp_path, mode):
     """Two on this CPU, as one for each GPU elsewhere, with as many parts of a batch: sums have another order."""
     small.change(pretrain__gpt__training__accumulation=2)

@@ -61,8 +61,11 @@ def near_pairs(texts):
                 yield i, j
 
 
-def test_recall_and_precision_against_all_pairs(verses, tmp_path):
+@pytest.mark.parametrize("last", [8000, pytest.param(VERSES, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_recall_and_precision_against_all_pairs(verses, tmp_path, last):
+    """The ``last`` verses of both translations; the New Testament is 7,957 of them."""
     assert len(verses) == 2 * VERSES
+    verses = verses[VERSES - last : VERSES] + verses[-last:]
     found = find_duplicates(verses, Similarity(threshold=NEAR), tmp_path, "200MB")
     truth = list(near_pairs(verses))
     recalled = np.mean([found.original[i] == found.original[j] for i, j in truth])
@@ -76,6 +79,6 @@ def test_recall_and_precision_against_all_pairs(verses, tmp_path):
         for row in rows.tolist()
     ]
     print(f"pairs {len(truth)}, recall {recalled:.4f}; repeats {len(rows)}, precision {np.mean(near):.4f}")
-    assert len(truth) > 4000
+    assert len(truth) > last / 9
     assert recalled >= 0.95
     assert np.mean(near) >= 0.99
