@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo test test-slow bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo graph test test-slow bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -66,7 +66,12 @@ bench-snapshot: setup
 bench-train: setup
 	python tests/bench/bench_train.py
 
+# Each stage's source files, by its imports, into dvc.yaml.
+graph: setup
+	python -m flows.sources
+
 check: setup
+	python -m flows.sources --check
 	ruff check .
 	ruff format --check .
 	lint-imports

@@ -12,12 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from plm_core.finetuning.layouts import Layout
+
 
 @torch.no_grad()
-def attention_maps(model: Any, ids: Tensor, objective: str) -> Tensor:
+def attention_maps(model: Any, ids: Tensor, layout: Layout) -> Tensor:
     """The attention weights of one text, ids ``[1, T]``, as ``[L, H, T, T]``; each row of a map sums to one.
 
-    A model of a causal objective reads from left to right, any other in both directions (XLNet: the content stream).
+    The text is read as the layout has it for fine-tuning: from left to right, or in both directions (XLNet: the content
+    stream).
 
     Raises:
         ValueError: ids hold another number of rows than one.
@@ -26,10 +29,7 @@ def attention_maps(model: Any, ids: Tensor, objective: str) -> Tensor:
         raise ValueError(f"ids: {len(ids)} rows; expected 1")
     model.eval()
     with _Recorder() as recorder:
-        if objective == "causal":
-            model.read(ids)
-        else:
-            model.encode(ids)
+        layout.states(model, ids, torch.zeros_like(ids), torch.tensor([ids.shape[1]], device=ids.device))
     return torch.cat(recorder.maps)
 
 

@@ -19,8 +19,7 @@ from torch import nn
 
 from plm_core.config import BadInput, from_dict
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
-from plm_core.models import MODELS
-from plm_core.sections.models import shape
+from plm_core.sections.models import MODELS, shape
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 
 FORMAT = 1

@@ -10,7 +10,8 @@ import torch
 from plm_core import checkpoint
 from plm_core.attention import attention_maps
 from plm_core.config import BadInput
-from plm_core.text.special import CLS, EOS, SEP
+from plm_core.finetuning.layouts import layout_of
+from plm_core.objectives import OBJECTIVES
 from plm_core.training.device import prepare
 from tasks.seam.stage import main
 
@@ -30,14 +31,16 @@ def attend(folder: Path, text: str, out: Path) -> None:
     ids = loaded.tokenizer.encode(text)
     if not ids:
         raise BadInput("attend.text: found no token; expected a text")
-    ids = [CLS, *ids, SEP] if loaded.config.objective == "masked" else [EOS, *ids]
+    before, after = OBJECTIVES[loaded.config.objective].frame
+    ids = [*before, *ids, *after]
     most = min(MOST_TOKENS, loaded.model.config.context)
     if len(ids) > most:
         raise BadInput(f"attend.text: found {len(ids)} tokens, special ones included; expected at most {most}")
     if out.suffix != ".png" or not out.parent.is_dir():
         raise BadInput(f"attend.out: found {out}; expected a file name that ends in .png, in a folder that exists")
     device = next(loaded.model.parameters()).device
-    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), loaded.config.objective)
+    layout = layout_of(loaded.config.objective)
+    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), layout)
     title = f"{loaded.config.architecture}, {loaded.config.objective}: attention weights"
     _draw(maps.float().cpu().numpy(), [_label(loaded.tokenizer.piece(i)) for i in ids], title, out)
     print(f"{out}: {maps.shape[0]} layer(s), {maps.shape[1]} head(s), {len(ids)} tokens")

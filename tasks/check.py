@@ -118,7 +118,7 @@ def _finetune() -> None:
 def _asked_model(name: str, config: FewshotConfig) -> None:
     if name not in (known := params.names("models")):
         raise BadInput(f"fewshot.models: found {name!r}; expected some of models: {', '.join(known)}")
-    config.require_causal(name, pretrain_section(name).objective["name"])
+    config.require_ranker(name, pretrain_section(name).objective["name"])
 
 
 def _asked_task(name: str, config: FewshotConfig) -> None:

@@ -16,12 +16,15 @@ from typing import Any
 from plm_core import checkpoint
 from plm_core.config import BadInput, digest
 from plm_core.corpus.document import read_documents
-from plm_core.evaluation import cloze, continuations
+from plm_core.evaluation import continuations
+from plm_core.evaluation.cloze import filler_of
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
-from plm_core.evaluation.likelihood import SCORERS, ScoreFunction, named
+from plm_core.evaluation.likelihood import named, scorer_of
 from plm_core.evaluation.scores import DocumentScore, tokenized, total
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
+from plm_core.objectives import OBJECTIVES
+from plm_core.objectives.base import Quantity
 from plm_core.sections.evaluation import BLANK, EvaluateConfig, LikelihoodConfig
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
@@ -43,17 +46,17 @@ def evaluate(name: str) -> None:
         device = prepare(threads=1)
         loaded = checkpoint.load(folder, device.device)
         evidence, samples = paths.EVIDENCE / name, paths.SAMPLES / f"{name}.json"
-        scorer, tokenizer = SCORERS[loaded.config.objective], loaded.tokenizer
-        main_quantity = named(scorer.quantity, tokenizer)
+        objective, tokenizer = OBJECTIVES[loaded.config.objective], loaded.tokenizer
+        main_quantity = named(objective.likelihood.name, tokenizer)
         # First, for a text of theirs may be refused.
         sampled = _samples(loaded, config, device)
         lines = json.dumps(sampled, indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
         run.metrics[main_quantity] = result.bits_per_byte
-        for quantity, score in scorer.beside.items():
-            if rows := _score(score, loaded, _texts(), config, device, quantity):
-                run.metrics[named(quantity, tokenizer)] = total(rows).bits_per_byte
-        if loaded.config.objective == "causal":
+        for quantity in objective.beside:
+            if rows := _score(quantity, loaded, _texts(), config, device, quantity.name):
+                run.metrics[named(quantity.name, tokenizer)] = total(rows).bits_per_byte
+        if objective.perplexity:
             run.metrics |= {"nats_per_token": result.nats_per_token, "perplexity": result.perplexity}
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         if not tokenizer.lossless:
@@ -87,10 +90,10 @@ def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
 
 def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[DocumentScore]:
     """The scores by which models of this objective are compared, written as evidence, and what the model costs."""
-    scorer = SCORERS[loaded.config.objective]
+    likelihood = OBJECTIVES[loaded.config.objective].likelihood
     documents = list(read_documents(TEST))
-    scores = _score(scorer.score, loaded, [d.text for d in documents], config, device, "documents")
-    rows, quantity = zip(documents, scores, strict=True), named(scorer.quantity, loaded.tokenizer)
+    scores = _score(likelihood, loaded, [d.text for d in documents], config, device, "documents")
+    rows, quantity = zip(documents, scores, strict=True), named(likelihood.name, loaded.tokenizer)
     rule = digest({each.name: getattr(config, each.name) for each in fields(LikelihoodConfig)})[:16]
     lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
     write_rows(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
@@ -104,7 +107,7 @@ def _texts() -> list[str]:
 
 
 def _score(
-    score: ScoreFunction,
+    quantity: Quantity,
     loaded: checkpoint.Loaded,
     texts: Sequence[str],
     config: EvaluateConfig,
@@ -114,20 +117,20 @@ def _score(
     read = (tokenized(text, loaded.tokenizer) for text in texts)
     scores: list[DocumentScore] = []
     with Meter(what, len(texts)) as meter:
-        for result in score(loaded.model, read, config, device):
+        for result in scorer_of(quantity)(loaded.model, read, config, device):
             scores.append(result)
             meter.update(len(scores))
     return scores
 
 
 def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
-    """Continuations, or the fillings of a masked model; each prompt draws with a seed of its own, or all would go the
-    same way.
+    """Continuations, or fillings of a model that continues no text; each prompt draws with a seed of its own, or all
+    would go the same way.
 
     Raises:
         BadInput: a text of ``cloze`` is longer than the model's context.
     """
-    if loaded.config.objective != "masked":
+    if (fill := filler_of(loaded.config.objective)) is None:
         prompts = _beginnings() if config.prompts is None else config.prompts
         seeds = [replace(config.sampling, seed=config.sampling.seed + draw) for draw in range(len(prompts))]
         pairs = zip(prompts, seeds, strict=True)
@@ -136,7 +139,7 @@ def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) 
     if texts is None:
         texts = [f"{text} {BLANK}" for text in _beginnings() if BLANK not in text]
     try:
-        return [{"cloze": text, "fills": cloze.fill(loaded.model, loaded.tokenizer, text, device)} for text in texts]
+        return [{"cloze": text, "fills": fill(loaded.model, loaded.tokenizer, text, device)} for text in texts]
     except ValueError as error:
         raise BadInput(f"evaluate.{error}") from error
 

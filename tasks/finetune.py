@@ -25,7 +25,7 @@ from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
 from plm_core.finetuning.examples import SPLITS, Example, file_of
-from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.lora import adapt, merge
 from plm_core.finetuning.reading import Rows, encoded, read_rows
 from plm_core.finetuning.task import GlueTask, read_task
@@ -81,7 +81,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.metrics["best_step"] = best_report(outcome.reports).step
 
         def asked(examples: list[Example]) -> list[Any]:
-            layout, context = LAYOUTS[pretrained.config.objective], pretrained.model.config.context
+            layout, context = layout_of(pretrained.config.objective), pretrained.model.config.context
             rows = encoded(examples, task, layout, pretrained.tokenizer, context).encoded
             return predict(outcome.classifier, rows, config.training.batch, device.device).answers
 
@@ -169,12 +169,12 @@ def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: chec
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
     """The pretrained model with a head of random weights, before its training."""
-    objective = pretrained.config.objective
+    layout = layout_of(pretrained.config.objective)
     torch.manual_seed(stream_seed(seed, "head"))
     if config.lora is not None:
         adapt(pretrained.model, config.lora)
-    auxiliary = config.auxiliary if objective == "causal" else 0.0
-    return Classifier(pretrained.model, LAYOUTS[objective], task.kind, len(task.labels), config.dropout, auxiliary)
+    auxiliary = config.auxiliary if layout.predicts_next else 0.0
+    return Classifier(pretrained.model, layout, task.kind, len(task.labels), config.dropout, auxiliary)
 
 
 def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> None:

@@ -15,7 +15,8 @@ from plm_core import checkpoint
 from plm_core.config import BadInput, digest
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
-from plm_core.objectives.loss import Batch, Batches, Loss, Objective
+from plm_core.objectives.base import Objective
+from plm_core.objectives.loss import Batch, Batches, Loss
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer, open_tokenizer
 from plm_core.text.views import Span, stream_seed

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from plm_core.files import atomic_folder
+from plm_core.objectives import QUANTITIES
 from tasks.seam import params, paths
 from tasks.seam.fewshot import unfinetuned
 from tasks.seam.page import drawn, page, plotting, table
@@ -17,8 +18,6 @@ from tasks.seam.scores import finetuned
 from tasks.seam.stage import main, stage
 
 SECTIONS = ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.transfers", "finetune.seeds", "fewshot"]
-EXCERPTS = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
-"""The quantities that `evaluate.excerpt` cuts short."""
 LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \
 the bytes of the whole text. Compare only models with this very tokenizer."""
 
@@ -28,9 +27,6 @@ READING = """\
 - **bits per byte** of any kind: the model's surprise at held-out text, divided by the text's UTF-8 bytes; lower is
   better. Of whole documents, it compares models with different tokenizers too; of excerpts, which are cut by tokens, it
   does not, and **perplexity a token** never does.
-- **bits per byte**, plain: each token given those before it, the likelihood of causal models. **Pseudo**: each token
-  given all others, on both sides, which is not a probability of the text. **Fixed order**: a permutation model that
-  reads from left to right, one order of the many that it learned. **Mean order**: the mean over random orders.
 - **macro-F1** weighs every class alike; **Matthews** is 0 for guessing and 1 for certainty; **Pearson** and
   **Spearman** are correlations of numbers and of their order.
 - A blank's fillings are the likeliest pieces with their probabilities; `▁` is the space before a word
@@ -127,8 +123,6 @@ def _likelihoods(models: Sequence[str]) -> str:
     columns |= {"perplexity a token": perplexities} if any(perplexities) else {}
     corpus, excerpt = _metrics("deduplicate"), params.read("evaluate").get("excerpt")
     notes = [f"Held-out text: {corpus['test_bytes']:,} bytes, {corpus['test_documents']} documents."]
-    if excerpt is not None and any(name.endswith(EXCERPTS) for name in quantities):
-        notes.append(f"Pseudo and mean order are of the first {excerpt:,} tokens of each document only.")
     if any(name.startswith("lossy") for name in quantities):
         unknown = next(found["unknown_rate"] for found in measured if "unknown_rate" in found)
         notes.append(f"{LOSSY} Unknown are {unknown:.3%} of its tokens.")
@@ -138,7 +132,15 @@ def _likelihoods(models: Sequence[str]) -> str:
             "within a column, never across.** What models of different papers have in common is the fine-tuning below."
         )
     rows = [[model, *cells] for model, *cells in zip(models, *columns.values(), strict=True)]
-    return "\n\n".join(["## Held-out likelihood", " ".join(notes), table(["model", *columns], rows)])
+    meanings = "\n".join(_meaning(name, excerpt) for name in quantities)
+    return "\n\n".join(["## Held-out likelihood", " ".join(notes), table(["model", *columns], rows), meanings])
+
+
+def _meaning(name: str, excerpt: int | None) -> str:
+    """What a quantity is, as an item of a list."""
+    quantity = QUANTITIES[name.removeprefix("lossy_")]
+    cut = f", here of the first {excerpt:,} tokens of each document only" if excerpt and quantity.excerpt else ""
+    return f"- **{name.replace('_', ' ')}**{cut}: {quantity.meaning}."
 
 
 def _curves(models: Sequence[str]) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 from plm_core import checkpoint
 from plm_core.config import BadInput, digest, from_dict
 from plm_core.files import verify_checksums
-from plm_core.objectives import build_objective
+from plm_core.objectives import OBJECTIVES, build_objective
+from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import IGNORED, Batch
-from plm_core.objectives.masked import FOLLOWS, MaskedBatch
 from plm_core.sections.models import shape
 from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
@@ -30,12 +30,6 @@ from tasks.seam.stage import main
 
 SPLIT = "train"
 WIDTH = 110
-MARKS = {
-    "causal": "Every position predicts the token behind it; </s> begins and ends a document.",
-    "masked": "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same.",
-    "permutation": "<3: word> was predicted third, from what it may see of its row and the row's memory.",
-}
-"""How the text of a row is to be read."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ def seen(name: str, step: int, rows: int, as_json: bool) -> None:
     batches = objective.batches(training.store, config, loop.batch)
     number = training.lineage.batch(step - 1)
     batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
-    found = [row_of(training, batch, row, spans[row]) for row in range(min(rows, loop.batch))]
+    found = [row_of(training, objective, batch, row, spans[row]) for row in range(min(rows, loop.batch))]
     about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
     about["positions"] = batch.inputs.shape[1]
     if as_json:
@@ -98,7 +92,7 @@ def opened(name: str) -> Training:
     return Training(name, described, described.lineage, loop, store, tokenizer)
 
 
-def row_of(training: Training, batch: Batch, row: int, spans: list[Span]) -> dict[str, Any]:
+def row_of(training: Training, objective: Objective, batch: Batch, row: int, spans: list[Span]) -> dict[str, Any]:
     """A row as JSON: its documents, its input pieces, what was predicted where, and its text for people."""
     tokenizer, inputs = training.tokenizer, batch.inputs[row].tolist()
     targets = [
@@ -107,21 +101,17 @@ def row_of(training: Training, batch: Batch, row: int, spans: list[Span]) -> dic
         if target != IGNORED
     ]
     marks = {}
-    if training.described.objective != "causal":
-        for number, (place, target) in enumerate(targets, start=1):
-            numbered = training.described.objective == "permutation"
-            word, read = _word(tokenizer, target), number if numbered else _word(tokenizer, inputs[place]).strip()
-            marks[place] = " " * word.startswith(" ") + f"<{read}: {word.strip()}>"
-    found = {
+    for number, (place, target) in enumerate(targets, start=1):
+        word = _word(tokenizer, target)
+        if (mark := objective.mark(number, _word(tokenizer, inputs[place]).strip())) is not None:
+            marks[place] = " " * word.startswith(" ") + f"<{mark}: {word.strip()}>"
+    return {
         "row": row,
         "documents": list(_documents(training.store, spans)),
         "inputs": [tokenizer.piece(token) for token in inputs],
         "predicted": [{"position": place, "token": tokenizer.piece(target)} for place, target in targets],
         "text": "".join(_text(tokenizer, inputs, marks)).strip(),
-    }
-    if isinstance(batch, MaskedBatch) and batch.following[row] != IGNORED:
-        found["b_follows_a"] = bool(batch.following[row] == FOLLOWS)
-    return found
+    } | objective.facts(batch, row)
 
 
 def _documents(store: TokenStore, spans: list[Span]) -> Iterator[dict[str, Any]]:
@@ -175,7 +165,7 @@ def _word(tokenizer: Tokenizer, token: int) -> str:
 def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     shown = f"the first {len(rows)} of {about['rows']} rows of {about['positions']} positions"
     print(f"{about['model']} ({about['objective']}), step {about['step']} of {about['steps']}: {shown}")
-    print(MARKS.get(about["objective"], ""))
+    print(OBJECTIVES[about["objective"]].legend)
     for row in rows:
         print(f"\nrow {row['row']}")
         for part in row["documents"]:

@@ -74,6 +74,7 @@ class CheckpointModel(PythonModel):
         """
         from plm_core.evaluation.scores import tokenized
         from plm_core.generation import SamplingConfig, generate
+        from plm_core.objectives import OBJECTIVES
 
         try:
             sampling = SamplingConfig(**(params or {}))
@@ -92,7 +93,7 @@ class CheckpointModel(PythonModel):
         read = [tokenized(text, self.loaded.tokenizer) for text in texts]
         if not all(text.ids for text in read):
             raise MlflowException.invalid_parameter_value("text: no token in it; expected text")
-        silent = self.loaded.config.objective == "masked"
+        silent = OBJECTIVES[self.loaded.config.objective].decoder is None
         return pd.DataFrame(
             {
                 "text": texts,
@@ -102,14 +103,15 @@ class CheckpointModel(PythonModel):
         )
 
     def _likelihoods(self, texts: "list[Text]") -> dict[str, list[float] | str]:
-        from plm_core.evaluation.likelihood import SCORERS, named
+        from plm_core.evaluation.likelihood import named, scorer_of
         from plm_core.evaluation.scores import total
+        from plm_core.objectives import OBJECTIVES
         from plm_core.sections.evaluation import LikelihoodConfig
 
-        scorer = SCORERS[self.loaded.config.objective]
+        likelihood = OBJECTIVES[self.loaded.config.objective].likelihood
         config = LikelihoodConfig(stride=max(1, self.loaded.model.config.context // 2))
-        scores = scorer.score(self.loaded.model, texts, config, self.device)
-        quantity = named(scorer.quantity, self.loaded.tokenizer)
+        scores = scorer_of(likelihood)(self.loaded.model, texts, config, self.device)
+        quantity = named(likelihood.name, self.loaded.tokenizer)
         return {"likelihood": [total([score]).bits_per_byte for score in scores], "quantity": quantity}
 
 

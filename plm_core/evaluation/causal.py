@@ -24,7 +24,6 @@ from plm_core.evaluation.scores import (
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
-QUANTITY = "bits_per_byte"
 WINDOWS_AT_ONCE = 16
 
 

@@ -1,16 +1,28 @@
-"""Blanks filled by a masked model: the samples of one that cannot continue a text. Used by the evaluate stage.
+"""Blanks filled by a model that cannot continue a text: its samples. Used by the evaluate stage.
 
 Taylor 1953, "Cloze Procedure"; Devlin et al. 2019, section 3.1. Shapes: T positions, V vocabulary.
 """
 
+from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 
+from plm_core.objectives import OBJECTIVES
 from plm_core.sections.evaluation import around
 from plm_core.text.special import CLS, MASK, PIECES, SEP
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.training.device import Device
+
+Filler = Callable[[Any, Tokenizer, str, Device], list[tuple[str, float]]]
+"""A model, its tokenizer and a text with one blank to pieces for it and their probabilities, the likeliest first."""
+
+
+def filler_of(objective: str) -> Filler | None:
+    """How models that were trained by the objective with this name fill a blank; None: they do not."""
+    place = OBJECTIVES[objective].filler
+    return None if place is None else resolve_name(place)
 
 
 @torch.no_grad()

@@ -31,11 +31,13 @@ import numpy as np
 from plm_core.config import BadInput
 from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, of_numbers, parts_of, scores
 from plm_core.evaluation.spans import counts
+from plm_core.objectives import OBJECTIVES
 
 LIKELIHOOD = "likelihood.csv"
 COST = "cost.csv"
 PARAMETERS = "parameters"
-QUANTITIES = ("bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte")
+COMPARED = tuple(objective.likelihood.name for objective in OBJECTIVES.values())
+"""The likelihoods by which models are compared."""
 LOSSY = "lossy_"
 """Begins the name of a quantity where the tokenizer drops some of the text: the bits are those of what is left, so they
 are fewer the more it drops."""
@@ -84,9 +86,9 @@ def read_likelihood(path: Path) -> Table:
     """
     rows = _rows(path, LIKELIHOOD_COLUMNS)
     quantities = sorted({row["quantity"] for row in rows})
-    if len(quantities) > 1 or quantities[0].removeprefix(LOSSY) not in QUANTITIES:
+    if len(quantities) > 1 or quantities[0].removeprefix(LOSSY) not in COMPARED:
         raise BadInput(
-            f"{path}: the column quantity holds {', '.join(quantities)}; expected one of {', '.join(QUANTITIES)}"
+            f"{path}: the column quantity holds {', '.join(quantities)}; expected one of {', '.join(COMPARED)}"
         )
     try:
         sizes = [int(row["bytes"]) for row in rows]

@@ -15,7 +15,7 @@ from plm_core.checkpoint import Loaded
 from plm_core.config import BadInput
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers, scores
-from plm_core.evaluation.options import RULES, SEAM, Question, chosen, likelihoods, question
+from plm_core.evaluation.options import RULES, SEAM, Question, chosen, question, ranker_of
 from plm_core.finetuning.examples import Example
 from plm_core.finetuning.prompts import Prompt
 from plm_core.finetuning.shots import Shots
@@ -69,12 +69,13 @@ class Answer:
 
 
 def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> list[Answer]:
-    """A causal model's answer to each test example behind at most ``shots`` shots, in order.
+    """A model's answer to each test example behind at most ``shots`` shots, in order.
 
     Raises:
         BadInput: an option is longer than the model's context, or two are the same to its tokenizer.
     """
     read, alone = _questions(asked, shots, loaded)
+    likelihoods = ranker_of(loaded.config.objective)
     found = likelihoods(loaded.model, read, device)
     by_itself = dict(zip(alone, likelihoods(loaded.model, list(alone.values()), device), strict=True))
     told = []

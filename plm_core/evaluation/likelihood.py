@@ -1,4 +1,4 @@
-"""The likelihoods by objective. ``SCORERS`` names them; used by the evaluate stage and by serving.
+"""How likely a model finds held-out text: what is measured depends on its objective. Used by evaluate and serving.
 
 Models of different objectives are not given the same quantity, for they do not predict a token from the same text: a
 causal model from the tokens before it, a masked model from all the others, a permutation model from those before it in
@@ -9,38 +9,24 @@ nothing, -log p(tokens) <= -log p(text). Its name says so, and it compares only 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
-from plm_core.evaluation import causal, permutation, pseudo
 from plm_core.evaluation.evidence import LOSSY
 from plm_core.evaluation.scores import DocumentScore, Text
+from plm_core.objectives.base import Quantity
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.training.device import Device
 
-ScoreFunction = Callable[[Any, Iterable[Text], LikelihoodConfig, Device], Iterator[DocumentScore]]
+Scorer = Callable[[Any, Iterable[Text], LikelihoodConfig, Device], Iterator[DocumentScore]]
 """A model and texts to one score a text, in order."""
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """How models of one objective are measured on held-out text."""
-
-    quantity: str
-    """The name of what ``score`` measures, in bits a byte: what such models are compared by."""
-    score: ScoreFunction
-    beside: dict[str, ScoreFunction] = field(default_factory=dict)
-    """Further quantities by name, for people; one that the configuration does not ask for yields no score."""
-
-
-SCORERS: dict[str, Scorer] = {
-    "causal": Scorer(causal.QUANTITY, causal.score),
-    "masked": Scorer(pseudo.QUANTITY, pseudo.score),
-    "permutation": Scorer(
-        permutation.QUANTITY, permutation.score, {permutation.MEAN_QUANTITY: permutation.score_orders}
-    ),
-}
+def scorer_of(quantity: Quantity) -> Scorer:
+    """What measures a quantity."""
+    scorer: Scorer = resolve_name(quantity.scorer)
+    return scorer
 
 
 def named(quantity: str, tokenizer: Tokenizer) -> str:

@@ -1,4 +1,4 @@
-"""How likely a causal model finds each of several options behind a prompt: what it answers without being fine-tuned.
+"""How likely a model finds each of several options behind a prompt: what it answers without being fine-tuned.
 
 Used by the stage fewshot. The measure is log p(option | prompt), summed over the option's tokens (Radford et al. 2019,
 section 3; Brown et al. 2020, section 2.4). Prompt and option are one text to the tokenizer, as in
@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import EOS, PAD
 from plm_core.text.tokenizer import Tokenizer
 
@@ -89,6 +91,18 @@ class Likelihoods(NamedTuple):
     """``[K]``: log p(option | prompt), at most 0."""
     tokens: list[int]
     """``[K]``: how many tokens each option has."""
+
+
+Ranker = Callable[[Any, Sequence[Question], torch.device], list[Likelihoods]]
+"""A model and questions to the likelihoods of each one's options, in order."""
+
+
+def ranker_of(objective: str) -> Ranker:
+    """How models of the objective with this name are asked; it has one, as ``FewshotConfig.require_ranker`` checks."""
+    place = OBJECTIVES[objective].ranker
+    assert place is not None
+    ranker: Ranker = resolve_name(place)
+    return ranker
 
 
 @torch.no_grad()

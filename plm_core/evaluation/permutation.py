@@ -30,9 +30,6 @@ from plm_core.evaluation.scores import (
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
-QUANTITY = "fixed_order_bits_per_byte"
-MEAN_QUANTITY = "mean_order_bits_per_byte"
-
 
 @torch.no_grad()
 def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[DocumentScore]:

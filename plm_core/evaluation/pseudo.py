@@ -23,7 +23,6 @@ from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, MASK, SEP
 from plm_core.training.device import Device
 
-QUANTITY = "pseudo_bits_per_byte"
 COPIES_AT_ONCE = 64
 
 

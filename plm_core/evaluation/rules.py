@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_core.config import BadInput
-from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, QUANTITIES, SCORE, read_likelihood, task_files
+from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, read_likelihood, task_files
 
 EVERY_TASK = SCORE
 """A rule of this name is that of every task in the challenger's evidence that has none of its own. As the primary it is
@@ -51,11 +51,11 @@ class GateRules:
         if self.primary not in self.metrics:
             raise ValueError(f"primary: found {self.primary!r}; expected one of promotion.metrics")
         for name, rule in self.metrics.items():
-            if name not in (*QUANTITIES, EVERY_TASK) and not is_of_a_task(name):
+            if name not in (*COMPARED, EVERY_TASK) and not is_of_a_task(name):
                 raise ValueError(
-                    f"metrics.{name}: unknown; expected {EVERY_TASK}, <task>/{SCORE} or one of {', '.join(QUANTITIES)}"
+                    f"metrics.{name}: unknown; expected {EVERY_TASK}, <task>/{SCORE} or one of {', '.join(COMPARED)}"
                 )
-            better = "lower" if name in QUANTITIES else "higher"
+            better = "lower" if name in COMPARED else "higher"
             if rule.direction != better:
                 raise ValueError(
                     f"metrics.{name}.direction: found {rule.direction}; expected {better}, which is better"
@@ -101,4 +101,4 @@ def is_of_a_task(metric: str) -> bool:
 
 def source(metric: str) -> str:
     """The task's name, or ``likelihood.csv``."""
-    return LIKELIHOOD if metric in QUANTITIES else metric.removesuffix(f"/{SCORE}")
+    return LIKELIHOOD if metric in COMPARED else metric.removesuffix(f"/{SCORE}")

@@ -1,16 +1,18 @@
-"""How an example is written down for a model, and which of its states stand for it: a row an objective.
+"""How an example is written down for a model, and which of its states stand for it.
 
-A model reads an example as it read its pretraining text, so what it was trained to do decides, not its architecture.
+A model reads an example as it read its pretraining text, so its objective names its layout, not its architecture.
 Shapes: B rows, T positions, D width.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import BOS, CLS, SEP
 from plm_core.text.tokenizer import Tokenizer
 
@@ -28,7 +30,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A row."""
+    """How the sequences of examples are written and read."""
 
     single: tuple[Part, ...]
     """An example of one text."""
@@ -44,6 +46,9 @@ class Layout:
     """Whether a new tanh layer stands between the summary and the classes."""
     both_orders: bool = False
     """Whether a pair of texts whose order means nothing is read in both, and the two summaries are added up."""
+    predicts_next: bool = False
+    """Whether the state of each token predicts the next one, so that the language model's loss can be learned beside
+    the task's."""
 
     def write(self, a: str, b: str | None, tokenizer: Tokenizer, context: int) -> Written:
         """One text or two as at most ``context`` tokens; the longer is cut first, at its end."""
@@ -92,35 +97,42 @@ def _first_pooled(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
     return model.pool(states)
 
 
-LAYOUTS: dict[str, Layout] = {
-    # Radford et al. 2018, section 3.3: start, text, extract; start, A, delimiter, B, extract, for similarity in both
-    # orders. The extract token's state.
-    "causal": Layout(
-        single=((BOS, 0), ("a", 0), (CLS, 0)),
-        pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
-        # The question first, so that the text is read with it in mind.
-        asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
-        states=_read,
-        summary=_last,
-        projected=False,
-        both_orders=True,
-    ),
-    # Devlin et al. 2019, figure 4: the first token's state through the pretrained pooler.
-    "masked": Layout(
-        single=((CLS, 0), ("a", 0), (SEP, 0)),
-        pair=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
-        asked=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
-        states=_encoded,
-        summary=_first_pooled,
-        projected=False,
-    ),
-    # Yang et al. 2019, section 2.5 and the released code: CLS is last, and its content state goes through a new layer.
-    "permutation": Layout(
-        single=(("a", 0), (SEP, 0), (CLS, 2)),
-        pair=(("a", 0), (SEP, 0), ("b", 1), (SEP, 1), (CLS, 2)),
-        asked=(("b", 0), (SEP, 0), ("a", 1), (SEP, 1), (CLS, 2)),
-        states=_encoded,
-        summary=_last,
-        projected=True,
-    ),
-}
+EXTRACT = Layout(
+    single=((BOS, 0), ("a", 0), (CLS, 0)),
+    pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
+    # The question first, so that the text is read with it in mind.
+    asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
+    states=_read,
+    summary=_last,
+    projected=False,
+    both_orders=True,
+    predicts_next=True,
+)
+"""Radford et al. 2018, section 3.3: start, text, extract; start, A, delimiter, B, extract, for similarity in both
+orders. The extract token's state."""
+
+CLS_FIRST = Layout(
+    single=((CLS, 0), ("a", 0), (SEP, 0)),
+    pair=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
+    asked=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
+    states=_encoded,
+    summary=_first_pooled,
+    projected=False,
+)
+"""Devlin et al. 2019, figure 4: the first token's state through the model's pooler."""
+
+CLS_LAST = Layout(
+    single=(("a", 0), (SEP, 0), (CLS, 2)),
+    pair=(("a", 0), (SEP, 0), ("b", 1), (SEP, 1), (CLS, 2)),
+    asked=(("b", 0), (SEP, 0), ("a", 1), (SEP, 1), (CLS, 2)),
+    states=_encoded,
+    summary=_last,
+    projected=True,
+)
+"""Yang et al. 2019, section 2.5 and the released code: CLS is last, and its content state goes through a new layer."""
+
+
+def layout_of(objective: str) -> Layout:
+    """The layout for models that were trained by the objective with this name."""
+    layout: Layout = resolve_name(OBJECTIVES[objective].layout)
+    return layout

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from plm_core.config import BadInput
 from plm_core.finetuning.examples import Example
 from plm_core.finetuning.task import GlueTask
+from plm_core.objectives import OBJECTIVES
 
 _TEXT = re.compile(r"\{([ab])\}")
 
@@ -51,7 +52,7 @@ class FewshotConfig:
     """Section ``fewshot`` of the parameters."""
 
     models: list[str]
-    """Names in ``models``, of causal ones: no other gives an option a probability; [] for none."""
+    """Names in ``models``, of those that give an option a probability, which causal ones do; [] for none."""
     shots: list[int]
     """Each task is asked once with each number of answered training examples before the question."""
     examples: int | None
@@ -80,12 +81,13 @@ class FewshotConfig:
         if self.contaminated is not None and not 0 < self.contaminated <= 1:
             raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
 
-    def require_causal(self, name: str, objective: str) -> None:
-        """Raise BadInput for a model of another objective."""
-        if objective != "causal":
+    def require_ranker(self, name: str, objective: str) -> None:
+        """Raise BadInput for a model that cannot say how likely an option is."""
+        if OBJECTIVES[objective].ranker is None:
+            able = ", ".join(each for each, other in OBJECTIVES.items() if other.ranker)
             raise BadInput(
                 f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
-                "expected causal ones: take it out"
+                f"expected {able} ones: take it out"
             )
 
     def asked(self, finetuned: Iterable[str]) -> list[str]:

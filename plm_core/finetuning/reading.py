@@ -15,7 +15,7 @@ from plm_core.config import BadInput
 from plm_core.corpus.normalize import normalize
 from plm_core.finetuning.classifier import Row
 from plm_core.finetuning.examples import Example, read_examples, sample
-from plm_core.finetuning.layouts import LAYOUTS, Layout, begin, framed, room
+from plm_core.finetuning.layouts import Layout, begin, framed, layout_of, room
 from plm_core.finetuning.task import GlueTask
 from plm_core.text.special import CLS, UNK
 from plm_core.text.tokenizer import Spelling, Tokenizer
@@ -49,7 +49,7 @@ def read_rows(path: Path, task: GlueTask, most: int | None, pretrained: Loaded) 
     context = pretrained.model.config.context
     if context < SHORTEST_CONTEXT:
         raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
-    rows = encoded(examples, task, LAYOUTS[pretrained.config.objective], pretrained.tokenizer, context)
+    rows = encoded(examples, task, layout_of(pretrained.config.objective), pretrained.tokenizer, context)
     segments = getattr(pretrained.model.config, "segments", None)
     if segments is not None:
         highest = max(max(row.sequences[0].segments) for row in rows.encoded)

@@ -8,6 +8,7 @@ Shapes: B rows, T positions, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from plm_core.config import BadInput
 from plm_core.models.xlnet import left_to_right
+from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import MASK, PAD
 
 Reader = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
@@ -48,10 +50,6 @@ def permutation(model: Any, ids: Tensor, keep: Tensor | None, state: Any) -> tup
     return model.logits(hidden.query[:, 0]), state.extended(hidden.states[:, :, :-1], kept)
 
 
-READERS: dict[str, Reader] = {"causal": causal, "permutation": permutation}
-"""How a model is asked for the next token, by the name of the objective it was trained by."""
-
-
 class Reading:
     """A model that reads growing texts."""
 
@@ -59,14 +57,16 @@ class Reading:
         """Without ``use_cache`` nothing is kept.
 
         Raises:
-            BadInput: there is no reader for the objective.
+            BadInput: models of this objective continue no texts.
         """
-        if objective not in READERS:
+        if (decoder := OBJECTIVES[objective].decoder) is None:
+            able = ", ".join(name for name, other in OBJECTIVES.items() if other.decoder)
             raise BadInput(
-                f"objective: found {objective!r}; expected one of {', '.join(READERS)}. A {objective} model does not "
-                "continue texts (a masked one fills gaps: see the report's samples): name another by --model"
+                f"objective: found {objective!r}; expected one of {able}. A {objective} model does not continue texts "
+                "(one that fills gaps does so in the report's samples): name another by --model"
             )
-        self.model, self.read, self.use_cache = model, READERS[objective], use_cache
+        self.model, self.use_cache = model, use_cache
+        self.read: Reader = resolve_name(decoder)
         # Of the three papers' models, the one with a memory sees further back than it reads at once.
         self.window = model.config.context + getattr(model.config, "memory", 0)
         self.device = next(model.parameters()).device

@@ -65,6 +65,9 @@ FAMILY = Family(
     frame=(("<cls>", 0), ("A", 0), ("<sep>", 0)),
     frame_of_two=(("<cls>", 0), ("A", 0), ("<sep>", 0), ("B", 1), ("<sep>", 1)),
     padding_side="right",
+    use="`tokenizer(text)` frames a text as `<cls> text <sep>`, and two as `<cls> A <sep> B <sep>`. To mask a token, "
+    "write `tokenizer.mask_token_id` into the ids. Whether the head for the next sentence was trained, the checkpoint "
+    "does not say.",
     ignored=("embeddings.position_ids",),
 )
 """BERT, also as RoBERTa trains it."""

@@ -3,34 +3,17 @@
 from dataclasses import asdict
 
 from plm_core.checkpoint import Loaded
-from plm_core.evaluation.likelihood import SCORERS, named
+from plm_core.evaluation.likelihood import named
 from plm_core.interchange import tokenizer
 from plm_core.interchange.family import Family
-
-JUDGED = {
-    "causal": "each token given those before it, by the chain rule: a likelihood of the text",
-    "masked": "each token given all the others (pseudo-log-likelihood): no likelihood of the text, and not to be "
-    "compared with one",
-    "permutation": "each token given those before it, by the query stream: a likelihood of the text in one of the "
-    "orders that training draws, not comparable with that of a causal model",
-}
-"""What is measured of a model of each objective."""
-
-USE = {
-    "causal": "A document starts with `</s>`, and so does a prompt: `tokenizer(text)` puts it there.",
-    "masked": "`tokenizer(text)` frames a text as `<cls> text <sep>`, and two as `<cls> A <sep> B <sep>`. To mask a "
-    "token, write `tokenizer.mask_token_id` into the ids. Whether the head for the next sentence was trained, the "
-    "checkpoint does not say.",
-    "permutation": "`tokenizer(text)` frames a text as `text <sep> <cls>`, and two as `A <sep> B <sep> <cls>`. Give "
-    "`perm_mask` and `target_mapping` to predict tokens; without them the model reads in both directions.",
-}
-"""How inputs are framed for a model of each objective."""
+from plm_core.objectives import OBJECTIVES
 
 
 def card(loaded: Loaded, family: Family) -> str:
     """The text of ``README.md``."""
     objective = loaded.config.objective
-    quantity = named(SCORERS[objective].quantity, loaded.tokenizer)
+    likelihood = OBJECTIVES[objective].likelihood
+    quantity = named(likelihood.name, loaded.tokenizer)
     sizes = asdict(loaded.model.config)
     parameters = sum(p.numel() for p in loaded.model.parameters())
     rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
@@ -57,11 +40,11 @@ tokenizer = AutoTokenizer.from_pretrained("this/folder")
 model = {family.auto_class}.from_pretrained("this/folder")
 ```
 
-{USE[objective]}
+{family.use}
 
 ## By what it was judged
 
-`{quantity}`: {JUDGED[objective]}. The weights are those of step {loaded.config.step}, with a \
+`{quantity}`: {likelihood.meaning}. The weights are those of step {loaded.config.step}, with a \
 validation loss of {loaded.config.valid_nats:.4f} nats a prediction (0 where it is not known).
 
 ## Tokenizer

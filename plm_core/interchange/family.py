@@ -89,6 +89,8 @@ class Family:
     """The row of two texts, A and B."""
     padding_side: str
     """Where padding stands by default."""
+    use: str
+    """For people, how inputs are framed, as Markdown."""
     ignored: tuple[str, ...] = ()
     """The ends of names that are no weights."""
 

@@ -124,12 +124,14 @@ def _family(config: checkpoint.CheckpointConfig, folder: Path) -> Family:
         raise BadInput(f"{folder}: is a fine-tuned model; expected a pretrained one")
     family = FAMILIES.get(config.architecture)
     if family is None:
-        raise BadInput(f"{folder}: is a {config.architecture}; expected one of {', '.join(FAMILIES)}")
-    if config.objective != family.objective:
-        name = "Transformer-XL" if (config.architecture, config.objective) == ("xlnet", "causal") else "this model"
         raise BadInput(
-            f"{folder}: is {config.architecture} trained by the {config.objective} objective; {name} has no "
-            f"counterpart in transformers (expected the {family.objective} objective, as {family.model_class})"
+            f"{folder}: of architecture {config.architecture}, which cannot be written for transformers; "
+            f"expected one of {', '.join(FAMILIES)}"
+        )
+    if config.objective != family.objective:
+        raise BadInput(
+            f"{folder}: is {config.architecture} trained by the {config.objective} objective, which has no counterpart "
+            f"in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
     return family
 

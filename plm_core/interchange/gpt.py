@@ -47,6 +47,7 @@ FAMILY = Family(
     frame=(("</s>", 0), ("A", 0)),
     frame_of_two=(("</s>", 0), ("A", 0), ("</s>", 0), ("B", 0)),
     padding_side="left",
+    use="A document starts with `</s>`, and so does a prompt: `tokenizer(text)` puts it there.",
     # The causal masks that older folders hold.
     ignored=(".attn.bias", ".attn.masked_bias"),
 )

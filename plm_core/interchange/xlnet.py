@@ -69,5 +69,7 @@ FAMILY = Family(
     frame=(("A", 0), ("<sep>", 0), ("<cls>", 2)),
     frame_of_two=(("A", 0), ("<sep>", 0), ("B", 1), ("<sep>", 1), ("<cls>", 2)),
     padding_side="left",
+    use="`tokenizer(text)` frames a text as `text <sep> <cls>`, and two as `A <sep> B <sep> <cls>`. Give `perm_mask` "
+    "and `target_mapping` to predict tokens; without them the model reads in both directions.",
 )
 """XLNet as its permutation objective trains it."""

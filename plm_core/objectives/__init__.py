@@ -1,24 +1,36 @@
-"""What a model is trained to do, one file an objective. ``OBJECTIVES`` names them.
+"""What a model is trained to do, one file an objective. ``OBJECTIVES`` names them: there is no other table.
 
 An objective turns a token store into batches, and a model and a batch into a loss: it knows nothing of layers, and the
-model knows nothing of targets.
+model knows nothing of targets. A new one is a file here and a line below; where it is scored or decoded in a way of its
+own, that is a file in the room that does so.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+from plm_core.config import BadInput, from_dict
+from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.causal import Causal
-from plm_core.objectives.loss import Objective
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
-from plm_core.sections.objectives import read_objective
 
-OBJECTIVES: dict[str, type[Any]] = {"causal": Causal, "masked": Masked, "permutation": Permutation}
+OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "masked": Masked, "permutation": Permutation}
+
+QUANTITIES: dict[str, Quantity] = {
+    quantity.name: quantity
+    for objective in OBJECTIVES.values()
+    for quantity in (objective.likelihood, *objective.beside)
+}
+"""All that is measured of them, by name."""
 
 
-def build_objective(section: dict[str, Any], where: str) -> Objective:
+def build_objective(section: Mapping[str, Any], where: str) -> Objective:
     """The objective that a section with its ``name`` and its parameters describes.
 
     Raises:
         BadInput: the name or a parameter cannot be used; ``where`` opens the message.
     """
-    return read_objective(section, OBJECTIVES, where)
+    name = section.get("name")
+    if not isinstance(name, str) or name not in OBJECTIVES:
+        raise BadInput(f"{where}.name: found {name!r}; expected one of {', '.join(OBJECTIVES)}")
+    return from_dict(OBJECTIVES[name], {key: value for key, value in section.items() if key != "name"}, where)

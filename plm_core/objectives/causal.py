@@ -9,18 +9,22 @@ predicted once an epoch, and none across the border of two documents.
 Shapes: B rows, T positions, P pieces, V vocabulary.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
+from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
-from plm_core.sections.objectives import CausalSection
 from plm_core.text.packing import Packed
 from plm_core.text.special import EOS, PAD
 from plm_core.text.store import TokenStore
 from plm_core.text.views import Span, Streams, Windows, items_at, spread
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,44 @@ class PackedCausalBatch(CausalBatch):
 
 
 @dataclass(frozen=True)
-class Causal(CausalSection):
+class Causal(Objective):
     """The causal objective, and its section of the parameters."""
+
+    likelihood = Quantity(
+        "bits_per_byte",
+        scorer="plm_core.evaluation.causal:score",
+        meaning="each token given those before it, by the chain rule: a likelihood of the text",
+    )
+    perplexity = True
+    layout = "plm_core.finetuning.layouts:EXTRACT"
+    decoder = "plm_core.generation.reading:causal"
+    ranker = "plm_core.evaluation.options:likelihoods"
+    frame = (EOS,), ()
+    legend = "Every position predicts the token behind it; </s> begins and ends a document."
+
+    streams: bool = False
+    """Read contiguous rows and carry the model's memory on; for models that have one."""
+    packing: Literal["stream", "documents"] = "stream"
+    """What a row holds: so many tokens of the stream, or documents that do not see each other, cut as seldom as can
+    be."""
+
+    def __post_init__(self) -> None:
+        if self.streams and self.packing == "documents":
+            raise ValueError("packing: documents with streams true; expected stream, for memory reads on across rows")
+
+    def require_fit(self, config: Any) -> None:
+        """Raise ValueError when ``streams`` or ``packing`` and the model's memory do not fit each other."""
+        memory = getattr(config, "memory", None)
+        if self.packing == "documents" and memory is not None:
+            raise ValueError(
+                f"objective.packing: documents for a model with memory {memory}; expected stream, all that such a "
+                "model reads"
+            )
+        if self.streams != bool(memory):
+            raise ValueError(
+                f"objective.streams: {self.streams} for a model with memory {memory}; expected true for one with "
+                "memory above 0, and false for one without"
+            )
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of ``context`` + 1 tokens that overlap by one: inputs and their next tokens.
@@ -68,9 +108,14 @@ class Causal(CausalSection):
         carry = tuple(memory.last(model.config.memory))
         return Loss(summed_nats(model.logits(hidden), batch.targets), batch.count, carry)
 
+    def mark(self, number: int, read: str) -> None:
+        """Nothing: all tokens are predicted."""
+
 
 def causal_batch(rows: np.ndarray, begins: bool = True) -> CausalBatch:
     """Windows ``[B, T + 1]``: the first T tokens are the inputs, the last T their targets."""
+    import torch
+
     tokens = torch.from_numpy(rows)
     return CausalBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), torch.full((len(rows),), begins))
 
@@ -131,6 +176,8 @@ class _Documents(Batches):
         return self.view.metrics()
 
     def _batch(self, items: np.ndarray) -> PackedCausalBatch:
+        import torch
+
         row, position, start, *_ = pieces = self.view.pieces(items)
         targets, documents, padding = self.view.laid_out(pieces, len(items))
         inputs = np.roll(targets, 1, axis=1)

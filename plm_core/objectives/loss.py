@@ -1,23 +1,27 @@
 """What every objective and the training loop agree on: a batch of rows, and a loss that is a sum and a count.
 
-Shapes: B rows, T positions.
+Parameters are checked in a moment, before anything runs: so neither this file nor an objective's imports torch before
+there is a batch.
+
+Shapes: B rows, T positions, V vocabulary.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from plm_core.text.store import TokenStore
 from plm_core.text.views import Span
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 IGNORED = -100
 """The target of a position where no loss is taken (torch's default ``ignore_index``)."""
 
-Carry = tuple[Tensor, ...]
+Carry = tuple["Tensor", ...]
 """What a model with memory hands from one batch to the next: tensors of B rows, without a gradient."""
 
 
@@ -35,6 +39,9 @@ class Loss:
 
 def summed_nats(logits: Tensor, targets: Tensor) -> Tensor:
     """-sum log p of the targets ``[...]`` by logits ``[..., V]``, in float32 at least; ``IGNORED`` adds nothing."""
+    import torch
+    from torch.nn import functional as F
+
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
@@ -56,6 +63,8 @@ class Batch:
     @property
     def places(self) -> Tensor:
         """Where in its row each target is predicted, ``[B, ...]`` as the targets; here, one at every position."""
+        import torch
+
         return torch.arange(self.targets.shape[1], device=self.targets.device).expand_as(self.targets)
 
     def to(self, device: torch.device) -> Self:
@@ -91,23 +100,3 @@ class Batches(Protocol):
     def metrics(self) -> dict[str, float]:
         """What is to be known of how the store became rows, by name; nothing unless documents are packed."""
         return {}
-
-
-class Objective(Protocol):
-    """The two functions of an objective; its fields are its section of the parameters."""
-
-    needs: ClassVar[tuple[str, ...]]
-    """The methods that a model must have, beyond those of every model."""
-
-    def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
-        """Batches of ``rows`` rows for a model of this configuration.
-
-        Raises:
-            ValueError: a parameter does not fit the model's configuration; the message names both.
-            BadInput: the store does not give such batches.
-        """
-        ...
-
-    def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
-        """The loss of a model on a batch, which continues the batch that gave ``carry``."""
-        ...

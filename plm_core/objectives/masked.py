@@ -10,19 +10,22 @@ each time a row is read, for all. Rows begin and end at tokens, not at sentences
 Shapes: B rows, T positions, N masked positions, V vocabulary.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch.nn import functional as F
 
+from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
-from plm_core.sections.objectives import MaskedSection
 from plm_core.text.packing import Packed
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.store import TokenStore
 from plm_core.text.views import Pairs, Span, Windows, draws, items_at, spread, stream_seed
+
+if TYPE_CHECKING:
+    import torch
 
 FOLLOWS, ELSEWHERE = 0, 1
 """The classes of next-sentence prediction, in the order of the released models."""
@@ -55,8 +58,47 @@ class PackedMaskedBatch(MaskedBatch):
 
 
 @dataclass(frozen=True)
-class Masked(MaskedSection):
+class Masked(Objective):
     """The masked objective, and its section of the parameters."""
+
+    likelihood = Quantity(
+        "pseudo_bits_per_byte",
+        scorer="plm_core.evaluation.pseudo:score",
+        meaning="each token given all the others (pseudo-log-likelihood): no likelihood of the text, and not to be "
+        "compared with one",
+        excerpt=True,
+    )
+    layout = "plm_core.finetuning.layouts:CLS_FIRST"
+    filler = "plm_core.evaluation.cloze:fill"
+    frame = (CLS,), (SEP,)
+    legend = "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same."
+
+    rate: float = 0.15
+    """The share of a row's tokens that is selected."""
+    next_sentence: bool = False
+    """Pairs of spans, and whether the second follows the first, as BERT; else packed text, as RoBERTa."""
+    packing: Literal["stream", "documents"] = "stream"
+    """What a row of packed text holds: so many tokens of the stream, or documents that do not see each other, cut as
+    seldom as can be."""
+
+    def __post_init__(self) -> None:
+        if self.next_sentence and self.packing == "documents":
+            raise ValueError("packing: documents with next_sentence true; expected stream, for a row is one pair then")
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate: {self.rate}; expected above 0 and below 1")
+
+    def text_length(self, context: int) -> int:
+        """How many tokens of text a row holds beside its special tokens."""
+        return context - (3 if self.next_sentence else 2)
+
+    def require_fit(self, config: Any) -> None:
+        """Raise ValueError when the context has no room for text, or the model no second segment for a pair."""
+        if (length := self.text_length(config.context)) < 2:
+            raise ValueError(
+                f"model.context: {config.context} leaves {length} tokens of text a row; expected at least 2"
+            )
+        if self.next_sentence and config.segments < 2:
+            raise ValueError(f"model.segments: {config.segments}; expected at least 2 for objective.next_sentence")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of at most ``context`` tokens.
@@ -79,6 +121,8 @@ class Masked(MaskedSection):
 
         Divided by the number of masked tokens, this is the paper's sum of two means, where rows count by their length.
         """
+        from torch.nn import functional as F
+
         assert isinstance(batch, MaskedBatch)
         # The first position's state stands for the pair.
         at = F.pad(batch.positions, (1, 0)) if self.next_sentence else batch.positions
@@ -92,6 +136,11 @@ class Masked(MaskedSection):
             pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
             nats = nats + summed_nats(pairs, classes)
         return Loss(nats, batch.count)
+
+    def facts(self, batch: Batch, row: int) -> dict[str, Any]:
+        """Whether B follows A, where a row is a pair."""
+        assert isinstance(batch, MaskedBatch)
+        return {"b_follows_a": bool(batch.following[row] == FOLLOWS)} if self.next_sentence else {}
 
 
 def mask(
@@ -151,6 +200,8 @@ class _Rows(Batches):
         return self.view.metrics() if isinstance(self.view, Packed) else {}
 
     def _batch(self, items: np.ndarray, seed: int, step: int) -> MaskedBatch:
+        import torch
+
         B, T = len(items), self.context
         slots = max(1, round(self.objective.rate * (T - (3 if self.objective.next_sentence else 2))))
         inputs, segments = np.full((B, T), PAD), np.zeros((B, T), dtype=np.int64)

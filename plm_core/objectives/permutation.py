@@ -12,17 +12,24 @@ Not done, though released: spans of one to five tokens are predicted together, a
 Shapes: B rows, T positions, N predicted positions, R positions of the stream.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
-from plm_core.sections.objectives import PermutationSection
-from plm_core.text.special import CLS, SEP
+from plm_core.text.special import CLS, EOS, SEP
 from plm_core.text.store import TokenStore
 from plm_core.text.views import Span, Streams, draws, stream_seed
+
+if TYPE_CHECKING:
+    import torch
+
+FRAME = 3
+"""The special tokens of a pair."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,63 @@ class PermutationBatch(Batch):
 
 
 @dataclass(frozen=True)
-class Permutation(PermutationSection):
+class Permutation(Objective):
     """The permutation objective, and its section of the parameters."""
+
+    likelihood = Quantity(
+        "fixed_order_bits_per_byte",
+        scorer="plm_core.evaluation.permutation:score",
+        meaning="each token given those before it, by the query stream: a likelihood of the text in one of the orders "
+        "that training draws, not comparable with that of a causal model",
+    )
+    beside = (
+        Quantity(
+            "mean_order_bits_per_byte",
+            scorer="plm_core.evaluation.permutation:score_orders",
+            meaning="the mean over random orders, each a likelihood of the text: what training makes small",
+            excerpt=True,
+        ),
+    )
+    layout = "plm_core.finetuning.layouts:CLS_LAST"
+    decoder = "plm_core.generation.reading:permutation"
+    frame = (EOS,), ()
+    legend = "<3: word> was predicted third, from what it may see of its row and the row's memory."
+
+    predict: int = 6
+    """K: one token in K is predicted (appendix A.4: 6)."""
+    reuse: int | None = None
+    """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
+
+    def __post_init__(self) -> None:
+        if self.predict < 1:
+            raise ValueError(f"predict: {self.predict}; expected at least 1")
+        if self.reuse is not None and self.reuse < 1:
+            raise ValueError(f"reuse: {self.reuse}; expected at least 1, or null")
+
+    def reused(self, context: int) -> int:
+        """R for a model of this context."""
+        return context // 2 if self.reuse is None else self.reuse
+
+    def text_length(self, context: int) -> int:
+        """How many tokens of text a row holds beside its special tokens."""
+        R = self.reused(context)
+        return R + max(0, context - R - FRAME)
+
+    def require_fit(self, config: Any) -> None:
+        """Raise ValueError when the context is one token, R leaves no room for a pair, or nothing is predicted."""
+        if config.context < 2:
+            raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
+        R = self.reused(config.context)
+        pair = config.context - R
+        if pair and pair < FRAME + 2:
+            raise ValueError(
+                f"objective.reuse: {R} leaves {pair} of model.context {config.context} positions for a pair; expected "
+                f"at least {FRAME + 2}, or none"
+            )
+        if R // self.predict + (self.text_length(config.context) - R) // self.predict < 1:
+            raise ValueError(
+                f"objective.predict: {self.predict}; one token in so many is none of model.context {config.context}"
+            )
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of ``context`` tokens, the first R of which continue the row before.
@@ -60,6 +122,8 @@ class Permutation(PermutationSection):
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """-sum log p(token | tokens before it in the order, memory), in nats (equations 3 to 5)."""
+        import torch
+
         assert isinstance(batch, PermutationBatch)
         memory = model.memory_for(batch.begins, carry)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
@@ -68,6 +132,10 @@ class Permutation(PermutationSection):
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
         kept = memory.extended(hidden.states[:, :, :R], stream).last(model.config.memory)
         return Loss(nats, batch.count, tuple(kept))
+
+    def mark(self, number: int, read: str) -> str:
+        """The place of the prediction in the order."""
+        return str(number)
 
 
 def factorisation(
@@ -94,6 +162,8 @@ class _Rows(Batches):
     context: int
 
     def at(self, seed: int, step: int) -> PermutationBatch:
+        import torch
+
         texts, orders = self.view.rows_at(seed, step), stream_seed(seed, "orders")
         rows = [self._row(text, draws(orders, step, row)) for row, text in enumerate(texts)]
         inputs, targets, queries, order, segments = (

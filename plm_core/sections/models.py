@@ -4,9 +4,13 @@ Used by the model files and by who checks parameters before anything runs.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 from plm_core.config import BadInput, from_dict
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ _XLNET = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class Architecture:
     """What is known of an architecture without its model."""
 
     config: type[Any]
@@ -140,13 +144,22 @@ class Shape:
     """The published sizes by name."""
     objectives: tuple[str, ...]
     """The objectives that can train it."""
+    place: str
+    """Its ``nn.Module``, as ``module:attribute``."""
+
+    @property
+    def model(self) -> "type[nn.Module]":
+        """The class of its models, built from the configuration alone. Imports torch."""
+        model: type[nn.Module] = resolve_name(self.place)
+        return model
 
 
-SHAPES = {
-    "gpt": Shape(GPTConfig, _GPT, ("causal",)),
-    "bert": Shape(BERTConfig, _BERT, ("masked",)),
-    "xlnet": Shape(XLNetConfig, _XLNET, ("causal", "permutation")),
+MODELS = {
+    "gpt": Architecture(GPTConfig, _GPT, ("causal",), place="plm_core.models.gpt:GPT"),
+    "bert": Architecture(BERTConfig, _BERT, ("masked",), place="plm_core.models.bert:BERT"),
+    "xlnet": Architecture(XLNetConfig, _XLNET, ("causal", "permutation"), place="plm_core.models.xlnet:XLNet"),
 }
+"""The architectures by name: there is no other table."""
 
 
 def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
@@ -154,9 +167,9 @@ def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
 
     ``model`` may name a published size as ``preset``; what stands beside it wins.
     """
-    if architecture not in SHAPES:
-        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(SHAPES)}")
-    entry = SHAPES[architecture]
+    if architecture not in MODELS:
+        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
+    entry = MODELS[architecture]
     if (preset := model.get("preset")) is not None:
         if preset not in entry.presets:
             raise BadInput(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plm_core.config import BadInput
-from plm_core.sections.models import SHAPES
+from plm_core.sections.models import MODELS
 
 HEAD = 64
 """The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to GPT-2's largest)."""
@@ -51,7 +51,7 @@ def sized(section: Any, where: str) -> Any:
     if model.get("preset") is not None:
         raise BadInput(f"{where}.size: stands beside model.preset; expected one of them")
     model = _shape(size, rest.get("architecture"), model, where) | model
-    published = SHAPES[rest["architecture"]].presets[size] if isinstance(size, str) else {}
+    published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}
     layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
     training = {"batch": rows(layers, width, context)} | training
     training["optimizer"] = {"learning_rate": learning_rate(width)} | optimizer
@@ -74,9 +74,9 @@ def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> d
     if type(size) is int and size >= 1:
         width = _whole({"width": HEAD * size} | model, "width", where)
         return {"layers": size, "heads": max(1, width // HEAD), "width": width}
-    if not isinstance(architecture, str) or architecture not in SHAPES:
-        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(SHAPES)}")
-    presets = SHAPES[architecture].presets
+    if not isinstance(architecture, str) or architecture not in MODELS:
+        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
+    presets = MODELS[architecture].presets
     if not isinstance(size, str) or size not in presets:
         raise BadInput(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {', '.join(presets)}")
     return {"preset": size}

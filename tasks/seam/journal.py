@@ -118,7 +118,7 @@ class Journal:
         """Whether its path still leads to it; not once it is sent, nor when it is only a memory of a full disk."""
         # Links are not counted: a copy of the checkout by `cp -al` holds one, too.
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+            return os.path.samestat(self.path.stat(), os.fstat(self.descriptor))
         return False
 
     @property

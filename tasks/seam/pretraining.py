@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import BadInput, from_dict
-from plm_core.sections.models import SHAPES, shape
-from plm_core.sections.objectives import SECTIONS, read_objective
+from plm_core.objectives import build_objective
+from plm_core.sections.models import MODELS, shape
 from plm_core.training.config import LoopConfig
 from plm_core.training.sizes import sized
 from tasks.seam import params
@@ -27,7 +27,7 @@ class PretrainConfig:
     """Section ``pretrain.<name>`` of the parameters."""
 
     architecture: str
-    """A name in ``plm_core.models.MODELS``."""
+    """A name in ``plm_core.sections.models.MODELS``."""
     objective: dict[str, Any]
     """``name``, one in ``plm_core.objectives.OBJECTIVES``, and that objective's own parameters."""
     model: dict[str, Any]
@@ -66,8 +66,8 @@ def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> 
         BadInput: the section describes no model, or one that its objective does not train.
     """
     model = shape(config.architecture, config.model | {"vocab_size": vocab_size}, section)
-    objective = read_objective(config.objective, SECTIONS, f"{section}.objective")
-    if (asked := config.objective["name"]) not in (able := SHAPES[config.architecture].objectives):
+    objective = build_objective(config.objective, f"{section}.objective")
+    if (asked := config.objective["name"]) not in (able := MODELS[config.architecture].objectives):
         raise BadInput(
             f"{section}.objective.name: {asked} does not train architecture {config.architecture}; expected "
             f"{' or '.join(able)}"

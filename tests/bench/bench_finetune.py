@@ -24,7 +24,7 @@ from peers import NAME, SameTrainer, same_weights, train_by
 
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss, predict
-from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.recipe import Recipe
 from plm_core.finetuning.sources.rows import file_rows
 from plm_core.models.bert import BERT, BERTConfig
@@ -66,7 +66,7 @@ def side(link: Connection, job: Job, name: str) -> None:
     """A process: trains as ``name`` says, ours or the peer in a precision; a turn for each message that it gets."""
     device, watch = prepare(threads=1 if job.busy else None), Watch(link, job.busy)
     tokenizer = read_tokenizer(job.tokenizer, job.tokenizer.read_bytes())
-    layout = LAYOUTS["masked"]
+    layout = layout_of("masked")
     data = {
         split: [
             Row([layout.write(a, None, tokenizer, SHAPE["context"])], label) for a, label in read(job.folder, split)

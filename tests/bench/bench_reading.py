@@ -22,7 +22,7 @@ from plm_core.text.store import TokenStore, write_tokens
 from plm_core.text.views import Windows
 
 TOKENS, DOCUMENTS, SHARDS = 100_000_000, 200_000, 3
-SHAPES = [(16, 128), (64, 128), (16, 512), (16, 1024), (64, 1024)]
+MODELS = [(16, 128), (64, 128), (16, 512), (16, 1024), (64, 1024)]
 SEED, REPETITIONS, BLOCK_S = 7, 7, 0.3
 
 
@@ -61,7 +61,7 @@ def bench() -> None:
             f"numpy {np.__version__}; {len(store):,} tokens, {len(store.index.shards)} shards, {DOCUMENTS:,} documents"
         )
         print(f"{'rows':>6}{'tokens':>8}{'rows alone':>12}{'windows':>12}{'streams':>12}{'documents':>12}   M tokens/s")
-        for rows, length in SHAPES:
+        for rows, length in MODELS:
             windows = Windows(store, length, length)
             found = [
                 millions(lambda step, view=windows, rows=rows: view.rows_at(SEED, step, rows).size),

@@ -30,11 +30,11 @@ from peers import NAME, PEERS, peer_valid, same_model, train_peer
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources import IngestConfig, open_source
-from plm_core.models import MODELS
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.loss import Objective
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.sections.models import MODELS
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
 from plm_core.training.config import LoopConfig

@@ -9,8 +9,8 @@ import torch
 from mlflow.exceptions import MlflowException
 
 from plm_core import checkpoint
-from plm_core.evaluation.likelihood import SCORERS
 from plm_core.generation import SamplingConfig
+from plm_core.objectives import OBJECTIVES
 from tasks import serve
 from tasks.package import SIGNATURE, requirements
 from tasks.serve import CheckpointModel
@@ -42,7 +42,7 @@ def test_a_text_is_answered_with_its_likelihood_under_its_name(served):
     answer = model.predict(None, pd.DataFrame({"text": texts}), {"max_new_tokens": 7, "temperature": 0.0, "seed": 5})
     assert list(answer.columns) == SIGNATURE.outputs.input_names()
     assert answer["text"].tolist() == texts
-    assert set(answer["quantity"]) == {prefix + SCORERS[objective].quantity}
+    assert set(answer["quantity"]) == {prefix + OBJECTIVES[objective].likelihood.name}
     assert all(0 < bits < 99 for bits in answer["likelihood"])
     assert [bool(text) for text in answer["continuation"]] == [objective != "masked"] * 2
 

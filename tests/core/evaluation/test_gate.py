@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
-from plm_core.evaluation.evidence import QUANTITIES, Table
+from plm_core.evaluation.evidence import COMPARED, Table
 from plm_core.evaluation.gate import UNJUDGED, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import GateRules, MetricRule
 
@@ -25,7 +25,7 @@ PAPERS = GateRules(
     primary="score",
     alpha=0.05,
     margin=0.01,
-    metrics={name: MetricRule("lower", 0.02) for name in QUANTITIES} | {"score": MetricRule("higher", 0.03)},
+    metrics={name: MetricRule("lower", 0.02) for name in COMPARED} | {"score": MetricRule("higher", 0.03)},
 )
 """Rules for models of different papers, as in the parameters."""
 
@@ -110,7 +110,7 @@ def test_the_better_model_wins_and_the_worse_is_refused_on_every_metric(tmp_path
     "metric", ["bits_per_byte", "pseudo_bits_per_byte", "fixed_order_bits_per_byte", "score", "era/score"]
 )
 def test_a_rule_that_would_prefer_the_worse_is_refused(metric):
-    wrong = "higher" if metric in QUANTITIES else "lower"
+    wrong = "higher" if metric in COMPARED else "lower"
     metrics = {metric: {"direction": wrong, "tolerance": 0.0}}
     section = {"primary": metric, "alpha": 0.05, "margin": 0.0, "metrics": metrics}
     with pytest.raises(BadInput, match=rf"promotion.metrics.{metric}.direction: found {wrong}; expected"):
@@ -296,7 +296,7 @@ def test_a_single_lucky_seed_is_no_proof(tmp_path):
 
 
 def test_the_first_model_of_any_paper_passes(tmp_path):
-    for quantity in QUANTITIES:
+    for quantity in COMPARED:
         folder = with_tasks(tmp_path / quantity, quantity, 50, 60)
         rules = PAPERS.for_evidence(folder)
         decision = decide(read_evidence(folder, rules), None, rules)
@@ -349,13 +349,13 @@ def test_excerpts_of_other_lengths_are_not_compared_and_forbid_nothing_else(tmp_
     assert judge(challenger, champion, rules).table == []
 
 
-@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("quantity", COMPARED)
 def test_without_a_task_the_challengers_likelihood_is_the_primary(tmp_path, quantity):
     champion, challenger = (write(tmp_path / name, nats, quantity=quantity) for name, nats in [("a", 0.0), ("b", -0.1)])
     for folder in (champion, challenger):
         (folder / "era.1.csv").unlink()
     rules = PAPERS.for_evidence(challenger)
-    assert (rules.primary, list(rules.metrics)) == (quantity, list(QUANTITIES))
+    assert (rules.primary, list(rules.metrics)) == (quantity, list(COMPARED))
     assert judge(challenger, champion, rules).passed
     assert not judge(champion, challenger, rules).passed
     unruled = replace(PAPERS, metrics={"score": PAPERS.metrics["score"]})
@@ -478,7 +478,7 @@ def test_a_likelihood_by_a_lossy_tokenizer_is_kept_and_never_judged(tmp_path):
         decision = by_tasks(challenger, champion)
         assert decision.passed is passed
         found = verdicts(decision)
-        assert {found[name] for name in QUANTITIES} == {"not measured"}
+        assert {found[name] for name in COMPARED} == {"not measured"}
     with pytest.raises(BadInput, match=r"metrics\.lossy_bits_per_byte: unknown; expected score"):
         from_dict(
             GateRules,

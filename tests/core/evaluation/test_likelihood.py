@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_core.evaluation import causal, permutation
-from plm_core.evaluation.evidence import QUANTITIES
-from plm_core.evaluation.likelihood import SCORERS
+from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.scores import total
+from plm_core.objectives import QUANTITIES
 from plm_core.sections.evaluation import LikelihoodConfig
 
 CONFIG = LikelihoodConfig(stride=5, excerpt=29, orders=2)
-FUNCTIONS = {scorer.quantity: scorer.score for scorer in SCORERS.values()}
-FUNCTIONS |= {name: score for scorer in SCORERS.values() for name, score in scorer.beside.items()}
+FUNCTIONS = {name: scorer_of(quantity) for name, quantity in QUANTITIES.items()}
 CUT_SHORT = ("pseudo_bits_per_byte", "mean_order_bits_per_byte")
 
 
@@ -36,10 +35,6 @@ def case(request, make_bert, make_xlnet):
         return "mean_order_bits_per_byte", lambda **sizes: make_xlnet(**sizes, memory=0)
     makers = {"bits_per_byte": make_gpt, "pseudo_bits_per_byte": make_bert}
     return name, makers.get(name, make_xlnet)
-
-
-def test_the_gate_knows_the_quantities_of_the_table():
-    assert sorted(scorer.quantity for scorer in SCORERS.values()) == sorted(QUANTITIES)
 
 
 @settings(max_examples=37)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.normalize import normalize
-from plm_core.evaluation.likelihood import SCORERS, named
+from plm_core.evaluation.likelihood import named
 from plm_core.evaluation.scores import DocumentScore, Text, tokenized, total, windows
+from plm_core.objectives import QUANTITIES
 from plm_core.sections.evaluation import LikelihoodConfig
 
 LENGTHS = st.integers(1, 199)
@@ -18,9 +19,9 @@ MIXED = "Ünïcödé 漢字 🚀\n\nThe  people of 1789"
 
 def test_a_likelihood_of_a_lossy_tokenizers_tokens_has_a_name_of_its_own(tokenizers):
     for kind, tokenizer in tokenizers.items():
-        for scorer in SCORERS.values():
-            expected = scorer.quantity if kind != "wordpiece" else f"lossy_{scorer.quantity}"
-            assert named(scorer.quantity, tokenizer) == expected
+        for quantity in QUANTITIES:
+            expected = quantity if kind != "wordpiece" else f"lossy_{quantity}"
+            assert named(quantity, tokenizer) == expected
 
 
 def test_words_of_wordpiece_begin_at_every_piece_that_goes_on_with_none(tokenizers):

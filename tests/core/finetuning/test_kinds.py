@@ -10,7 +10,7 @@ import torch
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
 from plm_core.finetuning.examples import Answer, Example
 from plm_core.finetuning.kinds import KINDS, LONGEST_ANSWER, SpanBatch
-from plm_core.finetuning.layouts import LAYOUTS
+from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
 from plm_core.finetuning.reading import characters, encoded
 from plm_core.finetuning.results import answered, evidence, measured
@@ -18,6 +18,7 @@ from plm_core.finetuning.task import GlueTask, iob2
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.objectives import OBJECTIVES
 from plm_core.text.views import items_at
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
@@ -33,7 +34,7 @@ TASKS = {
 }
 MODELS = {"causal": (GPT, GPTConfig), "masked": (BERT, BERTConfig), "permutation": (XLNet, XLNetConfig)}
 WORDS = ["bafo", "limu", "pesa", "toku", "dine", "gota"]
-EACH = pytest.mark.parametrize("objective", LAYOUTS)
+EACH = pytest.mark.parametrize("objective", OBJECTIVES)
 CONTEXT = 42
 
 
@@ -85,7 +86,7 @@ def new_model(name, objective, tokenizer, dtype=torch.float32):
     shape = {"vocab_size": tokenizer.vocab_size, "context": CONTEXT, "layers": 2, "heads": 3, "width": 24}
     model = Classifier(
         kind(config(**shape, dropout=0.0)),
-        LAYOUTS[objective],
+        layout_of(objective),
         TASKS[name].kind,
         len(TASKS[name].labels),
         0.0,
@@ -98,7 +99,7 @@ def new_model(name, objective, tokenizer, dtype=torch.float32):
 
 def learned(name, objective, tokenizer, device, folder, steps=300):
     """The figures of a training on made examples, and its rows of evidence."""
-    task, layout = TASKS[name], LAYOUTS[objective]
+    task, layout = TASKS[name], layout_of(objective)
     model = new_model(name, objective, tokenizer)
     training, test = (
         encoded(made(name, count, seed), task, layout, tokenizer, CONTEXT) for count, seed in ((400, 1), (99, 2))
@@ -125,7 +126,7 @@ NAMES = pytest.mark.parametrize("name", TASKS)
     [
         pytest.param(name, objective, marks=() if i == j else pytest.mark.slow)
         for i, name in enumerate(TASKS)
-        for j, objective in enumerate(LAYOUTS)
+        for j, objective in enumerate(OBJECTIVES)
     ],
 )
 def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name, objective):
@@ -138,7 +139,7 @@ def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name
 
 def batch_of(name, objective, tokenizer, count=7, seed=3):
     model = new_model(name, objective, tokenizer, torch.float64)
-    rows = encoded(made(name, count, seed), TASKS[name], LAYOUTS[objective], tokenizer, CONTEXT).encoded
+    rows = encoded(made(name, count, seed), TASKS[name], layout_of(objective), tokenizer, CONTEXT).encoded
     return model, rows, collate(rows, None, model.kind.batch)
 
 
@@ -225,7 +226,7 @@ def windowed(name, tokenizer):
     else:
         text = " ".join(e.b for e in some)
         long = Example("x", "what?", text, 0, answers=(Answer("bafo", text.rindex("bafo")),))
-    rows = encoded([long, some[0]], TASKS[name], LAYOUTS["masked"], tokenizer, CONTEXT)
+    rows = encoded([long, some[0]], TASKS[name], layout_of("masked"), tokenizer, CONTEXT)
     assert len(rows.encoded) > 9
     return rows, new_model(name, "masked", tokenizer, torch.float64)
 

@@ -5,7 +5,7 @@ import torch
 
 from plm_core.config import BadInput, from_dict
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
-from plm_core.models import MODELS
+from plm_core.sections.models import MODELS
 from plm_core.training.optimizer import Optimizer, OptimizerConfig
 
 

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pkgutil import resolve_name
 
 import pytest
 import torch
 
 from plm_core.config import BadInput
 from plm_core.generation import SamplingConfig, continue_ids
-from plm_core.generation.reading import READERS, Reading, left_padded, window_start
+from plm_core.generation.reading import Reading, left_padded, window_start
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import EOS, MASK
 
 GREEDY = SamplingConfig(max_new_tokens=37, temperature=0.0, until_end=False)
@@ -69,15 +71,16 @@ def test_the_logits_are_those_of_the_model_read_plainly(models):
 @torch.no_grad()
 def test_reading_in_pieces_with_all_memory_is_reading_at_once(models, name):
     model, objective = models[name]
+    reader = resolve_name(OBJECTIVES[objective].decoder)
     ids, keep = left_padded([[9 + i for i in range(12)], [99 + i for i in range(5)]], torch.device("cpu"))
-    whole, state = READERS[objective](model, ids, keep, None)
+    whole, state = reader(model, ids, keep, None)
     for cut in range(1, 12):
         before = None
         if cut > 6:  # in three pieces
-            _, before = READERS[objective](model, ids[:, :4], keep[:, :4], None)
+            _, before = reader(model, ids[:, :4], keep[:, :4], None)
         start = 4 if cut > 6 else 0
-        _, before = READERS[objective](model, ids[:, start:cut], keep[:, start:cut], before)
-        logits, after = READERS[objective](model, ids[:, cut:], keep[:, cut:], before)
+        _, before = reader(model, ids[:, start:cut], keep[:, start:cut], before)
+        logits, after = reader(model, ids[:, cut:], keep[:, cut:], before)
         torch.testing.assert_close(logits, whole, rtol=1e-10, atol=1e-10)
         assert torch.equal(after.keep, state.keep)
         kept = state.keep[:, None, :, None]

@@ -4,7 +4,7 @@ import torch
 
 from plm_core import checkpoint
 from plm_core.interchange import FAMILIES
-from plm_core.models import MODELS
+from plm_core.sections.models import MODELS
 
 SIZES = {
     "gpt": {"context": 17, "layers": 2, "heads": 3, "width": 21},

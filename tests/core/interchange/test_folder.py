@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from plm_core import checkpoint
 from plm_core.config import BadInput
 from plm_core.interchange import FAMILIES, export_hf, import_hf
-from plm_core.models import MODELS
+from plm_core.sections.models import MODELS
 from plm_core.text.tokenizer import BYTES_AND_SPECIALS
 
 B, T = 5, 11
@@ -229,7 +229,7 @@ def test_a_tokenizer_by_another_hand_is_refused(tmp_path, tokenizers):
 
 def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):
     save(tmp_path / "xl", "xlnet", tokenizer, objective="causal")
-    with pytest.raises(BadInput, match=r"Transformer-XL has no counterpart in transformers"):
+    with pytest.raises(BadInput, match=r"trained by the causal objective, which has no counterpart in transformers"):
         export_hf(tmp_path / "xl", tmp_path / "hf")
     save(tmp_path / "tuned", "gpt", tokenizer, head={"task": "period"})
     with pytest.raises(BadInput, match=r"is a fine-tuned model; expected a pretrained one"):

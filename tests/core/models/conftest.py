@@ -7,7 +7,7 @@ from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 
-SHAPES = {
+MODELS = {
     "gpt": (GPT, GPTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "bert": (BERT, BERTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),
@@ -29,7 +29,7 @@ def make(device):
     """Makes the model of a paper by name, in evaluation mode; keywords replace its sizes."""
 
     def made(paper, seed=0, dtype=torch.float64, **sizes):
-        model, config, shape = SHAPES[paper]
+        model, config, shape = MODELS[paper]
         return draw(model(config(**(shape | {"dropout": 0.0} | sizes))), seed).to(dtype).eval()
 
     return made

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from plm_core.config import BadInput, from_dict
-from plm_core.models import MODELS
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.sections.models import MODELS
 
 B, T, V, D, H, LAYERS, CONTEXT = 5, 11, 37, 21, 3, 2, 13
 

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from plm_core.models import MODELS
+from plm_core.sections.models import MODELS
 
 LAYERS, D = 5, 128
 RESIDUAL = 0.02 / math.sqrt(2 * LAYERS)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plm_core.models import MODELS
+from plm_core.sections.models import MODELS
 
 B, T = 5, 7
 READERS = pytest.mark.parametrize("paper", ["gpt", "xlnet"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plm_core.models import MODELS
+from plm_core.sections.models import MODELS
 
 SIZES = {
     # Exactly those of the released checkpoints. The paper's table 2 says 117M, 345M, 762M and 1542M, known to be

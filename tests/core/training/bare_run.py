@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from plm_core.models import MODELS
 from plm_core.objectives import build_objective
+from plm_core.sections.models import MODELS
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
 from plm_core.training.config import LoopConfig

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
-from plm_core.finetuning.layouts import LAYOUTS, Written
+from plm_core.finetuning.layouts import Written, layout_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
@@ -17,7 +17,7 @@ from plm_core.objectives.causal import Causal, CausalBatch
 from plm_core.objectives.loss import Loss
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
-from plm_core.sections.models import SHAPES
+from plm_core.sections.models import MODELS
 from plm_core.training.flops import datasheet_flops, measured_flops, step_flops
 
 V, T, L, H, D, B = 307, 29, 2, 3, 24, 5
@@ -54,7 +54,7 @@ def test_gpt_needs_what_its_products_need(store):
 
 def test_gpt2_needs_what_palm_and_nanogpt_say():
     """6N + 12LHQT a token (Chowdhery et al. 2022, appendix B); nanoGPT leaves the positions' embedding out of N."""
-    config = GPTConfig(**SHAPES["gpt"].presets["small"])
+    config = GPTConfig(**MODELS["gpt"].presets["small"])
     with torch.device("meta"):
         model = GPT(config)
         ids = torch.zeros(2, 1024, dtype=torch.long)
@@ -118,7 +118,7 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
 def test_a_fine_tuning_can_be_counted_too(paper, store, device):
     model, *_ = case(paper, store)
     name = {"gpt": "causal", "bert": "masked", "xlnet": "permutation"}[paper]
-    classifier = Classifier(model, LAYOUTS[name], "classification", 3, 0.1)
+    classifier = Classifier(model, layout_of(name), "classification", 3, 0.1)
     rows = [Row([Written(list(range(7, 7 + n)), [0] * n)], n % 3) for n in (13, 5)]
     blocks = L * 12 * D * D * 6  # a position: what all papers have in common
     assert step_flops(classifier, example_loss, collate(rows)) > 2 * 13 * blocks

@@ -68,7 +68,7 @@ def test_the_meters_of_some_steps(now, causal, ranks):
     assert meters.seconds == sum(meters.split.values()) == 9.0
     assert (meters.positions, meters.tokens_per_second) == (1000, 1000 / 9.0)
     a_position = step_flops(*causal) / (5 * 13)
-    assert meters.mfu_measured == pytest.approx(a_position * 1000 / 9.0 / ranks / (2 * 1024**3 / 0.25))
+    assert meters.mfu_measured == pytest.approx(a_position * 1000 / 9.0 / ranks / (2 * 512**3 / 0.25))
     assert meters.mfu_datasheet is None
 
 
