@@ -43,7 +43,7 @@ def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device, most: int 
             f"{model.config.context}"
         )
     model.eval()
-    logits = model.logits(model.encode(ids)[0, len(start)])
+    logits = model.predict(ids, torch.tensor([[len(start)]], device=device.device))[0, 0]
     logits[: len(PIECES)] = float("-inf")
     probabilities, tokens = logits.softmax(dim=-1).topk(most)
     return [(tokenizer.piece(token), p) for token, p in zip(tokens.tolist(), probabilities.tolist(), strict=True)]

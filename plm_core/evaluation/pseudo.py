@@ -62,6 +62,5 @@ def _nats(model: Any, ids: torch.Tensor, words: torch.Tensor, copies: Sequence[t
     places = start + torch.arange(length, device=ids.device)
     hidden = (places >= token) & (words[places] == words[token])
     inputs = F.pad(ids[places].masked_fill(hidden, MASK), (1, 0), value=CLS)
-    states = model.encode(F.pad(inputs, (0, 1), value=SEP))
-    at_mask = states[torch.arange(len(copies), device=ids.device), 1 + (token - start)[:, 0]]
-    return summed_nats(model.logits(at_mask), ids[token[:, 0]])
+    logits = model.predict(F.pad(inputs, (0, 1), value=SEP), 1 + token - start)
+    return summed_nats(logits, ids[token])

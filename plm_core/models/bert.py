@@ -25,7 +25,7 @@ from plm_core.models.blocks import (
     same_document,
 )
 from plm_core.models.output import tied_logits
-from plm_core.sections.models import BERTConfig
+from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
@@ -91,7 +91,7 @@ class BERT(nn.Module):
         self.transform_norm = nn.LayerNorm(config.width, eps=EPSILON)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.follows = nn.Linear(config.width, 2)
-        initialise(self)
+        initialise(self, config.initializer_range)
 
     def forward(
         self,
@@ -112,19 +112,7 @@ class BERT(nn.Module):
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
                 or ``documents`` are not as ``blocks`` says or stand beside ``keep``.
         """
-        T = ids.shape[1]
-        check_length(T, self.config.context)
-        check_ids(ids, self.config.vocab_size)
-        if segments is None:
-            segments = torch.zeros_like(ids)
-        check_ids(segments, self.config.segments, "segments")
-        places = torch.arange(T, device=ids.device)
-        visible = None if keep is None else keep[:, None, None, :]
-        if documents is not None:
-            if keep is not None:
-                raise ValueError("documents: beside keep; expected padding to be a document of its own")
-            check_documents(documents, ids)
-            places, visible = places_in(documents), same_document(documents)
+        segments, places, visible = checked(self.config, ids, segments, keep, documents)
         x = self.tokens(ids) + self.positions(places) + self.segments(segments)
         x = self.drop(self.norm(x))
         for block in self.blocks[:-1]:
@@ -140,6 +128,10 @@ class BERT(nn.Module):
         x = self.transform_norm(F.gelu(self.transform(hidden)))
         return tied_logits(x, self.tokens.weight, self.bias)
 
+    def predict(self, ids: Tensor, at: Tensor) -> Tensor:
+        """Ids ``[B, T]`` with masks to logits ``[B, N, V]`` of the tokens at the positions ``at`` [B, N]."""
+        return self.logits(self(ids, at=at))
+
     def pool(self, hidden: Tensor) -> Tensor:
         """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's, through a tanh layer."""
         return torch.tanh(self.pooler(hidden[:, 0]))
@@ -149,15 +141,38 @@ class BERT(nn.Module):
         return self.follows(pooled)
 
 
+def checked(
+    config: BERTConfig | ELECTRAConfig,
+    ids: Tensor,
+    segments: Tensor | None,
+    keep: Tensor | None,
+    documents: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The segments ``[B, T]`` of ids ``[B, T]``, their places ``[T]`` or ``[B, T]``, and what is visible, ``[B, 1, 1 or
+    T, T]``. For the arguments, and the ValueError that is raised, see ``BERT.forward``."""
+    T = ids.shape[1]
+    check_length(T, config.context)
+    check_ids(ids, config.vocab_size)
+    if segments is None:
+        segments = torch.zeros_like(ids)
+    check_ids(segments, config.segments, "segments")
+    if documents is None:
+        return segments, torch.arange(T, device=ids.device), None if keep is None else keep[:, None, None, :]
+    if keep is not None:
+        raise ValueError("documents: beside keep; expected padding to be a document of its own")
+    check_documents(documents, ids)
+    return segments, places_in(documents), same_document(documents)
+
+
 def rows_at(x: Tensor, at: Tensor) -> Tensor:
     """The rows ``at`` [..., N] of matrices ``[..., T, D]``: ``[..., N, D]``."""
     return x.gather(-2, at[..., None].expand(*x.shape[:-2], -1, x.shape[-1]))
 
 
-def initialise(model: BERT) -> None:
-    """Normal with deviation ``initializer_range``: matrices, embeddings. Zero biases, unit gains (as released)."""
+def initialise(model: nn.Module, deviation: float) -> None:
+    """Normal with this deviation: matrices, embeddings. Zero biases, unit gains (as released)."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=model.config.initializer_range)
+            nn.init.normal_(module.weight, std=deviation)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)

@@ -13,8 +13,14 @@ from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.objectives.replaced import Replaced
 
-OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "masked": Masked, "permutation": Permutation}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "causal": Causal,
+    "masked": Masked,
+    "permutation": Permutation,
+    "replaced": Replaced,
+}
 
 QUANTITIES: dict[str, Quantity] = {
     quantity.name: quantity

@@ -114,7 +114,7 @@ class Masked(Objective):
             view = Packed(store, config.context, margin=1)
         else:
             view = Pairs(store, length) if self.next_sentence else Windows(store, length, length)
-        return _Rows(self, view, config.context, rows, store.index.vocab_size)
+        return MaskedRows(view, config.context, rows, store.index.vocab_size, self.rate, slots(self.rate, length))
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """-sum log p(masked token | row), in nats, plus -sum log p(class of the pair | row) times its masked tokens.
@@ -141,6 +141,11 @@ class Masked(Objective):
         """Whether B follows A, where a row is a pair."""
         assert isinstance(batch, MaskedBatch)
         return {"b_follows_a": bool(batch.following[row] == FOLLOWS)} if self.next_sentence else {}
+
+
+def slots(rate: float, length: int) -> int:
+    """N, how many predictions a row of so many tokens of text has room for."""
+    return max(1, round(rate * length))
 
 
 def mask(
@@ -178,12 +183,15 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Rows(Batches):
-    objective: Masked
+class MaskedRows(Batches):
+    """Rows of a view, with tokens of each masked."""
+
     view: Pairs | Windows | Packed
     context: int
     rows: int
     vocab_size: int
+    rate: float
+    slots: int
 
     def at(self, seed: int, step: int) -> MaskedBatch:
         return self._batch(items_at(seed, step, self.rows, len(self.view)), stream_seed(seed, "masks"), step)
@@ -202,11 +210,10 @@ class _Rows(Batches):
     def _batch(self, items: np.ndarray, seed: int, step: int) -> MaskedBatch:
         import torch
 
-        B, T = len(items), self.context
-        slots = max(1, round(self.objective.rate * (T - (3 if self.objective.next_sentence else 2))))
+        B, T, N = len(items), self.context, self.slots
         inputs, segments = np.full((B, T), PAD), np.zeros((B, T), dtype=np.int64)
         keep, documents = np.zeros((B, T), dtype=bool), np.zeros((B, T), dtype=np.int64)
-        targets, positions = np.full((B, slots), IGNORED), np.zeros((B, slots), dtype=np.int64)
+        targets, positions = np.full((B, N), IGNORED), np.zeros((B, N), dtype=np.int64)
         following = np.full(B, IGNORED)
         for row, item in enumerate(items):
             draw = draws(seed, step, row)
@@ -214,7 +221,7 @@ class _Rows(Batches):
             n = len(ids)
             keep[row, :n], segments[row, :n] = True, segment
             documents[row, :n], documents[row, n:] = document, document[-1] + 1
-            inputs[row, :n], places, tokens = mask(ids, self.objective.rate, self.vocab_size, draw)
+            inputs[row, :n], places, tokens = mask(ids, self.rate, self.vocab_size, draw)
             positions[row, : len(places)], targets[row, : len(places)] = places, tokens
         columns = [inputs, targets, positions, segments, keep, following]
         if isinstance(self.view, Packed):

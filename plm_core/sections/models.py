@@ -62,6 +62,55 @@ class BERTConfig:
 
 
 @dataclass(frozen=True)
+class ELECTRAConfig:
+    """Section ``model`` of an ELECTRA, of the discriminator where nothing else is said; the vocabulary comes from the
+    tokenizer."""
+
+    vocab_size: int
+    """V, the number of token ids."""
+    context: int
+    """The largest T: how many positions have an embedding."""
+    layers: int
+    """The number of blocks, the generator's too."""
+    heads: int
+    """H, attention heads a block; must divide ``width``."""
+    width: int
+    """D, the size of the residual stream."""
+    generator_divisor: int = 4
+    """The generator has one part in so many of width and heads; must divide ``heads``. The paper finds 2 to 4 best
+    (section 3.2)."""
+    embedding: int | None = None
+    """E, the size of the embeddings, which both share; null for ``width``."""
+    segments: int = 2
+    """S, how many segments have an embedding."""
+    dropout: float = 0.1
+    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
+    initializer_range: float = 0.02
+    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, "segments", "generator_divisor")
+        if self.heads % self.generator_divisor:
+            raise ValueError(f"generator_divisor: {self.generator_divisor} does not divide heads {self.heads}")
+        if self.embedding is not None and self.embedding < 1:
+            raise ValueError(f"embedding: {self.embedding}; expected at least 1, or null for width")
+
+    @property
+    def discriminator(self) -> BERTConfig:
+        """The sizes of the discriminator's blocks."""
+        return self._blocks(1)
+
+    @property
+    def generator(self) -> BERTConfig:
+        """The sizes of the generator's blocks."""
+        return self._blocks(self.generator_divisor)
+
+    def _blocks(self, divisor: int) -> BERTConfig:
+        sizes = {"heads": self.heads // divisor, "width": self.width // divisor}
+        return BERTConfig(self.vocab_size, self.context, self.layers, **sizes, dropout=self.dropout)
+
+
+@dataclass(frozen=True)
 class XLNetConfig:
     """Section ``model`` of an XLNet; the vocabulary comes from the tokenizer."""
 
@@ -127,6 +176,12 @@ _BERT = {
     "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768},
     "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
 }
+_ELECTRA = {
+    # Clark et al. 2020, table 6; the vocabulary is that of BERT.
+    "small": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 4, "width": 256, "embedding": 128},
+    "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768, "generator_divisor": 3},
+    "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
+}
 _XLNET = {
     # Yang et al. 2019, appendix A.4.1 (large) and the released base model; the vocabulary is that of both.
     "base": {"vocab_size": 32000, "context": 512, "layers": 12, "heads": 12, "width": 768, "memory": 384},
@@ -157,6 +212,7 @@ class Architecture:
 MODELS = {
     "gpt": Architecture(GPTConfig, _GPT, ("causal",), place="plm_core.models.gpt:GPT"),
     "bert": Architecture(BERTConfig, _BERT, ("masked",), place="plm_core.models.bert:BERT"),
+    "electra": Architecture(ELECTRAConfig, _ELECTRA, ("replaced",), place="plm_core.models.electra:ELECTRA"),
     "xlnet": Architecture(XLNetConfig, _XLNET, ("causal", "permutation"), place="plm_core.models.xlnet:XLNet"),
 }
 """The architectures by name: there is no other table."""

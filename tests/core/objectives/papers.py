@@ -5,11 +5,13 @@ from dataclasses import replace
 import torch
 
 from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
+from plm_core.objectives.replaced import Replaced
 
 SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24, "dropout": 0.0}
 
@@ -17,6 +19,7 @@ PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES), Causal()),
     "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
     "roberta": (BERT, BERTConfig(**SIZES), Masked()),
+    "electra": (ELECTRA, ELECTRAConfig(**SIZES, generator_divisor=3, embedding=16), Replaced()),
     "gpt_documents": (GPT, GPTConfig(**SIZES), Causal(packing="documents")),
     "roberta_documents": (BERT, BERTConfig(**SIZES), Masked(packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),

@@ -1,0 +1,105 @@
+"""ELECTRA. Clark, Luong, Le, Manning 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
+Generators".
+
+Section 2 of the paper and the released code: two encoders of BERT's blocks. The generator, a small one, predicts masked
+tokens; the discriminator says of each token whether it was replaced by a sample of the generator's, and is what tasks
+are fine-tuned on. Both share the embeddings of tokens, places and segments (section 3.2), with their normalisation, and
+project them to their own widths where these are others.
+
+GELU is computed exactly (erf) and not by its tanh form, as PyTorch's ports of the released weights do.
+
+Shapes: B rows, T positions, N masked positions, D width, E embedding size, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plm_core.models.bert import EPSILON, Block, checked, initialise
+from plm_core.models.output import tied_logits
+from plm_core.sections.models import BERTConfig, ELECTRAConfig
+
+
+class Generator(nn.Module):
+    """What predicts masked tokens, from the shared embeddings."""
+
+    def __init__(self, config: BERTConfig, embedding: int) -> None:
+        super().__init__()
+        self.project = projection(embedding, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.transform = nn.Linear(config.width, embedding)
+        self.transform_norm = nn.LayerNorm(embedding, eps=EPSILON)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, x: Tensor, visible: Tensor | None, at: Tensor, tokens: Tensor) -> Tensor:
+        """Embedded ids ``[B, T, E]`` to logits ``[B, N, V]`` of the positions ``at`` [B, N].
+
+        ``visible`` is as in BERT's blocks; ``tokens`` [V, E] are the embeddings, to which the output layer is tied.
+        """
+        x = self.project(x)
+        for block in self.blocks[:-1]:
+            x = block(x, visible)
+        x = self.blocks[-1](x, visible, at)
+        x = self.transform_norm(F.gelu(self.transform(x)))
+        return tied_logits(x, tokens, self.bias)
+
+
+class ELECTRA(nn.Module):
+    """The discriminator by ``encode`` and ``detect``; the generator by ``predict``."""
+
+    def __init__(self, config: ELECTRAConfig) -> None:
+        super().__init__()
+        self.config = config
+        embedding = config.embedding or config.width
+        self.tokens = nn.Embedding(config.vocab_size, embedding)
+        self.positions = nn.Embedding(config.context, embedding)
+        self.segments = nn.Embedding(config.segments, embedding)
+        self.norm = nn.LayerNorm(embedding, eps=EPSILON)
+        self.drop = nn.Dropout(config.dropout)
+        self.project = projection(embedding, config.width)
+        self.blocks = nn.ModuleList(Block(config.discriminator) for _ in range(config.layers))
+        self.transform = nn.Linear(config.width, config.width)
+        self.replaced = nn.Linear(config.width, 1)
+        self.generator = Generator(config.generator, embedding)
+        initialise(self, config.initializer_range)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Ids ``[B, T]`` to the discriminator's hidden states ``[B, T, D]``, which have seen all ids.
+
+        For ``segments``, ``keep`` and the ValueError that is raised, see ``BERT.forward``.
+        """
+        x, visible = self._embedded(ids, segments, keep)
+        x = self.project(x)
+        for block in self.blocks:
+            x = block(x, visible)
+        return x
+
+    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Hidden states ``[B, T, D]`` for a task: the same as ``forward``."""
+        return self(ids, segments, keep)
+
+    def detect(self, hidden: Tensor) -> Tensor:
+        """Hidden states ``[B, T, D]`` to the logit ``[B, T]`` that a token was replaced."""
+        return self.replaced(F.gelu(self.transform(hidden)))[..., 0]
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's (as released)."""
+        return hidden[:, 0]
+
+    def predict(self, ids: Tensor, at: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Ids ``[B, T]`` with masks to the generator's logits ``[B, N, V]`` at the positions ``at`` [B, N].
+
+        For ``keep`` and the ValueError that is raised, see ``BERT.forward``.
+        """
+        x, visible = self._embedded(ids, None, keep)
+        return self.generator(x, visible, at, self.tokens.weight)
+
+    def _embedded(self, ids: Tensor, segments: Tensor | None, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        segments, places, visible = checked(self.config, ids, segments, keep, None)
+        x = self.tokens(ids) + self.positions(places) + self.segments(segments)
+        return self.drop(self.norm(x)), visible
+
+
+def projection(embedding: int, width: int) -> nn.Module:
+    """From the size of the embeddings to another width; nothing where they are the same."""
+    return nn.Identity() if embedding == width else nn.Linear(embedding, width)

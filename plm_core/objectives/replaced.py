@@ -1,0 +1,136 @@
+"""Replaced token detection: which tokens are not the text's own? Clark et al. 2020 (ELECTRA), section 2.
+
+A share of the tokens becomes MASK, and the generator learns to predict them as a masked model does. In its stead stands
+then a sample of what it predicts, and the discriminator learns to tell of every token of the row whether it is another
+than the text's: a sample that happens to be right counts as the text's own. No gradient goes through the sample.
+
+Rows are RoBERTa's: ``CLS text SEP``, packed across documents, as no next-sentence prediction is made (section 3.1).
+
+Shapes: B rows, T positions, N masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plm_core.objectives.base import Objective, Quantity
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.objectives.masked import MaskedBatch, MaskedRows, slots
+from plm_core.text.special import CLS, MASK, SEP
+from plm_core.text.store import TokenStore
+from plm_core.text.views import Windows, draws, stream_seed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+FRAMED = 2
+"""The special tokens of a row."""
+PARTS = 1 << 40
+"""Into how many parts a probability is divided to draw by it."""
+
+
+@dataclass(frozen=True)
+class ReplacedBatch(MaskedBatch):
+    """A masked batch, and what draws the generator's samples."""
+
+    chances: torch.Tensor
+    """``[B, N]``, float64 in [0, 1): at which place of the cumulated probabilities a sample is taken."""
+
+
+@dataclass(frozen=True)
+class Replaced(Objective):
+    """Replaced token detection, and its section of the parameters."""
+
+    likelihood = Quantity(
+        "generator_pseudo_bits_per_byte",
+        scorer="plm_core.evaluation.pseudo:score",
+        meaning="each token given all the others, by the generator: no likelihood of the text, and says little of the "
+        "discriminator, the part that is fine-tuned",
+        excerpt=True,
+    )
+    layout = "plm_core.finetuning.layouts:CLS_FIRST"
+    filler = "plm_core.evaluation.cloze:fill"
+    frame = (CLS,), (SEP,)
+    legend = "<mask: word> was to be predicted by the generator; the discriminator read its guess in the mask's stead."
+
+    rate: float = 0.15
+    """The share of a row's tokens that is masked. The paper's large model masks 0.25."""
+    weight: float = 50.0
+    """Lambda, what a token's detection counts beside a masked token's prediction."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate: {self.rate}; expected above 0 and below 1")
+        if not self.weight > 0:
+            raise ValueError(f"weight: {self.weight}; expected above 0")
+
+    def require_fit(self, config: Any) -> None:
+        """Raise ValueError when the context has no room for text."""
+        if config.context < FRAMED + 2:
+            raise ValueError(f"model.context: {config.context}; expected at least {FRAMED + 2}, for two tokens of text")
+
+    def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
+        """Rows of ``context`` tokens.
+
+        Raises:
+            ValueError: the context has no room for text.
+            BadInput: the store is too small.
+        """
+        self.require_fit(config)
+        length = config.context - FRAMED
+        view, vocab_size = Windows(store, length, length), store.index.vocab_size
+        return _Rows(view, config.context, rows, vocab_size, self.rate, slots(self.rate, length))
+
+    def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
+        """-sum log p(masked token | row), in nats, plus ``weight`` times the discriminator's binary cross entropy.
+
+        That is the mean over the tokens of a row, times its masked tokens. So what is divided by the number of masked
+        tokens is the paper's L_MLM + lambda L_Disc, where rows count by their masked tokens.
+        """
+        import torch
+        from torch.nn import functional as F
+
+        assert isinstance(batch, ReplacedBatch)
+        logits = model.predict(batch.inputs, batch.positions, batch.keep)
+        chosen = batch.targets != IGNORED
+        masked = batch.inputs.gather(1, batch.positions)  # where nothing is chosen: what stands there already
+        text = batch.inputs.scatter(1, batch.positions, torch.where(chosen, batch.targets, masked))
+        guess = torch.where(chosen, sampled(logits.detach(), batch.chances), masked)
+        read = batch.inputs.scatter(1, batch.positions, guess)
+        found = model.detect(model(read, batch.segments, batch.keep))
+        found = found.to(torch.promote_types(found.dtype, torch.float32))
+        nats = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
+        means = (nats * batch.keep).sum(1) / batch.keep.sum(1)
+        return Loss(summed_nats(logits, batch.targets) + self.weight * (means * chosen.sum(1)).sum(), batch.count)
+
+
+def sampled(logits: Tensor, chances: Tensor) -> Tensor:
+    """Tokens ``[...]`` drawn from the softmax of logits ``[..., V]`` by chances ``[...]`` in [0, 1).
+
+    Probabilities are added up as whole numbers, exactly: so a sample is the same in every order of addition, and a GPU
+    that is to be deterministic adds them at all.
+    """
+    import torch
+
+    parts = (logits.double().softmax(-1) * PARTS).long().cumsum(-1)
+    place = (chances * parts[..., -1]).long()
+    return torch.searchsorted(parts, place[..., None], right=True)[..., 0]
+
+
+@dataclass(frozen=True)
+class _Rows(MaskedRows):
+    def _batch(self, items: np.ndarray, seed: int, step: int) -> ReplacedBatch:
+        import torch
+
+        batch = super()._batch(items, seed, step)
+        chosen = batch.targets != IGNORED
+        rows = torch.arange(len(items))[:, None].expand_as(chosen)
+        # Every selected token is masked (section 2), also one that BERT would have kept.
+        batch.inputs[rows[chosen], batch.positions[chosen]] = MASK
+        seed = stream_seed(seed, "samples")
+        chances = np.stack([draws(seed, step, row).random(self.slots) for row in range(len(items))])
+        return ReplacedBatch(**vars(batch), chances=torch.from_numpy(chances))
