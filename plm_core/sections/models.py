@@ -76,9 +76,9 @@ class ELECTRAConfig:
     """H, attention heads a block; must divide ``width``."""
     width: int
     """D, the size of the residual stream."""
-    generator_divisor: int = 4
-    """The generator has one part in so many of width and heads; must divide ``heads``. The paper finds 2 to 4 best
-    (section 3.2)."""
+    generator_heads: int | None = None
+    """The generator's heads, each as wide as the discriminator's (table 6); null for a quarter of these, at least one.
+    The paper finds generators of a quarter to half the size best (section 3.2)."""
     embedding: int | None = None
     """E, the size of the embeddings, which both share; null for ``width``."""
     segments: int = 2
@@ -89,25 +89,24 @@ class ELECTRAConfig:
     """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "segments", "generator_divisor")
-        if self.heads % self.generator_divisor:
-            raise ValueError(f"generator_divisor: {self.generator_divisor} does not divide heads {self.heads}")
-        if self.embedding is not None and self.embedding < 1:
-            raise ValueError(f"embedding: {self.embedding}; expected at least 1, or null for width")
+        _check_sizes(self, "segments")
+        for name in ("generator_heads", "embedding"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name}: {value}; expected at least 1, or null")
 
     @property
     def discriminator(self) -> BERTConfig:
         """The sizes of the discriminator's blocks."""
-        return self._blocks(1)
+        return self._blocks(self.heads)
 
     @property
     def generator(self) -> BERTConfig:
         """The sizes of the generator's blocks."""
-        return self._blocks(self.generator_divisor)
+        return self._blocks(self.generator_heads or max(1, self.heads // 4))
 
-    def _blocks(self, divisor: int) -> BERTConfig:
-        sizes = {"heads": self.heads // divisor, "width": self.width // divisor}
-        return BERTConfig(self.vocab_size, self.context, self.layers, **sizes, dropout=self.dropout)
+    def _blocks(self, heads: int) -> BERTConfig:
+        width = heads * self.width // self.heads
+        return BERTConfig(self.vocab_size, self.context, self.layers, heads, width, dropout=self.dropout)
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ _BERT = {
 _ELECTRA = {
     # Clark et al. 2020, table 6; the vocabulary is that of BERT.
     "small": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 4, "width": 256, "embedding": 128},
-    "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768, "generator_divisor": 3},
+    "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768, "generator_heads": 4},
     "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
 }
 _XLNET = {

@@ -20,6 +20,19 @@ def make_bert(device):
 
 
 @pytest.fixture(scope="session")
+def make_electra(device):
+    """Makes a tiny float64 ELECTRA; keywords replace its sizes."""
+    from plm_core.models.electra import ELECTRA, ELECTRAConfig
+
+    def make(seed=0, dtype=torch.float64, **sizes):
+        torch.manual_seed(seed)
+        shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 21, "dropout": 0.0} | sizes
+        return louder(ELECTRA(ELECTRAConfig(**shape)).to(dtype))
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def make_xlnet(device):
     """Makes a tiny float64 XLNet with a memory; keywords replace its sizes."""
     from plm_core.models.xlnet import XLNet, XLNetConfig

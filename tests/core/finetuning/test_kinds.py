@@ -16,6 +16,7 @@ from plm_core.finetuning.reading import characters, encoded
 from plm_core.finetuning.results import answered, evidence, measured
 from plm_core.finetuning.task import GlueTask, iob2
 from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives import OBJECTIVES
@@ -32,7 +33,12 @@ TASKS = {
     ),
     "choices": GlueTask("choice", "multiple_choice", "", ("0", "1", "2"), ("accuracy",), "accuracy"),
 }
-MODELS = {"causal": (GPT, GPTConfig), "masked": (BERT, BERTConfig), "permutation": (XLNet, XLNetConfig)}
+MODELS = {
+    "causal": (GPT, GPTConfig),
+    "masked": (BERT, BERTConfig),
+    "permutation": (XLNet, XLNetConfig),
+    "replaced": (ELECTRA, ELECTRAConfig),
+}
 WORDS = ["bafo", "limu", "pesa", "toku", "dine", "gota"]
 EACH = pytest.mark.parametrize("objective", OBJECTIVES)
 CONTEXT = 42

@@ -27,7 +27,7 @@ def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, ta
     adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
     torch.testing.assert_close(states(model), states(untouched), rtol=0, atol=0)
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
-    linears = {"gpt": 2, "bert": 2, "xlnet": 5}[paper] + (of_a_block or 0)
+    linears = {"gpt": 2, "bert": 2, "electra": 2, "xlnet": 5}[paper] + (of_a_block or 0)
     assert len(trained) == 2 * 2 * linears  # a and b, two blocks
     assert all(name.startswith("blocks.") and name.endswith((".a", ".b")) for name in trained)
 

@@ -11,11 +11,7 @@ from plm_core.models.xlnet import XLNet, XLNetConfig
 MODELS = {
     "gpt": (GPT, GPTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "bert": (BERT, BERTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
-    "electra": (
-        ELECTRA,
-        ELECTRAConfig,
-        {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21} | {"generator_divisor": 3},
-    ),
+    "electra": (ELECTRA, ELECTRAConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),
 }
 

@@ -104,7 +104,7 @@ def agree(ours, theirs, dtype):
 
 
 @BOTH
-@pytest.mark.parametrize("sizes", [{"embedding": 15}, {"generator_divisor": 1}], ids=["projected", "of one width"])
+@pytest.mark.parametrize("sizes", [{"embedding": 15}, {"generator_heads": 3}], ids=["projected", "of one width"])
 def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
     ours, discriminator, generator = made(dtype, **sizes)
     given, ids = batch()

@@ -20,6 +20,7 @@ RULES = {
         (r"(tokens|qkv|up)", 0.02),
     ],
     "bert": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
+    "electra": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
     "xlnet": [
         (r"norm.*weight", "one"),
         (r"(content|distance|segment)_bias", 0.02),

@@ -19,7 +19,7 @@ PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES), Causal()),
     "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
     "roberta": (BERT, BERTConfig(**SIZES), Masked()),
-    "electra": (ELECTRA, ELECTRAConfig(**SIZES, generator_divisor=3, embedding=16), Replaced()),
+    "electra": (ELECTRA, ELECTRAConfig(**SIZES, embedding=16), Replaced()),
     "gpt_documents": (GPT, GPTConfig(**SIZES), Causal(packing="documents")),
     "roberta_documents": (BERT, BERTConfig(**SIZES), Masked(packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),

@@ -78,6 +78,7 @@ def test_muon_is_for_the_matrices_of_the_blocks():
     found = {paper: {name.split(".", 2)[2] for name in hidden_matrices(small(paper))} for paper in MODELS}
     plain = {"attention.qkv.weight", "attention.out.weight", "up.weight", "down.weight"}
     assert found["gpt"] == found["bert"] == plain
+    assert found["electra"] == plain | {f"{block}.{name}" for block in "01" for name in plain}  # the generator's too
     assert found["xlnet"] == plain - {"attention.qkv.weight"} | {f"attention.{name}.weight" for name in "qkvr"}
     inside = torch.nn.ModuleDict({"backbone": small("gpt"), "head": torch.nn.Linear(30, 2)})
     assert hidden_matrices(inside) == {f"backbone.{name}" for name in hidden_matrices(small("gpt"))}

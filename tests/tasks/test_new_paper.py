@@ -1,0 +1,61 @@
+"""A paper with an objective of its own goes from text to report and gate: ELECTRA, of which no stage knows by name."""
+
+import json
+
+MODEL = {"context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
+PROMOTION = {
+    "registered_model": "plm",
+    "primary": "score",
+    "alpha": 0.05,
+    "margin": 0.0,
+    "metrics": {
+        "score": {"direction": "higher", "tolerance": 0.03},
+        "generator_pseudo_bits_per_byte": {"direction": "lower", "tolerance": 0.02},
+    },
+}
+
+
+def test_a_new_paper_goes_all_the_way(small):
+    training = {
+        **{"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2},
+        "optimizer": {"learning_rate": 0.005, "warmup_steps": 2},
+    }
+    section = {"architecture": "electra", "objective": {"name": "replaced"}, "model": MODEL, "training": training}
+    small.change(
+        models=["gpt", "electra"],
+        pretrain__electra=section | {"valid_windows": 5},
+        finetune__tasks=["sotu-era"],
+        finetune__seeds=[1],
+        promotion=PROMOTION,
+    )
+    small.run("tasks.check")
+    for name, *arguments in (
+        ["pretrain", "electra"],
+        ["evaluate", "electra"],
+        ["finetune", "electra", "sotu-era", "1"],
+        ["report"],
+    ):
+        small.run(f"tasks.{name}", *arguments)
+    assert "generator_pseudo_bits_per_byte" in small.metrics("evaluate-electra")
+    report = (small.root / "artifacts/report/report.md").read_text()
+    assert "- **generator pseudo bits per byte**, here of the first 17 tokens of each document only: each" in report
+    assert "| electra | electra | replaced |" in report
+
+    seen, _ = small.run("tasks.seen", "electra", "--step=2", "--rows=1")
+    assert "<mask: word> was to be predicted by the generator" in seen
+    assert seen.count("<mask: ") > 1
+
+    sides = ("--challenger", "artifacts/evidence/electra", "--champion", "artifacts/evidence/gpt")
+    small.run("tasks.gate", *sides, "--out", "decision.json")
+    decision = json.loads((small.root / "decision.json").read_text())
+    rows = {row["metric"]: row for row in decision["table"]}
+    assert rows["sotu-era/score"]["interval"] is not None
+    assert rows["generator_pseudo_bits_per_byte"]["verdict"] == "not comparable"
+
+    export = ("tasks.export", "exported", "--checkpoint", "artifacts/models/electra")
+    assert "of architecture electra, which cannot be written for transformers" in small.refused(*export)
+    generate = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/electra")
+    assert "A replaced model does not continue texts" in small.refused(*generate)
+    small.change(fewshot__models=["electra"])
+    _, err = small.run("tasks.check", code=2)
+    assert "fewshot.models: electra is a replaced model, which says of no text how likely it follows another" in err
