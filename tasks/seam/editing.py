@@ -1,5 +1,6 @@
 """Parameters changed in the text of their file, so that all else in it, comments too, stays as it is. Used by init."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,12 +34,12 @@ def _with(text: str, name: str, value: Any) -> str:
     if old is not None:
         lines = isinstance(old, yaml.CollectionNode) and not old.flow_style
         if lines and isinstance(value, Mapping) and value:
-            return text[: old.start_mark.index] + _lines(value, old.start_mark.column) + text[_end(old) :]
+            return text[: old.start_mark.index] + _lines(value, old.start_mark.column) + text[_end(text, old) :]
         start = f"{text[: key.end_mark.index]}: " if lines else text[: old.start_mark.index]
-        return start + _line(value) + text[_end(old) :]
+        return start + _line(value) + text[_end(text, old) :]
     if section.flow_style:
         return _with(text, ".".join(above), yaml.safe_load(_source(text, section)) | {last: value})
-    line = text.find("\n", _end(section))
+    line = text.find("\n", _end(text, section))
     return f"{text[:line]}\n{' ' * section.start_mark.column}{last}: {_line(value)}{text[line:]}"
 
 
@@ -47,16 +48,23 @@ def _entry(section: Any, key: str) -> tuple[Any, Any]:
     return next(((name, value) for name, value in pairs if name.value == key), (None, None))
 
 
-def _end(node: yaml.Node) -> int:
+def _end(text: str, node: yaml.Node) -> int:
     """Where a value ends; a section written on lines ends, for the parser, behind the comments that follow it."""
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        return _end(last[1] if isinstance(last, tuple) else last)
-    return int(node.end_mark.index)
+    if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    if not isinstance(last, tuple):
+        return _end(text, last)
+    key, value = last
+    if value.start_mark.index > key.start_mark.index:
+        return _end(text, value)
+    alias = re.compile(r": *\*\S+").match(text, key.end_mark.index)  # its value is the node that it names
+    assert alias is not None
+    return alias.end()
 
 
 def _source(text: str, node: yaml.Node) -> str:
-    return text[node.start_mark.index : _end(node)]
+    return text[node.start_mark.index : _end(text, node)]
 
 
 def _lines(value: Mapping[str, Any], column: int) -> str:
