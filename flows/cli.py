@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, do what it asks, and end with an exit status."""
     given = _parser().parse_args(arguments)
     root = _project()
-    from flows.pipeline import PipelineError
+    from flows.checkout import PipelineError
     from flows.server import ServerError
     from flows.settings import SettingsError
     from flows.stages import GraphError

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows import server
-from flows.pipeline import PipelineError, prepare_environment
+from flows.checkout import PipelineError
+from flows.pipeline import prepare_environment
 
 if TYPE_CHECKING:
     from prefect.schedules import Schedule

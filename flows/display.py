@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left +(.*)")
-"""How ``tasks/seam/progress.py`` says how far a stage is."""
+"""How ``tasks/runtime/progress.py`` says how far a stage is."""
 
 
 @cache

@@ -21,13 +21,15 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import pipeline, timing
+from flows import timing
+from flows.checkout import Checkout, HeldError, checked_out, mark_registered, registration_due
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine
 from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
-from flows.stages import GraphError, Stage
+from flows.stages import GraphError, Register, Stage
+from flows.tracking import Track, pipeline_run, send_leftovers
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, second and every later retry."""
@@ -42,7 +44,7 @@ NAME = "plm"
 class Execution:
     """One run of the graph, inside a flow run."""
 
-    def __init__(self, checkout: pipeline.Checkout) -> None:
+    def __init__(self, checkout: Checkout) -> None:
         self.processes = StageProcesses(checkout.root)
         self.outcomes: dict[str, Outcome] = {}
         self.begun = time.monotonic()
@@ -177,10 +179,10 @@ class Execution:
 
 
 def bound(
-    track: pipeline.Track | None = None,
-    register: pipeline.Register | None = None,
+    track: Track | None = None,
+    register: Register | None = None,
     report: Callable[[Result], None] | None = None,
-    checkout: pipeline.Checkout | None = None,
+    checkout: Checkout | None = None,
 ) -> "prefect.Flow[..., State[Any]]":
     """The flow with what it calls besides Prefect and DVC; the defaults are what deployments run.
 
@@ -204,11 +206,11 @@ def bound(
         for name in ("prefect.task_runs", "prefect.flow_runs"):
             logging.getLogger(name).addFilter(_not_seen)
         close_dead_runs(NAME)
-        taken = pipeline.checked_out(Path(root).resolve(), force, get_run_logger().warning)
+        taken = checked_out(Path(root).resolve(), force, get_run_logger().warning)
         try:
             with contextlib.nullcontext(checkout) if checkout else taken as held:
                 result = execute(held, track, register)
-        except pipeline.HeldError as error:
+        except HeldError as error:
             # A run looks at everything there is: what this one would have done, the other does, or the next one.
             return Completed(name="Skipped", message=str(error))
         if report:
@@ -223,18 +225,18 @@ def bound(
 plm = bound()
 
 
-def execute(checkout: pipeline.Checkout, track: pipeline.Track | None, register: pipeline.Register | None) -> Result:
+def execute(checkout: Checkout, track: Track | None, register: Register | None) -> Result:
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
     root, stages = checkout.root, checkout.graph.stages
     execution = Execution(checkout)
-    track = (track or pipeline.default_track()) if checkout.due else _untracked
+    track = (track or pipeline_run) if checkout.due else _untracked
     forked = execution.processes.forked() if checkout.due >= WORTH_FORKING else contextlib.nullcontext()
     error, registered = "", 0.0
     try:
         with contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
                 _work(execution, parent_run_id)
-            if execution.complete and pipeline.registration_due(root, stages):
+            if execution.complete and registration_due(root, stages):
                 begun = time.monotonic()
                 _registered(root, stages, parent_run_id, register)
                 registered = time.monotonic() - begun
@@ -248,8 +250,6 @@ def execute(checkout: pipeline.Checkout, track: pipeline.Track | None, register:
 
 def _untracked(root: Path) -> AbstractContextManager[None]:
     """No tracking run when no stage has to run; only what an outage left is sent."""
-    from flows.tracking import send_leftovers
-
     send_leftovers(root)
     return contextlib.nullcontext()
 
@@ -266,9 +266,7 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
         raise
 
 
-def _registered(
-    root: Path, stages: Sequence[Stage], parent_run_id: str | None, register: pipeline.Register | None
-) -> None:
+def _registered(root: Path, stages: Sequence[Stage], parent_run_id: str | None, register: Register | None) -> None:
     if register is None:
         from flows import promotion
 
@@ -283,7 +281,7 @@ def _registered(
     state = task(return_state=True)
     if not state.is_completed():
         raise FailedError(f"register: {state.message}")
-    pipeline.mark_registered(root)
+    mark_registered(root)
 
 
 def _not_seen(record: logging.LogRecord) -> bool:

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PACKAGES = ("plm_core", "tasks")
-WHOLE = ("tasks/seam",)
-"""Folders that a stage depends on as a whole."""
 MARK = "# Sources: make graph"
 LISTED = re.compile(rf"^( *){MARK}\n(.*?)^( *)\]", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^ *cmd: python -m tasks\.(\w+)", re.MULTILINE)
@@ -102,7 +100,7 @@ def sources(root: Path, task: str) -> list[str]:
     for folder in sorted(folders, key=lambda folder: len(folder.parts)):
         inside = {path for path in files if folder in path.parents}
         every = sum(says_something(path) for path in (root / folder).rglob("*.py"))
-        if len(inside) >= MOST * every or folder.as_posix() in WHOLE:
+        if len(inside) >= MOST * every:
             files = files - inside | {folder}
     return sorted((path.as_posix() for path in files), key=lambda name: (not name.startswith("tasks"), name))
 

@@ -1,6 +1,8 @@
 """A stage as the flow sees it, and what ``meta:`` in ``dvc.yaml`` says of it. Read from DVC by ``flows/graph.py``."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 RETRIES = 2
@@ -73,3 +75,7 @@ def _wrong(key: str, value: Any) -> str:
             return "" if right else f"a mapping of {' and '.join(sorted(REGISTER_KEYS))} to paths"
         case _:
             return "one of the keys gpu, cores, retries, optional, register"
+
+
+Register = Callable[[Path, Sequence[Stage], str | None], object]
+"""Registers what the stages made; see ``flows.promotion.register``."""

@@ -34,7 +34,7 @@ class RegistrationFailed(RegistryError):
 
 @contextlib.contextmanager
 def alone(uri: str) -> Iterator[None]:
-    """One process at a time opens a SQLite file, as in ``tasks/seam/store.py``: two that create its tables fail."""
+    """One process at a time opens a SQLite file, as in ``tasks/tracking/store.py``: two that create its tables fail."""
     if not uri.startswith("sqlite:///"):
         yield
         return

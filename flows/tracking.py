@@ -1,6 +1,6 @@
 """The pipeline's own run in MLflow, the parent of its stages' runs. Used by ``flows/pipeline.py``.
 
-Like a stage, the flow does not talk to MLflow itself: it starts ``python -m tasks.seam.recorder``, which keeps the
+Like a stage, the flow does not talk to MLflow itself: it starts ``python -m tasks.tracking.recorder``, which keeps the
 pipeline's journal, sends those of all stages, and hears on a pipe how the pipeline ended. A pipeline that is killed
 leaves a run marked KILLED, for the recorder sees the pipe end.
 """
@@ -9,15 +9,20 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 END_S = 120.0
 """How long the flow waits until MLflow has everything; while MLflow is away the recorder does not take that long."""
 
-RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.seam.recorder"]
+RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.recorder"]
 JOURNALS = "artifacts/journals"
-"""Where runs wait that MLflow has not, or whose training may go on; see ``tasks/seam/journal.py``."""
+"""Where runs wait that MLflow has not, or whose training may go on; see ``tasks/tracking/journal.py``."""
+
+
+Track = Callable[[Path], AbstractContextManager[str | None]]
+"""Opens the pipeline's own tracking run and yields its id, as ``pipeline_run`` does."""
 
 
 @contextlib.contextmanager

@@ -20,7 +20,8 @@ from torch import nn
 from plm_core.config import BadInput, from_dict
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.sections.models import MODELS, shape
-from plm_core.text.tokenizer import Tokenizer, open_tokenizer
+from plm_core.text.tokenizer import Tokenizer
+from plm_core.text.tokenizers import open_tokenizer
 
 FORMAT = 1
 WEIGHTS_FILE = "model.safetensors"

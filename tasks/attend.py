@@ -13,7 +13,7 @@ from plm_core.config import BadInput
 from plm_core.finetuning.layouts import layout_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.training.device import prepare
-from tasks.seam.stage import main
+from tasks.runtime.stage import main
 
 MOST_TOKENS = 48
 """More could not be told apart."""

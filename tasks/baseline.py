@@ -7,16 +7,16 @@ the name ``tfidf``: ``plm compare gpt tfidf`` compares.
 import argparse
 import math
 
+from plm_core.benchmarks.examples import SPLITS, file_of, read_examples, sample
+from plm_core.benchmarks.task import read_task
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import verify_checksums
 from plm_core.finetuning import linear, results
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
-from plm_core.finetuning.examples import SPLITS, file_of, read_examples, sample
-from plm_core.finetuning.task import read_task
-from tasks.seam import params, paths
-from tasks.seam.evidence import write_rows
-from tasks.seam.stage import main, stage
+from tasks.runtime.evidence import write_rows
+from tasks.runtime.stage import main, stage
+from tasks.settings import params, paths
 
 
 def baseline(name: str) -> None:

@@ -16,10 +16,10 @@ from plm_core.corpus import statistics
 from plm_core.corpus.split import SPLITS
 from plm_core.corpus.statistics import Rule, excerpt
 from plm_core.files import atomic_folder, sha256_path
-from tasks.seam import params, paths
-from tasks.seam.page import drawn, plotting, table
-from tasks.seam.params import section_names
-from tasks.seam.stage import main, stage
+from tasks.reporting.page import drawn, plotting, table
+from tasks.runtime.stage import main, stage
+from tasks.settings import params, paths
+from tasks.settings.params import section_names
 
 SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixture"]
 FILES = [paths.CLEAN, paths.CORPUS, paths.REMOVED, paths.CONTAMINATION]

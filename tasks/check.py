@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
+from plm_core.benchmarks.sources import ExamplesConfig, task_of
 from plm_core.config import BadInput
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig
@@ -20,14 +22,12 @@ from plm_core.corpus.sources.hub import HubManifest
 from plm_core.corpus.split import SplitConfig
 from plm_core.evaluation.rules import GateRules
 from plm_core.finetuning.config import FinetuneConfig
-from plm_core.finetuning.prompts import FewshotConfig, prompt_of
-from plm_core.finetuning.sources import ExamplesConfig, task_of
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.text.tokenizer import TokenizerConfig
-from tasks.seam import params, paths
-from tasks.seam.pretraining import pretrain_section, require_start, require_trainable
-from tasks.seam.stage import BAD_INPUT
+from tasks.runtime.stage import BAD_INPUT
+from tasks.settings import params, paths
+from tasks.settings.pretraining import pretrain_section, require_start, require_trainable
 
 T = TypeVar("T")
 ALONE = {"deduplicate": DeduplicateConfig, "split": SplitConfig, "evaluate": EvaluateConfig}

@@ -28,10 +28,10 @@ from plm_core.objectives.base import Quantity
 from plm_core.sections.evaluation import BLANK, EvaluateConfig, LikelihoodConfig
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
-from tasks.seam import params, paths
-from tasks.seam.evidence import write_rows
-from tasks.seam.progress import Meter
-from tasks.seam.stage import main, stage
+from tasks.runtime.evidence import write_rows
+from tasks.runtime.progress import Meter
+from tasks.runtime.stage import main, stage
+from tasks.settings import params, paths
 
 PROMPTS, WORDS, LONGEST = 3, 5, 40
 """Where no prompts are given: from so many documents, so many words each, but no more characters than this."""

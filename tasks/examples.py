@@ -10,15 +10,15 @@ import re
 import sys
 from pathlib import Path
 
+from plm_core.benchmarks.behaviour import checks_of
+from plm_core.benchmarks.checks import FILE, write_checks
+from plm_core.benchmarks.examples import file_of, write_examples
+from plm_core.benchmarks.sources import ExamplesConfig, Read, read_source
+from plm_core.benchmarks.splits import counts, shared
+from plm_core.benchmarks.task import write_task
 from plm_core.files import atomic_folder
-from plm_core.finetuning.behaviour import checks_of
-from plm_core.finetuning.checks import FILE, write_checks
-from plm_core.finetuning.examples import file_of, write_examples
-from plm_core.finetuning.sources import ExamplesConfig, Read, read_source
-from plm_core.finetuning.splits import counts, shared
-from plm_core.finetuning.task import write_task
-from tasks.seam import params, paths
-from tasks.seam.stage import main, stage
+from tasks.runtime.stage import main, stage
+from tasks.settings import params, paths
 
 
 def examples(name: str) -> None:

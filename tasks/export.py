@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from plm_core.interchange import export_hf
-from tasks.seam.stage import main
+from tasks.runtime.stage import main
 
 
 def export(folder: Path, target: Path) -> None:

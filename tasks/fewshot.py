@@ -8,18 +8,18 @@ import argparse
 from pathlib import Path
 
 from plm_core import checkpoint
+from plm_core.benchmarks.examples import file_of, read_examples, sample
+from plm_core.benchmarks.prompts import GOES_ON, FewshotConfig, prompt_of
+from plm_core.benchmarks.task import read_task
 from plm_core.config import BadInput
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import atomic_folder, verify_checksums
-from plm_core.finetuning.examples import file_of, read_examples, sample
-from plm_core.finetuning.prompts import GOES_ON, FewshotConfig, prompt_of
-from plm_core.finetuning.task import read_task
 from plm_core.training.device import prepare
-from tasks.seam import params, paths
-from tasks.seam.evidence import write_rows
-from tasks.seam.progress import Meter
-from tasks.seam.stage import main, stage
+from tasks.runtime.evidence import write_rows
+from tasks.runtime.progress import Meter
+from tasks.runtime.stage import main, stage
+from tasks.settings import params, paths
 
 
 def fewshot(name: str) -> None:

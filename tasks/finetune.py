@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from plm_core import checkpoint
+from plm_core.benchmarks.examples import SPLITS, Example, file_of
+from plm_core.benchmarks.task import GlueTask, read_task
 from plm_core.config import digest
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
@@ -24,11 +26,9 @@ from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
-from plm_core.finetuning.examples import SPLITS, Example, file_of
 from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.lora import adapt, merge
 from plm_core.finetuning.reading import Rows, encoded, read_rows
-from plm_core.finetuning.task import GlueTask, read_task
 from plm_core.objectives.loss import Batch
 from plm_core.text.views import stream_seed
 from plm_core.training.device import Device, prepare
@@ -36,12 +36,12 @@ from plm_core.training.loop import best_report, train
 from plm_core.training.passes import Evaluate
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
-from tasks.seam import params, paths
-from tasks.seam.checked import write_checked
-from tasks.seam.evidence import write_rows
-from tasks.seam.meters import Ledger
-from tasks.seam.stage import Stage, main, stage
-from tasks.seam.training import follow, listed, write_curve
+from tasks.reporting.meters import Ledger
+from tasks.runtime.checked import write_checked
+from tasks.runtime.evidence import write_rows
+from tasks.runtime.stage import Stage, main, stage
+from tasks.runtime.training import follow, listed, write_curve
+from tasks.settings import params, paths
 
 
 class Outcome(NamedTuple):

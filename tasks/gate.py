@@ -18,7 +18,7 @@ from plm_core.evaluation.evidence import SCORE, task_files
 from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.files import atomic_text
-from tasks.seam import params
+from tasks.settings import params
 
 LEFT_OUT = "not measured"
 """The verdict on a task that only the champion has."""

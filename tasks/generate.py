@@ -12,7 +12,7 @@ from plm_core import checkpoint
 from plm_core.config import from_dict
 from plm_core.generation import SamplingConfig, generate_batch, stream
 from plm_core.training.device import prepare
-from tasks.seam.stage import main
+from tasks.runtime.stage import main
 
 
 def generate(folder: Path, prompts: Sequence[str], sampling: SamplingConfig) -> None:

@@ -18,7 +18,8 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import Batch, Batches, Loss
 from plm_core.text.store import TokenStore
-from plm_core.text.tokenizer import Tokenizer, open_tokenizer
+from plm_core.text.tokenizer import Tokenizer
+from plm_core.text.tokenizers import open_tokenizer
 from plm_core.text.views import Span, stream_seed
 from plm_core.training.device import prepare
 from plm_core.training.loop import best_report, train
@@ -28,12 +29,12 @@ from plm_core.training.ranks import join, leave, whole
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
-from tasks.seam import params, paths
-from tasks.seam.launch import launch, ranks_wanted
-from tasks.seam.meters import Ledger
-from tasks.seam.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
-from tasks.seam.stage import main, stage
-from tasks.seam.training import follow, listed, write_curve
+from tasks.reporting.meters import Ledger
+from tasks.runtime.launch import launch, ranks_wanted
+from tasks.runtime.stage import main, stage
+from tasks.runtime.training import follow, listed, write_curve
+from tasks.settings import params, paths
+from tasks.settings.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
 
 SPLITS = ("train", "valid")
 

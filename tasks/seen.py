@@ -21,12 +21,13 @@ from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.sections.models import shape
 from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
-from plm_core.text.tokenizer import Tokenizer, open_tokenizer
+from plm_core.text.tokenizer import Tokenizer
+from plm_core.text.tokenizers import open_tokenizer
 from plm_core.text.views import Span
 from plm_core.training.config import LoopConfig
 from plm_core.training.sizes import sized
-from tasks.seam import params, paths
-from tasks.seam.stage import main
+from tasks.runtime.stage import main
+from tasks.settings import params, paths
 
 SPLIT = "train"
 WIDTH = 110

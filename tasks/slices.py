@@ -6,15 +6,15 @@ and the evaluation without fine-tuning look at scores by it.
 
 import argparse
 
+from plm_core.benchmarks.examples import file_of, read_examples
+from plm_core.benchmarks.task import read_task
 from plm_core.corpus.document import Texts
 from plm_core.evaluation.overlap import overlaps
 from plm_core.evaluation.slices import COLUMNS, CONTAMINATED
 from plm_core.files import verify_checksums
-from plm_core.finetuning.examples import file_of, read_examples
-from plm_core.finetuning.task import read_task
-from tasks.seam import paths
-from tasks.seam.evidence import write_rows
-from tasks.seam.stage import main, stage
+from tasks.runtime.evidence import write_rows
+from tasks.runtime.stage import main, stage
+from tasks.settings import paths
 
 TRAIN = paths.CORPUS / "train.parquet"
 

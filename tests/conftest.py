@@ -45,7 +45,8 @@ def documents():
 @pytest.fixture(scope="session")
 def tokenizers(documents, tmp_path_factory):
     """A tokenizer of 307 pieces of each kind."""
-    from plm_core.text.tokenizer import NOT_LEARNED, TokenizerConfig, open_tokenizer, train_tokenizer
+    from plm_core.text.tokenizer import NOT_LEARNED, TokenizerConfig
+    from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 
     made = {}
     for kind in NOT_LEARNED:

@@ -1,7 +1,7 @@
 """Zero-, one- and few-shot evaluation: a task's test examples as prompts, a causal model's answers, and their scores.
 
-Used by the stage fewshot. What a prompt says is in ``finetuning/prompts.py``, which answered examples stand before it
-in ``finetuning/shots.py``, how likely an option is in ``options.py``.
+Used by the stage fewshot. What a prompt says is in ``benchmarks/prompts.py``, which answered examples stand before it
+in ``benchmarks/shots.py``, how likely an option is in ``options.py``.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from functools import partial
 import numpy as np
 import torch
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.prompts import Prompt
+from plm_core.benchmarks.shots import Shots
+from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import Loaded
 from plm_core.config import BadInput
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers, scores
 from plm_core.evaluation.options import RULES, SEAM, Question, chosen, question, ranker_of
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.prompts import Prompt
-from plm_core.finetuning.shots import Shots
-from plm_core.finetuning.task import GlueTask
 
 COLUMNS = ("id", "sha256", "subset", "label", "prediction", *list(RULES)[1:], "shots", "cut", "overlap")
 """Of a file with a row an example: ``prediction`` is by the sum, the next by the other rules."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.finetuning import task
+from plm_core.benchmarks import task
 from plm_core.finetuning.kinds import KINDS, NOWHERE, ExampleBatch, SpanBatch, TagBatch
 from plm_core.finetuning.layouts import Layout, Written
 from plm_core.objectives.loss import IGNORED, Batch, Carry, Loss

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from plm_core.benchmarks.examples import file_of
 from plm_core.config import digest
 from plm_core.files import sha256_file
-from plm_core.finetuning.examples import file_of
 from plm_core.finetuning.recipe import Recipe
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from plm_core.finetuning import task
+from plm_core.benchmarks import task
 from plm_core.objectives.loss import IGNORED, Batch, summed_nats
 
 LONGEST_ANSWER = 30

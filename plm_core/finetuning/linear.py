@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from threadpoolctl import threadpool_limits
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.task import GlueTask
 from plm_core.evaluation import metrics
 from plm_core.finetuning import results
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.task import GlueTask
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """How freely weights may grow, 1 / lambda: that of the least loss on the validation examples is taken."""

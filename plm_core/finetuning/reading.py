@@ -10,13 +10,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from plm_core.benchmarks.examples import Example, read_examples, sample
+from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import Loaded
 from plm_core.config import BadInput
 from plm_core.corpus.normalize import normalize
 from plm_core.finetuning.classifier import Row
-from plm_core.finetuning.examples import Example, read_examples, sample
 from plm_core.finetuning.layouts import Layout, begin, framed, layout_of, room
-from plm_core.finetuning.task import GlueTask
 from plm_core.text.special import CLS, UNK
 from plm_core.text.tokenizer import Spelling, Tokenizer
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.task import GlueTask
 from plm_core.evaluation import metrics
 from plm_core.finetuning.classifier import Predicted
-from plm_core.finetuning.examples import Example
 from plm_core.finetuning.kinds import Span
 from plm_core.finetuning.reading import Rows, characters
-from plm_core.finetuning.task import GlueTask
 from plm_core.text.tokenizer import Tokenizer
 
 

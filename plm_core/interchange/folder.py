@@ -19,7 +19,8 @@ from plm_core.files import atomic_folder
 from plm_core.interchange import bert, gpt, tokenizer, xlnet
 from plm_core.interchange.card import card
 from plm_core.interchange.family import Family
-from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, open_tokenizer
+from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE
+from plm_core.text.tokenizers import open_tokenizer
 
 FAMILIES = {family.architecture: family for family in (gpt.FAMILY, bert.FAMILY, xlnet.FAMILY)}
 OWN = "plm_checkpoint"

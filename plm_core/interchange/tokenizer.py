@@ -18,7 +18,8 @@ from plm_core.corpus.normalize import WORD_BOUNDARY
 from plm_core.interchange.family import Family
 from plm_core.text.sentencepieces import SentencePiece
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
-from plm_core.text.tokenizer import BYTES_AND_SPECIALS, MODEL_FILE, Tokenizer, read_tokenizer
+from plm_core.text.tokenizer import BYTES_AND_SPECIALS, MODEL_FILE, Tokenizer
+from plm_core.text.tokenizers import read_tokenizer
 
 Frame = Sequence[tuple[str, int]]
 

@@ -24,7 +24,8 @@ from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources import IngestConfig, open_source
 from plm_core.text.packing import Packed
 from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
+from plm_core.text.tokenizer import TokenizerConfig
+from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
 
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 MANIFEST = "plm_core/corpus/sources/sotu.json"

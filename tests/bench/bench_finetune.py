@@ -22,14 +22,15 @@ import transformers
 from bench_train import Watch, row, take_turns, write_rows
 from peers import NAME, SameTrainer, same_weights, train_by
 
+from plm_core.benchmarks.sources.rows import file_rows
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss, predict
 from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.recipe import Recipe
-from plm_core.finetuning.sources.rows import file_rows
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.text.special import PAD
-from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
+from plm_core.text.tokenizer import TokenizerConfig
+from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
 from plm_core.text.views import stream_seed
 from plm_core.training.device import prepare
 from plm_core.training.loop import train

@@ -36,7 +36,8 @@ from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.sections.models import MODELS
 from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizer import TokenizerConfig, read_tokenizer, train_tokenizer
+from plm_core.text.tokenizer import TokenizerConfig
+from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import train

@@ -6,6 +6,7 @@ import itertools
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -17,7 +18,7 @@ from flows.sources import MARK, closure, file_of, imports, tree, written
 from plm_core.finetuning.layouts import Layout
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.models import MODELS
-from tasks.seam import paths
+from tasks.settings import paths
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("plm_core", "tasks", "flows")
@@ -122,17 +123,17 @@ def test_the_rules_of_imports_are_kept():
         (
             "mlflow",
             (
-                "tasks/seam/recorder.py",
-                "tasks/seam/run.py",
-                "tasks/seam/sender.py",
-                "tasks/seam/store.py",
+                "tasks/tracking/recorder.py",
+                "tasks/tracking/run.py",
+                "tasks/tracking/sender.py",
+                "tasks/tracking/store.py",
                 "tasks/package.py",
                 "tasks/serve.py",
                 "flows",
             ),
         ),
         ("pynvml", ("plm_core/training/energy.py", "flows/machine.py")),
-        ("yaml", ("tasks/seam/params.py", "tasks/seam/editing.py", "flows")),
+        ("yaml", ("tasks/settings/params.py", "tasks/settings/editing.py", "flows")),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange", "plm_core/training/snapshot.py")),
     ],
 )
@@ -140,20 +141,6 @@ def test_an_outside_library_enters_through_its_named_places(library, places):
     users = [relative(path) for path in SOURCES if library in imports(path)]
     assert users, f"{library} is used nowhere"
     assert [user for user in users if not any(covers(place, user) for place in places)] == []
-
-
-ROOMS = [
-    "config",
-    "files",
-    "sections",
-    "corpus",
-    "text",
-    "models",
-    "checkpoint",
-    "objectives",
-    "training",
-    ("attention", "evaluation", "finetuning", "generation", "interchange"),
-]
 
 
 def test_what_is_named_and_not_imported_is_there():
@@ -179,26 +166,32 @@ def test_no_objective_and_no_architecture_is_named_where_code_decides():
     assert found == []
 
 
-def test_inside_the_core_imports_go_down_only():
-    height = {
-        name: level for level, names in enumerate(ROOMS) for name in ([names] if isinstance(names, str) else names)
-    }
-    wrong = []
-    for path in SOURCES:
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        if parts[0] == "plm_core" and parts[1:] != ("__init__",):
-            for name in imports(path):
-                other = name.split(".")
-                if other[0] == "plm_core" and len(other) > 1 and height[other[1]] > height[parts[1]]:
-                    wrong.append((relative(path), name))
-    assert wrong == []
+def named_files(path):
+    """The files that a file imports by name, in functions too; not the packages that they are in."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if file_of(ROOT, name) else node.module for name in inside]
+        else:
+            continue
+        yield from filter(None, (file_of(ROOT, name) for name in names))
+
+
+def test_no_files_import_each_other_in_whatever_circle():
+    TopologicalSorter({path: {*named_files(path)} & {*SOURCES} for path in SOURCES}).prepare()
 
 
 def test_no_task_imports_another_task():
     tasks = [path for path in SOURCES if path.parent == ROOT / "tasks" and path.name != "__init__.py"]
-    allowed = {"tasks", "tasks.seam", *(f"tasks.seam.{p.stem}" for p in (ROOT / "tasks/seam").glob("*.py"))}
+    rooms = [f"tasks.{path.parent.name}" for path in (ROOT / "tasks").glob("*/__init__.py")]
     first = {
-        relative(path): {n for n in imports(path) if n.startswith("tasks") and file_of(ROOT, n)} - allowed
+        relative(path): {
+            name
+            for name in imports(path) - {"tasks"}
+            if name.startswith("tasks.") and file_of(ROOT, name) and not name.startswith(tuple(rooms))
+        }
         for path in tasks
     }
     assert {name: found for name, found in first.items() if found} == {}

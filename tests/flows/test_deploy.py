@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import deploy, pipeline
-from flows.pipeline import PipelineError
+from flows import checkout, deploy
+from flows.checkout import PipelineError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from prefect.schedules import Interval
-from flows import deploy, pipeline
+from flows import checkout, deploy, pipeline
 pipeline.prepare_environment()
 deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=5)), "often")
 """
@@ -85,7 +85,7 @@ def test_a_run_that_is_due_while_another_is_at_work_is_skipped_without_alarm(toy
     from flows import flow
 
     root = toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n")
-    with pipeline.only_one(root):
+    with checkout.only_one(root):
         state = flow.plm(str(root), return_state=True)
     assert (state.type, state.name) == ("COMPLETED", "Skipped")
     assert f"another pipeline (process {os.getpid()}) runs in {root}" in state.message

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import pipeline
+from flows import checkout, pipeline
 from flows.graph import Graph
 from flows.stages import Stage
 
@@ -59,7 +59,7 @@ stages:
 DRIVER = """
 import sys
 from pathlib import Path
-from flows import pipeline
+from flows import checkout, pipeline
 result = pipeline.run(Path(sys.argv[1]))
 print([(stage.name, stage.outcome) for stage in result.stages], "prefect" in sys.modules)
 """
@@ -271,8 +271,8 @@ def test_force_runs_everything(toy, tracker, on_server):
 def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
     root = one(toy, "echo x > out.txt")
     with (
-        pipeline.only_one(root),
-        pytest.raises(pipeline.PipelineError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
+        checkout.only_one(root),
+        pytest.raises(checkout.PipelineError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
     ):
         tracker.run(root)
 
@@ -280,13 +280,13 @@ def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
 def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
     root = one(toy, "echo x > out.txt")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    with pytest.raises(pipeline.PipelineError, match="no Prefect server answers at http"):
+    with pytest.raises(checkout.PipelineError, match="no Prefect server answers at http"):
         tracker.run(root)
 
 
 def test_a_wrong_number_of_cores_is_told_before_anything_starts(toy, tracker, monkeypatch):
     monkeypatch.setenv("PLM_CORES", "0")
-    with pytest.raises(pipeline.PipelineError, match="PLM_CORES: '0'; expected a number of cores"):
+    with pytest.raises(checkout.PipelineError, match="PLM_CORES: '0'; expected a number of cores"):
         tracker.run(one(toy, "true"))
 
 
@@ -357,9 +357,9 @@ def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, t
 
 def _free(root: Path) -> bool:
     try:
-        with pipeline.only_one(root):
+        with checkout.only_one(root):
             return True
-    except pipeline.PipelineError:
+    except checkout.PipelineError:
         return False
 
 

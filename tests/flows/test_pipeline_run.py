@@ -33,7 +33,9 @@ def runs(root):
 
 
 def recorders(root):
-    found = [each for each in psutil.process_iter(["cmdline"]) if "tasks.seam.recorder" in (each.info["cmdline"] or ())]
+    found = [
+        each for each in psutil.process_iter(["cmdline"]) if "tasks.tracking.recorder" in (each.info["cmdline"] or ())
+    ]
     return [each for each in found if each.is_running() and each.cwd() == str(root)]
 
 
@@ -56,7 +58,7 @@ def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monke
 def test_a_recorder_that_is_killed_is_replaced_and_nothing_is_lost(root, monkeypatch):
     with pipeline_run(root) as parent:
         wait_for(lambda: [run.info.status for run in runs(root).values()] == ["RUNNING"])
-        (recorder,) = [child for child in psutil.Process().children() if "tasks.seam.recorder" in child.cmdline()]
+        (recorder,) = [child for child in psutil.Process().children() if "tasks.tracking.recorder" in child.cmdline()]
         recorder.kill()
         monkeypatch.setenv("PLM_PARENT_RUN_ID", parent)
         subprocess.run([sys.executable, "-c", STAGE], cwd=root, check=True)
@@ -75,7 +77,7 @@ def test_a_flow_that_is_killed_leaves_no_run_that_pretends_to_be_running(root):
 
 
 STAGE = """
-from tasks.seam.tracking import tracked
+from tasks.tracking.client import tracked
 with tracked("stage", {}, {}) as t:
     t.log({"loss": 0.5}, 1)
 """

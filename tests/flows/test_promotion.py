@@ -23,7 +23,8 @@ from flows.packaging import evidence_files
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
 from plm_core import checkpoint
-from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig, open_tokenizer, train_tokenizer
+from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig
+from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 
 REPOSITORY = Path(__file__).parents[2]
 STAGE = Stage(

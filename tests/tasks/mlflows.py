@@ -13,12 +13,14 @@ import urllib.request
 import mlflow
 import psutil
 
-from tasks.seam.service import RECORDER
+from tasks.tracking.service import RECORDER
 
 
 def start(folder, body, **environment):
     """Start a stage whose code is ``body``."""
-    head = "import os, resource, signal, sys, time\nfrom pathlib import Path\nfrom tasks.seam.tracking import tracked\n"
+    head = (
+        "import os, resource, signal, sys, time\nfrom pathlib import Path\nfrom tasks.tracking.client import tracked\n"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", head + body],
         cwd=folder,
@@ -76,7 +78,7 @@ def recorder_of(folder):
     """The process that sends this folder's journals, None when there is none."""
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
-            if "tasks.seam.recorder" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
+            if "tasks.tracking.recorder" in (process.info["cmdline"] or ()) and process.cwd() == str(folder):
                 return process
     return None
 

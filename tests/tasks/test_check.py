@@ -6,7 +6,7 @@ import sys
 import pytest
 from projects import ROOT, Project, source
 
-from flows.pipeline import PipelineError, check_parameters
+from flows.checkout import PipelineError, check_parameters
 
 WRONG = {
     "models": (["gpt", "bertt"], "pretrain.bertt: no such section in params.yaml; it has gpt, bert"),

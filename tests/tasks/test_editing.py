@@ -5,7 +5,7 @@ import yaml
 from projects import ROOT
 
 from plm_core.config import BadInput
-from tasks.seam.editing import edited
+from tasks.settings.editing import edited
 
 TEXT = """\
 # What the file is.

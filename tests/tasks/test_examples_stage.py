@@ -5,9 +5,9 @@ import json
 import pytest
 from projects import Project, source
 
+from plm_core.benchmarks.examples import file_of, read_examples
+from plm_core.benchmarks.task import read_task
 from plm_core.files import verify_checksums
-from plm_core.finetuning.examples import file_of, read_examples
-from plm_core.finetuning.task import read_task
 
 TICKETS = {
     "input": "tickets",

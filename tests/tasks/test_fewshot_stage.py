@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 from projects import Project
 
+from plm_core.benchmarks.examples import read_examples, sample
+from plm_core.benchmarks.table import TASKS
 from plm_core.config import BadInput
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import write_checksums
-from plm_core.finetuning.examples import read_examples, sample
-from plm_core.finetuning.table import TASKS
 from tasks.fewshot import fewshot
 
 RULES = {"score": "prediction"} | {f"score_{rule}": rule for rule in ("per_byte", "per_token", "unconditional")}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tasks.seam.guard import Edited, Guard
+from tasks.runtime.guard import Edited, Guard
 
 PARAMS = "a: {x: 1, y: 5}\nb: {z: 7}\n"
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tasks.seam import journal
-from tasks.seam.journal import SENDER, WRITER, Journal, Sent, parsed, unfinished
+from tasks.tracking import journal
+from tasks.tracking.journal import SENDER, WRITER, Journal, Sent, parsed, unfinished
 
 OPEN = {"kind": "open", "name": "x", "training": "digest", "params": {}, "inputs": {}, "tags": {}, "start_time": 7}
 
@@ -117,7 +117,7 @@ def test_a_training_goes_on_in_its_own_journal_unless_it_finished():
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from tasks.seam.journal import WRITER, Journal
+from tasks.tracking.journal import WRITER, Journal
 made = Journal.existing(Path(sys.argv[1]))
 print(made.lock(WRITER), flush=True)
 if sys.argv[2:] and os.fork() == 0:

@@ -12,8 +12,8 @@ import torch
 from plm_core.config import BadInput
 from plm_core.training.device import Device
 from plm_core.training.meters import Meters
-from tasks.seam import paths
-from tasks.seam.meters import Ledger
+from tasks.reporting.meters import Ledger
+from tasks.settings import paths
 
 DEVICE = Device(torch.device("cpu"), 3, False)
 METERS = Meters(
@@ -35,7 +35,7 @@ def now(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
     moment = [1000.0]
-    monkeypatch.setattr("tasks.seam.meters.monotonic", lambda: moment[0])
+    monkeypatch.setattr("tasks.reporting.meters.monotonic", lambda: moment[0])
     return moment
 
 
@@ -227,7 +227,7 @@ def test_a_price_that_is_none_is_refused_before_the_training(now, monkeypatch):
 def test_trainings_that_end_at_the_same_time_are_all_on_the_page(now, tmp_path):
     """Real processes that write again and again: the last page has every row, and none failed."""
     program = (
-        "import sys; from tasks.seam.meters import Taken, write\n"
+        "import sys; from tasks.reporting.meters import Taken, write\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(30): write(Taken(sys.argv[1], 'abc', 'a device', 1))"
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from plm_core.config import BadInput
-from tasks.seam.machine import price
+from tasks.settings.machine import price
 
 
 @pytest.mark.parametrize(("value", "expected"), [("0", 0.0), ("2.49", 2.49), ("1e-3", 0.001)])

@@ -195,7 +195,7 @@ with tracked("silent", {}, {}) as t:
 
 
 FULL_DISK = """
-from tasks.seam import journal
+from tasks.tracking import journal
 with tracked("full", {}, {}) as t:
     t.log({"loss": 0.5}, 0)
     journal.LIMIT_BYTES = t._journal.size + 99

@@ -12,7 +12,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.masked import FOLLOWS
 from plm_core.text.special import EOS, PIECES
 from plm_core.text.store import TokenStore
-from plm_core.text.tokenizer import open_tokenizer
+from plm_core.text.tokenizers import open_tokenizer
 from plm_core.training.config import LoopConfig
 from plm_core.training.optimizer import OptimizerConfig
 

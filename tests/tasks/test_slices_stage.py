@@ -1,10 +1,10 @@
 """Stage slices: a row a test example, with the overlap that its texts have with the training split."""
 
+from plm_core.benchmarks.examples import Example, read_examples, write_examples
+from plm_core.benchmarks.table import TASKS
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import write_checksums
-from plm_core.finetuning.examples import Example, read_examples, write_examples
-from plm_core.finetuning.table import TASKS
 
 
 def test_a_row_stands_for_every_test_example(built):

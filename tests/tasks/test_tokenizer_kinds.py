@@ -7,7 +7,8 @@ import pytest
 
 from plm_core.corpus.document import read_documents
 from plm_core.text.special import UNK
-from plm_core.text.tokenizer import NOT_LEARNED, open_tokenizer
+from plm_core.text.tokenizer import NOT_LEARNED
+from plm_core.text.tokenizers import open_tokenizer
 
 NUMBERS = ["vocab_size", "bytes_per_token", "fertility", "unknown_rate", "rare_share", "unused_share"]
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from mlflows import client_of, journals, leftovers, recorder_of, runs_of, sent, stage, start, status_of, wait_until
 
-from tasks.seam import tracking
+from tasks.tracking import client
 
 DIGEST = "d" * 64
 
@@ -101,7 +101,7 @@ ENDINGS = {
     ],
 )
 def test_every_ending_has_a_status(error, status):
-    assert tracking._status(error) == status
+    assert client._status(error) == status
 
 
 def test_the_status_is_how_the_stage_ended(folder):
@@ -172,7 +172,7 @@ def test_a_database_that_another_process_is_making_is_tried_again(folder, databa
 
 
 def test_a_recorder_that_hangs_is_replaced(folder, monkeypatch):
-    body = "from tasks.seam import service\nservice.HUNG_S = 2\n"
+    body = "from tasks.tracking import service\nservice.HUNG_S = 2\n"
     code = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)"
     stage(folder, code.format("first"))
     sent(folder)
@@ -262,7 +262,7 @@ def test_a_wrong_section_of_params_costs_one_line(folder):
 
 def test_git_state_is_on_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert tracking.origin() == {"plm.host": socket.gethostname(), "git.dirty": "unknown"}
+    assert client.origin() == {"plm.host": socket.gethostname(), "git.dirty": "unknown"}
     for name in ("dvc.lock", "params.yaml"):
         (tmp_path / name).write_text("a")
     git = ["git", "-c", "user.email=a@example.org", "-c", "user.name=a"]
@@ -270,13 +270,13 @@ def test_git_state_is_on_the_run(tmp_path, monkeypatch):
         subprocess.run([*git, *command], check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / "dvc.lock").write_text("b")  # the pipeline writes this itself
-    assert tracking.origin() == {
+    assert client.origin() == {
         "plm.host": socket.gethostname(),
         "mlflow.source.git.commit": head,
         "git.dirty": "false",
     }
     (tmp_path / "params.yaml").write_text("b")
-    assert tracking.origin() == {
+    assert client.origin() == {
         "plm.host": socket.gethostname(),
         "mlflow.source.git.commit": head,
         "git.dirty": "true",

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.prompts import GOES_ON, Prompt
+from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import CheckpointConfig, Loaded
 from plm_core.config import BadInput
 from plm_core.evaluation.fewshot import COLUMNS, Answer, Asked, answers, measured, rows
 from plm_core.evaluation.options import RULES
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.prompts import GOES_ON, Prompt
-from plm_core.finetuning.task import GlueTask
 from plm_core.text.special import EOS, PAD
 
 CPU = torch.device("cpu")

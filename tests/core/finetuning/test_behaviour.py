@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.finetuning.behaviour import HERE, MOST, TWICE, checks_of
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.table import TASKS
+from plm_core.benchmarks.behaviour import HERE, MOST, TWICE, checks_of
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.table import TASKS
 
 PAIRED = {
     name for name, row in TASKS.items() if row.published and row.published.columns and row.published.columns.b

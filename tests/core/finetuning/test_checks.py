@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from plm_core.benchmarks.checks import Check, Judged, counted, examined, read_checks, write_checks
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.table import TASKS
 from plm_core.config import BadInput
-from plm_core.finetuning.checks import Check, Judged, counted, examined, read_checks, write_checks
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.table import TASKS
 
 SST2, STSB = TASKS["sst2"].task, TASKS["stsb"].task
 TEST = [Example("t1", "good", None, 1), Example("t2", "bad", None, 0)]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_core.benchmarks.examples import Answer, Example
+from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.corpus.normalize import normalize
-from plm_core.finetuning.examples import Answer, Example
 from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.reading import characters, encoded, windows
-from plm_core.finetuning.task import GlueTask, iob2
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import BOS, CLS, SEP, UNK
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_core.benchmarks.examples import Example, file_of, read_examples, sample, write_examples
+from plm_core.benchmarks.task import GlueTask, read_task, write_task
 from plm_core.config import BadInput
-from plm_core.finetuning.examples import Example, file_of, read_examples, sample, write_examples
-from plm_core.finetuning.task import GlueTask, read_task, write_task
 
 TICKETS = GlueTask("tickets", "classification", "Which?", ("bïlling", "other", "c++"), ("accuracy",), "accuracy")
 PRICES = GlueTask("prices", "regression", "How much?", (), ("pearson",), "pearson", True, (0.0, 5.0))

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.splits import counts, hold_out, shared
-from plm_core.finetuning.table import TASKS
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.splits import counts, hold_out, shared
+from plm_core.benchmarks.table import TASKS
 
 NUMBERS = st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=99)
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from plm_core.benchmarks.examples import Answer, Example
+from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
-from plm_core.finetuning.examples import Answer, Example
 from plm_core.finetuning.kinds import KINDS, LONGEST_ANSWER, SpanBatch
 from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
 from plm_core.finetuning.reading import characters, encoded
 from plm_core.finetuning.results import answered, evidence, measured
-from plm_core.finetuning.task import GlueTask, iob2
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.task import GlueTask
 from plm_core.finetuning import linear
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.task import GlueTask
 
 MOOD = GlueTask("mood", "classification", "?", ("bad", "good"), ("accuracy",), "accuracy")
 SAME = GlueTask("same", "classification", "?", ("no", "yes"), ("accuracy",), "accuracy")

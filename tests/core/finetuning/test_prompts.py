@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.prompts import PROMPTS, Prompt, prompt_of, shortened
+from plm_core.benchmarks.table import TASKS
 from plm_core.config import BadInput, from_dict
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.prompts import PROMPTS, Prompt, prompt_of, shortened
-from plm_core.finetuning.table import TASKS
 
 CLASSIFIED = [name for name, row in TASKS.items() if row.task.kind == "classification"]
 PAIRS = {"mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "next"}

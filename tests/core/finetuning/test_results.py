@@ -2,9 +2,9 @@
 
 import pytest
 
+from plm_core.benchmarks.task import GlueTask
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.results import constant
-from plm_core.finetuning.task import GlueTask
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
 NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")

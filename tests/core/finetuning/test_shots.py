@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.shots import Shots
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.shots import Shots
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 

@@ -9,7 +9,8 @@ from transformers import AutoTokenizer
 
 from plm_core.interchange import FAMILIES, tokenizer
 from plm_core.text.special import CLS, EOS, MASK, PIECES, SEP, UNK
-from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, TokenizerConfig, open_tokenizer, train_tokenizer
+from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, TokenizerConfig
+from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 
 EDGES = [
     "",

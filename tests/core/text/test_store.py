@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 from plm_core.config import BadInput
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore, write_store
-from plm_core.text.tokenizer import open_tokenizer
+from plm_core.text.tokenizers import open_tokenizer
 
 
 def pairs(documents):

@@ -13,15 +13,8 @@ from plm_core.config import BadInput, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.text import sentencepieces
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
-from plm_core.text.tokenizer import (
-    BYTES_AND_SPECIALS,
-    JSON_FILE,
-    MODEL_FILE,
-    NOT_LEARNED,
-    TokenizerConfig,
-    open_tokenizer,
-    train_tokenizer,
-)
+from plm_core.text.tokenizer import BYTES_AND_SPECIALS, JSON_FILE, MODEL_FILE, NOT_LEARNED, TokenizerConfig
+from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 
 KINDS = tuple(NOT_LEARNED)
 LOSSLESS = ("bpe", "unigram", "bytelevel")
@@ -154,7 +147,8 @@ def test_equal_texts_give_equal_bytes(documents, kind):
 TRAIN = """
 import hashlib, sys
 from pathlib import Path
-from plm_core.text.tokenizer import TokenizerConfig, train_tokenizer
+from plm_core.text.tokenizer import TokenizerConfig
+from plm_core.text.tokenizers import train_tokenizer
 texts = Path(sys.argv[1]).read_text().split("\\f")
 for kind in sys.argv[2:]:
     print(hashlib.sha256(train_tokenizer(texts, TokenizerConfig(kind, 499))).hexdigest())

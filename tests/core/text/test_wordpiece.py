@@ -11,7 +11,8 @@ from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from plm_core.corpus.normalize import normalize
 from plm_core.text.special import MASK, PIECES, UNK
-from plm_core.text.tokenizer import TokenizerConfig, open_tokenizer, train_tokenizer
+from plm_core.text.tokenizer import TokenizerConfig
+from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 
 LETTERS = "abcdeAÉéßñçÅİıςΣ漢字いकिتسأ한국.,-'<>#7 \n\u0301\u200d👩🚀"
 TEXTS = st.text(LETTERS, max_size=40) | st.text(max_size=40)

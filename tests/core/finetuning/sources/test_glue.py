@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from plm_core.benchmarks.examples import Example, write_examples
+from plm_core.benchmarks.sources import ExamplesConfig, read_source
+from plm_core.benchmarks.table import TASKS
 from plm_core.config import BadInput
-from plm_core.finetuning.examples import Example, write_examples
-from plm_core.finetuning.sources import ExamplesConfig, read_source
-from plm_core.finetuning.table import TASKS
 
 NAMES = [name for name, row in TASKS.items() if row.published and row.published.hub]
 HEADERS = {

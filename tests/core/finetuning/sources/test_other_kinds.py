@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from plm_core.benchmarks.examples import Answer, Example, read_examples, write_examples
+from plm_core.benchmarks.sources import ExamplesConfig, read_source
+from plm_core.benchmarks.splits import counts, shared
+from plm_core.benchmarks.table import TASKS
 from plm_core.config import BadInput, from_dict
-from plm_core.finetuning.examples import Answer, Example, read_examples, write_examples
-from plm_core.finetuning.sources import ExamplesConfig, read_source
-from plm_core.finetuning.splits import counts, shared
-from plm_core.finetuning.table import TASKS
 
 NER = {"kind": "token_classification", "labels": ["PER", "LOC"], "score": "entity_f1"}
 ASKED = {"kind": "question_answering", "score": "exact_match+answer_f1"}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.sources import ExamplesConfig, read_source
 from plm_core.config import BadInput, from_dict
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.sources import ExamplesConfig, read_source
 
 TICKETS = {
     "kind": "classification",

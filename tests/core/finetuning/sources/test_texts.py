@@ -2,12 +2,12 @@
 
 import pytest
 
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, eras, next_passages
+from plm_core.benchmarks.table import TASKS
 from plm_core.config import BadInput
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
-from plm_core.finetuning.examples import Example
-from plm_core.finetuning.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, eras, next_passages
-from plm_core.finetuning.table import TASKS
 
 
 def words(count, tag):

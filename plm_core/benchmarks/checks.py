@@ -1,0 +1,160 @@
+"""Behavioural checks: what a fine-tuned model must answer to texts made for one purpose, and whether it does.
+
+After Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList", section 2: an expectation
+is an answer (minimum functionality), the same answer as to another text (invariance), or another one (direction).
+The stage examples writes the checks of a task beside its splits, finetune asks them, the report shows the failures.
+
+A line of the file: ``{"id": "not-3", "check": "negation", "a": "...", "b": "...", "expect": {"label": "negative"}}``;
+``b`` where the task has pairs; ``expect`` has one of ``label``, ``same`` and ``other``, the latter two with the id of a
+test example or of a check that stands before.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.task import GlueTask
+from plm_core.config import BadInput
+
+FILE = "checks.jsonl"
+EXPECTATIONS = ("label", "same", "other")
+COLUMNS = ("id", "check", "expected", "answered", "passed")
+TOLERANCE = 0.05
+"""Two numbers are the same that differ by no more than this share of the task's span, or of the test labels' range."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A text with what is expected of the answer to it."""
+
+    id: str
+    """Unique among the checks and the test examples."""
+    check: str
+    """What it tests: ``negation``, ``typos``. Failures are counted by it."""
+    a: str
+    b: str | None
+    expect: str
+    """One of ``EXPECTATIONS``."""
+    of: str | float
+    """The class (the number, for a regression); or the id of the text whose answer is compared."""
+
+
+class Judged(NamedTuple):
+    """A check, and how a model answered: a row of the file of results."""
+
+    id: str
+    check: str
+    expected: str
+    answered: str
+    passed: int
+    """1 or 0."""
+
+
+def write_checks(path: Path, checks: Iterable[Check]) -> None:
+    """Write one JSON object a line."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for one in checks:
+            pair = {} if one.b is None else {"b": one.b}
+            fields = {"id": one.id, "check": one.check, "a": one.a, **pair, "expect": {one.expect: one.of}}
+            file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+
+
+def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = "check") -> list[Check]:
+    """The checks of a file. ``known`` are ids of test examples and of checks before these.
+
+    A line without an id has one of its number: ``check-1``.
+
+    Raises:
+        BadInput: the file is missing, or a line is no check of the task; the message names the line.
+    """
+    if not path.is_file():
+        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
+    ids, checks = set(known), list[Check]()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                one = _check(json.loads(line.decode("utf-8")), task, f"{prefix}-{number}")
+                if one.id in ids:
+                    raise ValueError(f"id: {one.id!r} stands twice, or is a test example's; expected another")
+                if one.expect != "label" and one.of not in ids:
+                    raise ValueError(f"expect: no test example and no check before has the id {one.of!r}")
+            except (ValueError, TypeError, KeyError) as error:
+                said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+                raise BadInput(f"{path}:{number}: {said}; expected a check of {task.name} ({__name__})") from error
+            ids.add(one.id)
+            checks.append(one)
+    return checks
+
+
+def examined(
+    task: GlueTask,
+    checks: Sequence[Check],
+    test: Sequence[Example],
+    answers: Sequence[float],
+    ask: Callable[[list[Example]], Sequence[float]],
+) -> list[Judged]:
+    """Ask a model all checks, and judge its answers.
+
+    ``answers`` are those to the test examples; ``ask`` gives those to others. A check on a test example that was not
+    asked, where only a sample of them was, is left out.
+    """
+    told = {example.id: answer for example, answer in zip(test, answers, strict=True)}
+    kept: list[Check] = []
+    for one in checks:
+        if one.expect == "label" or one.of in told:
+            kept.append(one)
+            told[one.id] = math.nan
+    asked = ask([Example(one.id, one.a, one.b, 0) for one in kept]) if kept else []
+    told |= {one.id: answer for one, answer in zip(kept, asked, strict=True)}
+    return [_judged(task, one, told, _tolerance(task, test)) for one in kept]
+
+
+def counted(judged: Iterable[Judged]) -> dict[str, int]:
+    """How many of each check were asked and failed, as metrics: ``checks/typos/asked``, ``checks/typos/failed``."""
+    found: dict[str, int] = {}
+    for one in judged:
+        for what, more in (("asked", 1), ("failed", 1 - one.passed)):
+            key = f"checks/{one.check}/{what}"
+            found[key] = found.get(key, 0) + more
+    return found
+
+
+def _judged(task: GlueTask, one: Check, told: dict[str, float], tolerance: float) -> Judged:
+    answer = told[one.id]
+    if one.expect == "label":
+        wanted = task.labels.index(str(one.of)) if task.labels else float(one.of)
+    else:
+        wanted = told[str(one.of)]
+    alike = answer == wanted if task.labels else abs(answer - wanted) <= tolerance
+    said, expected = (task.labels[int(n)] if task.labels else f"{n:.4g}" for n in (answer, wanted))
+    other = one.expect == "other"
+    return Judged(one.id, one.check, f"not {expected}" if other else expected, said, int(alike != other))
+
+
+def _tolerance(task: GlueTask, test: Sequence[Example]) -> float:
+    low, high = task.span or (min(e.label for e in test), max(e.label for e in test))
+    return TOLERANCE * (high - low)
+
+
+def _check(fields: dict[str, Any], task: GlueTask, name: str) -> Check:
+    if not isinstance(fields, dict) or (odd := fields.keys() - {"id", "check", "a", "b", "expect"}):
+        raise ValueError(f"unknown fields {', '.join(sorted(odd))}" if isinstance(fields, dict) else "no JSON object")
+    texts = [fields.get("id", name), fields["check"], fields["a"], fields.get("b", "")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("id, check, a, b: expected texts")
+    if not re.fullmatch(r"[\w. -]+", fields["check"]):
+        raise ValueError(f"check: found {fields['check']!r}; expected letters, digits, blanks and . _ -")
+    expect = fields["expect"]
+    if not isinstance(expect, dict) or len(expect) != 1 or not expect.keys() <= set(EXPECTATIONS):
+        raise ValueError(f"expect: found {expect!r}; expected one of {', '.join(EXPECTATIONS)} with its value")
+    ((kind, of),) = expect.items()
+    if kind == "label" and task.labels and of not in task.labels:
+        raise ValueError(f"expect.label: found {of!r}; expected one of {', '.join(task.labels)}")
+    if kind == "label" and not task.labels and (not isinstance(of, int | float) or not math.isfinite(of)):
+        raise ValueError(f"expect.label: found {of!r}; expected a number")
+    return Check(texts[0], fields["check"], fields["a"], fields.get("b"), kind, of)

@@ -1,0 +1,138 @@
+"""An example of a GLUE-like task, and its file: JSON lines, one an example, the same bytes on every machine.
+
+Written by the stage examples, read by finetune.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plm_core.benchmarks.task import GlueTask
+from plm_core.config import BadInput
+from plm_core.files import RESTORE, sha256_text
+
+SPLITS = ("train", "valid", "test")
+
+
+class Answer(NamedTuple):
+    """A right answer to a question."""
+
+    text: str
+    """As it stands in the text."""
+    start: int
+    """The character of the text at which it begins, from 0."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One or two texts and what is true of them."""
+
+    id: str
+    """Unique within the task."""
+    a: str
+    """The text, or the first of the pair; the words of a sentence, joined by blanks; a question."""
+    b: str | None
+    """The second of the pair, or the text that holds the answer; None for a task of one text. Where one of several
+    texts is chosen, what stands before each of them, such as the question."""
+    label: int | float
+    """The class id, also of the right choice; the number, for a regression; 0 where ``tags`` or ``answers`` are."""
+    subset: str = ""
+    """Which part of a test set it belongs to, where there are several: ``matched``, ``mismatched``."""
+    tags: tuple[int, ...] = ()
+    """The id of the tag of each word."""
+    answers: tuple[Answer, ...] = ()
+    """The right answers in ``b``; none where it has none."""
+    choices: tuple[str, ...] = ()
+    """The texts of which one is chosen."""
+
+    @property
+    def words(self) -> list[str]:
+        """The words that the tags are of: no word holds a blank."""
+        return self.a.split(" ")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that is read of it."""
+        return (self.a, *(() if self.b is None else (self.b,)), *self.choices)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the texts, by which two evaluations know that they saw the same example."""
+        return sha256_text("\x1f".join(self.texts))
+
+
+def file_of(folder: Path, split: str) -> Path:
+    """Where the examples of a split are."""
+    return folder / f"{split}.jsonl"
+
+
+def write_examples(path: Path, examples: Iterable[Example], task: GlueTask) -> None:
+    """Write one JSON object a line: id, a, b (where there is one), what is true, subset (where there is one).
+
+    What is true is ``label``, beside ``choices`` where there are; ``tags``; or ``answers``, each ``[text, start]``.
+    Classes are written by name, numbers with all their digits, text as UTF-8.
+    """
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for example in examples:
+            file.write(json.dumps(_fields(example, task), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_examples(path: Path, task: GlueTask) -> list[Example]:
+    """The examples of a file that ``write_examples`` wrote, in order.
+
+    Raises:
+        BadInput: the file is missing or damaged; the message names the line.
+    """
+    if not path.is_file():
+        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
+    examples = []
+    classes = {name: i for i, name in enumerate(task.labels)}
+    with path.open("rb") as file:  # a line ends at \n alone: a text may hold what other readers take for its end
+        for number, line in enumerate(file, start=1):
+            try:
+                examples.append(_example(json.loads(line.decode("utf-8")), task, classes))
+            except (ValueError, KeyError, TypeError) as error:
+                raise BadInput(f"{path}:{number}: {error!r}; expected an example of {task.name}; {RESTORE}") from error
+    return examples
+
+
+def sample(examples: Iterable[Example], most: int | None) -> list[Example]:
+    """At most ``most`` examples (None: all): those of the smallest hash of their ids, so that new ones move few."""
+    return sorted(examples, key=lambda example: sha256_text(example.id))[:most]
+
+
+def _fields(example: Example, task: GlueTask) -> dict[str, Any]:
+    true: dict[str, Any]
+    if task.kind == "token_classification":
+        true = {"tags": [task.labels[tag] for tag in example.tags]}
+    elif task.kind == "question_answering":
+        true = {"answers": example.answers}
+    else:
+        choices = {"choices": example.choices} if example.choices else {}
+        true = choices | {"label": task.labels[int(example.label)] if task.labels else float(example.label)}
+    pair = {} if example.b is None else {"b": example.b}
+    subset = {"subset": example.subset} if example.subset else {}
+    return {"id": example.id, "a": example.a, **pair, **true, **subset}
+
+
+def _example(fields: dict[str, Any], task: GlueTask, classes: dict[str, int]) -> Example:
+    found: dict[str, Any] = {"label": 0}
+    if task.kind == "token_classification":
+        found["tags"] = tuple(classes[tag] for tag in fields["tags"])
+    elif task.kind == "question_answering":
+        found["answers"] = tuple(Answer(str(text), int(start)) for text, start in fields["answers"])
+    else:
+        found["label"] = classes[fields["label"]] if classes else fields["label"]
+        found["choices"] = tuple(map(str, fields.get("choices", ())))
+    texts = [fields["id"], fields["a"], fields.get("b", ""), fields.get("subset", "")]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(found["label"], int | float):
+        raise TypeError("a field of another type")
+    if not math.isfinite(found["label"]):
+        raise ValueError("a label that is no number")
+    example = Example(fields["id"], fields["a"], fields.get("b"), subset=fields.get("subset", ""), **found)
+    if task.kind == "token_classification" and len(example.tags) != len(example.words):
+        raise ValueError(f"{len(example.tags)} tags for {len(example.words)} words")
+    return example

@@ -1,0 +1,52 @@
+"""The shots of an example: answered training examples that stand before it in a prompt. Used by the stage fewshot."""
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from plm_core.benchmarks.examples import Example
+
+
+class Shots:
+    """Draws shots for examples: a function of the seed, the example and the training set, and of nothing else."""
+
+    def __init__(self, train: Sequence[Example], seed: int) -> None:
+        """``train`` is what shots are taken from; its order means nothing."""
+        self._seed = seed
+        self._of_class: dict[int, list[Example]] = {}
+        for example in sorted(train, key=lambda each: each.id):
+            self._of_class.setdefault(int(example.label), []).append(example)
+
+    def draw(self, example: Example, most: int) -> list[Example]:
+        """At most ``most`` shots, the nearest to the question first; fewer where the training set has no more.
+
+        The classes take turns, in an order that is drawn for the example: among shots next to each other each class
+        stands as often as any other, or once more, while it has examples left. Fewer shots are the first of more. None
+        has the texts of the example itself.
+        """
+        return list(islice(self._turns(example), most))
+
+    def _turns(self, example: Example) -> Iterator[Example]:
+        key = hashlib.sha256(f"{self._seed}/{example.id}".encode()).digest()
+        source = random.Random(int.from_bytes(key, "big"))
+        classes = sorted(self._of_class)
+        source.shuffle(classes)
+        waiting = [_shuffled(self._of_class[label], source) for label in classes]
+        own = set(example.texts)
+        while waiting:
+            for one in list(waiting):
+                shot = next((shot for shot in one if set(shot.texts) != own), None)
+                if shot is None:
+                    waiting.remove(one)
+                else:
+                    yield shot
+
+
+def _shuffled(examples: Sequence[Example], source: random.Random) -> Iterator[Example]:
+    """The examples in random order, drawn as they are asked for (Durstenfeld 1964, algorithm 235)."""
+    moved: dict[int, int] = {}
+    for first in range(len(examples)):
+        drawn = source.randrange(first, len(examples))
+        yield examples[moved.get(drawn, drawn)]
+        moved[drawn] = moved.pop(first, first)

@@ -1,0 +1,202 @@
+"""Where the examples of a task come from: published files or the hub, the corpus, or a folder of a team's own.
+
+Used by the stage examples.
+"""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from plm_core.benchmarks.examples import SPLITS, Example
+from plm_core.benchmarks.sources import own, published, texts
+from plm_core.benchmarks.splits import hold_out
+from plm_core.benchmarks.table import TASKS, Columns
+from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
+from plm_core.config import BadInput, did_you_mean, from_dict
+
+NEEDED = {
+    "classification": ("a", "label"),
+    "regression": ("a", "label"),
+    "multiple_choice": ("a", "choices", "label"),
+    "token_classification": ("labels",),
+    "question_answering": (),
+}
+"""What a task of one's own states of its kind, beside the kind and the score."""
+OPTIONAL = {
+    "classification": ("b", "labels", "symmetric", "id"),
+    "regression": ("b", "labels", "symmetric", "id"),
+    "multiple_choice": ("b", "labels", "id"),
+    "token_classification": (),
+    "question_answering": ("labels", "unanswerable"),
+}
+"""And what it may state."""
+OF_ALL = ("input", "kind", "score", "metrics", "question")
+
+
+@dataclass(frozen=True)
+class ExamplesConfig:
+    """A section of ``examples`` in the parameters. A task of the table states its ``input`` alone."""
+
+    input: str
+    """What is read; DVC watches it. Of a published task: its folder of the official download; of GLUE also the manifest
+    (JSON) that pins ``nyu-mll/glue`` on the hub. Of a task from the corpus: the splits. Of a task of your own: a folder
+    with ``train``, ``test`` and perhaps ``valid``, each as .tsv (nothing is quoted), .csv or .jsonl; for
+    ``token_classification`` as .conll or .txt in columns, tags in IOB2; for ``question_answering`` as .json of SQuAD's
+    layout."""
+    kind: Kind | None = None
+    """Of your own task: whether its labels are classes, numbers, the right one of several texts, tags of words, or
+    answers that stand in a text."""
+    a: str | None = None
+    """The column of the text, or of the first of two."""
+    b: str | None = None
+    """The column of the second text; for ``multiple_choice``, of what stands before each of the texts, if anything."""
+    choices: list[str] = field(default_factory=list)
+    """The columns of the texts of which one is chosen; or the one column of a .jsonl that has them as a list."""
+    label: str | None = None
+    """The column of the label."""
+    labels: list[str] = field(default_factory=list)
+    """The names of the classes; of a multiple choice, how the label writes each place ([]: 0, 1, ...); of words, the
+    types of entities, such as PER."""
+    score: str | None = None
+    """The figure that stands for the task, such as ``accuracy``, ``f1:billing``, ``pearson+spearman`` (their mean),
+    ``entity_f1``, ``exact_match+answer_f1``."""
+    metrics: list[str] = field(default_factory=list)
+    """What is measured beside the score; []: all that is known of this kind."""
+    question: str | None = None
+    """What the labels answer, for the report."""
+    symmetric: bool = False
+    """Whether the order of the two texts means nothing."""
+    id: str | None = None
+    """The column of a unique id; null: the number of the row."""
+    unanswerable: bool = False
+    """Whether a question may have no answer in its text."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A task with its examples."""
+
+    task: GlueTask
+    splits: dict[str, list[Example]]
+    """Of train, valid and test."""
+    counts: dict[str, int]
+    """What the source counted."""
+    warnings: list[str]
+    """What people should know of the data, a line each."""
+
+
+def read_source(name: str, config: ExamplesConfig) -> Read:
+    """The task of the section ``examples.<name>`` and its examples.
+
+    Raises:
+        BadInput: an unknown task, a description that is none, or data that breaks it; the message names the place.
+        OSError: a file cannot be read, or the hub cannot be reached.
+    """
+    counts: dict[str, int] = {}
+    warnings: list[str] = []
+    task, row = task_of(name, config), TASKS.get(name)
+    if row is None:
+        splits = own.read(task, _folder(name, config), _columns(config))
+    elif row.published is None:
+        splits = texts.read(name, _folder(name, config))
+    else:
+        splits, counts, warnings = published.read(task, row.published, Path(config.input))
+    if "valid" not in splits:
+        splits["train"], splits["valid"] = hold_out(splits["train"])
+    _require_all(name, task, splits, config.input)
+    return Read(task, {split: splits[split] for split in SPLITS}, counts, warnings)
+
+
+def task_of(name: str, config: ExamplesConfig) -> GlueTask:
+    """The task that the section ``examples.<name>`` names or describes; no data is read.
+
+    Raises:
+        BadInput: an unknown task, or a description that is none.
+    """
+    if name not in TASKS:
+        return _described(name, config)
+    if config != ExamplesConfig(config.input):
+        raise BadInput(f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own")
+    return TASKS[name].task
+
+
+def _columns(config: ExamplesConfig) -> Columns:
+    return Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
+
+
+def _described(name: str, config: ExamplesConfig) -> GlueTask:
+    where = f"examples.{name}"
+    kind, score = config.kind or "classification", str(config.score)
+    for field_name in ("kind", *NEEDED[kind], "score"):
+        if not getattr(config, field_name):
+            close = did_you_mean(name, TASKS) if config == ExamplesConfig(config.input) else ""
+            hint = f"unknown task{close}" if close else f"no task of the table ({', '.join(TASKS)})"
+            states = ", ".join(("kind", *NEEDED[kind], "score"))
+            raise BadInput(f"{where}: {hint}; a task of your own states {states} ({field_name} is missing)")
+    for other in fields(config):
+        if other.name not in (*OF_ALL, *NEEDED[kind], *OPTIONAL[kind]) and getattr(config, other.name):
+            raise BadInput(f"{where}.{other.name}: says nothing of kind {kind}; expected it left out")
+    metrics, labels = config.metrics or [*METRICS[kind]], _labels(config, where)
+    given: dict[str, Any] = {
+        "name": name,
+        "kind": kind,
+        "question": config.question or _question(config),
+        "labels": labels,
+        "metrics": [*metrics, *(part for part in score.split("+") if part not in metrics)],
+        "score": score,
+        "symmetric": config.symmetric,
+        "unanswerable": config.unanswerable,
+    }
+    return from_dict(GlueTask, given, where)
+
+
+def _labels(config: ExamplesConfig, where: str) -> list[str]:
+    """The labels of the task that the section describes."""
+    if config.kind == "token_classification":
+        return [*iob2(config.labels)]
+    if config.kind == "multiple_choice":
+        many = len(config.choices)
+        if many == 1 and not config.labels:
+            raise BadInput(f"{where}.labels: missing; expected how the label writes each place of {config.choices[0]}")
+        if many > 1 and config.labels and len(config.labels) != many:
+            raise BadInput(f"{where}.labels: {len(config.labels)} for {many} choices; expected one each, or none")
+        return config.labels or [str(place) for place in range(many)]
+    return config.labels
+
+
+def _question(config: ExamplesConfig) -> str:
+    names = ", ".join(config.labels)
+    if config.kind == "token_classification":
+        return f"Which words name {names}?"
+    if config.kind == "question_answering":
+        return f"Where in the text does the answer stand{', if it is there' if config.unanswerable else ''}?"
+    if config.kind == "multiple_choice":
+        return f"{config.label}: which of {', '.join(config.choices)}?"
+    return f"{config.label}: {names or 'which number'}?"
+
+
+def _folder(name: str, config: ExamplesConfig) -> Path:
+    folder = Path(config.input)
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no folder; expected one with the examples (examples.{name}.input)")
+    return folder
+
+
+def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], source: str) -> None:
+    for split in SPLITS:
+        if not splits[split]:
+            raise BadInput(
+                f"{source}: gives no example for {split} (examples.{name}); expected at least one; add to it, or take "
+                f"{name} out of examples and finetune.tasks"
+            )
+    needed = {
+        "classification": task.labels,
+        "token_classification": tuple(tag for tag in task.labels if tag.startswith("B-")),
+    }.get(task.kind, ())
+    found = {i for e in splits["train"] for i in (e.tags or (e.label,))}
+    for label in needed:
+        if task.labels.index(label) not in found:
+            raise BadInput(
+                f"{source}: no example of the class {label!r} to train on; expected some of each of "
+                f"{', '.join(needed)} (examples.{name})"
+            )

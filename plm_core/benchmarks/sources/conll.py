@@ -1,0 +1,85 @@
+"""Sentences with a tag for each word, in the column files of CoNLL: a word, perhaps more, its tag; an empty line ends a
+sentence. Used by the sources beside.
+
+Source: Tjong Kim Sang and De Meulder 2003, "Introduction to the CoNLL-2003 Shared Task", section 2.2.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.task import OUTSIDE, GlueTask
+from plm_core.config import BadInput, did_you_mean
+
+DOCUMENT = "-DOCSTART-"
+"""The word of a line that begins a document: no sentence."""
+COLUMNS = re.compile(r"[ \t]+")
+
+
+def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[list[Example], Counter[str]]:
+    """The sentences of a file, with ids ``part-number``; and how many lines begin a document.
+
+    Tags are of IOB2. With ``iob1`` they may be as in CoNLL-2003's own files, where ``I-X`` begins an entity unless one
+    of the same type ends right before it: such a tag becomes ``B-X``, and is counted.
+
+    Raises:
+        BadInput: a line is no word with a tag of the task, has another number of columns than the first, or begins an
+            entity with ``I-X`` where that may not be.
+    """
+    ids = {tag: i for i, tag in enumerate(task.labels)}
+    counts: Counter[str] = Counter()
+    examples: list[Example] = []
+    for sentence in _sentences(file, counts):
+        words, tags, before = [], [], OUTSIDE
+        for place, word, tag in sentence:
+            if tag not in ids:
+                known = ", ".join(task.labels)
+                raise BadInput(f"{place}: the tag {tag!r}; expected one of {known}{did_you_mean(tag, ids)}")
+            if tag.startswith("I-") and before[2:] != tag[2:]:
+                if not iob1:
+                    raise BadInput(f"{place}: {tag} begins an entity; expected B-{tag[2:]}, for tags are read as IOB2")
+                tag = f"B-{tag[2:]}"
+                counts["tags_from_iob1"] += 1
+            words.append(word)
+            tags.append(ids[tag])
+            before = tag
+        examples.append(Example(f"{part}-{len(examples) + 1}", " ".join(words), None, 0, tags=tuple(tags)))
+    return examples, counts
+
+
+def _sentences(file: Path, counts: Counter[str]) -> Iterator[list[tuple[str, str, str]]]:
+    """Of each sentence the place, word and tag of each line."""
+    sentence: list[tuple[str, str, str]] = []
+    columns = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            place = f"{file}:{number}"
+            fields = _fields(place, line)
+            if fields and columns and len(fields) != columns:
+                raise BadInput(f"{place}: {len(fields)} columns; expected {columns}, as in the lines before")
+            columns = len(fields) or columns
+            if fields and fields[0] != DOCUMENT:
+                sentence.append((place, fields[0], fields[-1]))
+                continue
+            counts["document_starts"] += bool(fields)
+            if sentence:
+                yield sentence
+            sentence = []
+    if sentence:
+        yield sentence
+
+
+def _fields(place: str, line: bytes) -> list[str]:
+    """The columns of a line; none of an empty one."""
+    try:
+        text = line.decode("utf-8").removeprefix("\ufeff").strip(" \t\r\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{place}: byte 0x{line[error.start]:02x}; expected UTF-8 text") from None
+    if not text:
+        return []
+    fields = COLUMNS.split(text)
+    if len(fields) < 2 or "\0" in text:
+        raise BadInput(f"{place}: found {text!r}; expected a word and its tag, with a blank or a tab between them")
+    return fields

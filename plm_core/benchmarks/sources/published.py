@@ -1,0 +1,124 @@
+"""The tasks of the table that are published: the official files in a folder or, of GLUE, the hub's dataset, which gives
+the same examples.
+
+Most official test sets have no labels. What is called dev there is the test split here, which the literature's dev
+scores are measured on; the validation split is held out of the training set where none is published.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.sources import conll, squad
+from plm_core.benchmarks.sources.rows import Content, Reader, file_rows
+from plm_core.benchmarks.table import Part, Published
+from plm_core.benchmarks.task import GlueTask
+from plm_core.config import BadInput
+from plm_core.corpus.hub import HubPin, hub_rows, read_pin
+
+RAGGED = ("wrong_fields", "broken_csv", "empty_text")
+"""For what a row of a ragged file is dropped."""
+
+
+class Found(NamedTuple):
+    """What was published."""
+
+    splits: dict[str, list[Example]]
+    counts: dict[str, int]
+    """Rows of each part, the published ones, and the dropped ones by reason."""
+    warnings: list[str]
+
+
+def read(task: GlueTask, published: Published, source: Path) -> Found:
+    """The examples of the splits from a folder, or from the hub where ``source`` is a manifest.
+
+    Raises:
+        BadInput: a file is missing, a row of it is no example, or the hub has not what the manifest says.
+        OSError: the hub cannot be reached.
+    """
+    files = source.is_dir()
+    columns = published.columns if files else published.hub
+    if columns is None:
+        return _whole_files(task, published, source)
+    coded = files and published.coded
+    codes = {str(i) if coded else label: i for i, label in enumerate(task.labels)}
+    reader = Reader(task, columns, codes, RAGGED if published.ragged else ())
+    rows = _file_parts(published, source) if files else _hub_parts(task, published, source)
+    parts = {part: list(reader.read(content, part.file, part.subset)) for part, content in rows}
+    counts, warnings = _compared(task, parts, reader.dropped)
+    return Found(_splits(parts), counts, warnings)
+
+
+def _whole_files(task: GlueTask, published: Published, folder: Path) -> Found:
+    """The same, of kinds whose files are no tables."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no folder; expected one with the files of {published.folder}")
+    places: dict[str, str] = {}
+    parts, counts = {}, Counter[str]()
+    for part in published.parts:
+        file = _file(part, published, folder)
+        if task.kind == "question_answering":
+            parts[part] = squad.read(task, file, places)
+        else:
+            parts[part], found = conll.read(task, file, part.file, iob1=True)
+            counts.update({f"{part.file}_{name}": n for name, n in found.items()})
+    compared, warnings = _compared(task, parts, Counter())
+    return Found(_splits(parts), compared | counts, warnings)
+
+
+def _splits(parts: Mapping[Part, list[Example]]) -> dict[str, list[Example]]:
+    splits: dict[str, list[Example]] = {}
+    for part, examples in parts.items():
+        splits.setdefault(part.file if part.file in ("train", "valid") else "test", []).extend(examples)
+    return splits
+
+
+def _file(part: Part, published: Published, folder: Path) -> Path:
+    """The one that is there of the names that the part's file may have."""
+    files = [folder / name for name in part.names or (f"{part.file}.tsv",)]
+    for file in files:
+        if file.is_file():
+            return file
+    also = "".join(f" (or {other.name})" for other in files[1:])
+    raise BadInput(
+        f"{files[0]}{also}: missing; expected the official layout, the files of its folder {published.folder}"
+    )
+
+
+def _file_parts(published: Published, folder: Path) -> Iterator[tuple[Part, Iterator[tuple[str, Content]]]]:
+    for part in published.parts:
+        yield part, file_rows(_file(part, published, folder), published.header)
+
+
+def _hub_parts(
+    task: GlueTask, published: Published, manifest: Path
+) -> Iterator[tuple[Part, Iterator[tuple[str, Content]]]]:
+    pin = read_pin(HubPin, manifest)
+    for part in published.parts:
+        rows = hub_rows(pin, task.name, part.hub, manifest, named=True)
+        place = f"{manifest}: {pin.dataset} {task.name} {part.hub}"
+        yield part, ((f"{place}:{number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _compared(
+    task: GlueTask, parts: Mapping[Part, list[Example]], all_dropped: Mapping[tuple[str, str], int]
+) -> tuple[dict[str, int], list[str]]:
+    """How many rows each part has, beside how many it should have; a row with an empty text is one all the same."""
+    counts: dict[str, int] = {}
+    warnings = []
+    for part, examples in parts.items():
+        dropped = {reason: n for (name, reason), n in all_dropped.items() if name == part.file}
+        rows = len(examples) + dropped.get("empty_text", 0)
+        counts |= {f"{part.file}_rows": rows, f"{part.file}_rows_published": part.rows}
+        counts |= {f"{part.file}_dropped_{reason}": n for reason, n in sorted(dropped.items())}
+        if rows != part.rows:
+            warnings.append(
+                f"{task.name}: {part.file} has {rows:,} rows, published are {part.rows:,}; "
+                "scores are not comparable with the literature"
+            )
+        if dropped:
+            reasons = ", ".join(f"{n} for {reason}" for reason, n in sorted(dropped.items()))
+            warnings.append(f"{task.name}: {part.file}: rows dropped, as official readers do: {reasons}")
+    return counts, warnings

@@ -1,0 +1,132 @@
+"""From the rows of tables to examples, or to one line that says which row is wrong. Used by the sources beside."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.table import Columns
+from plm_core.benchmarks.task import GlueTask
+from plm_core.config import BadInput, did_you_mean
+from plm_core.corpus.quarantine import Refused
+from plm_core.corpus.records import SURROGATE, records
+
+Content = Mapping[str, object] | Refused
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+LONGEST = 100_000_000
+"""Bytes of the longest row."""
+
+
+class Reader:
+    """Makes the examples of a task; ids are unique over all that one reader reads."""
+
+    def __init__(
+        self, task: GlueTask, columns: Columns, codes: Mapping[str, int], droppable: Collection[str] = ()
+    ) -> None:
+        """``codes``: how the rows write each class. ``droppable``: reasons for which a row is left out and counted."""
+        self.dropped = Counter[tuple[str, str]]()
+        """How many rows of each part were left out, by the reason."""
+        self._task, self._columns, self._codes, self._droppable = task, columns, codes, droppable
+        self._places: dict[str, str] = {}
+
+    def read(self, rows: Iterable[tuple[str, Content]], part: str, subset: str = "") -> Iterator[Example]:
+        """The examples of one part; each row comes with its place. Without a column for it, an id is ``part-number``.
+
+        Raises:
+            BadInput: a row that is no example, a missing column, an id that stands twice.
+        """
+        number = 0
+        for place, content in rows:
+            try:
+                if isinstance(content, Refused):
+                    raise content
+                example = self._example(content, f"{part}-{number + 1}", subset)
+            except Refused as refused:
+                if refused.reason in self._droppable:
+                    self.dropped[part, refused.reason] += 1
+                    continue
+                raise BadInput(f"{place}: {refused.detail}") from None
+            if before := self._places.get(example.id):
+                raise BadInput(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
+            self._places[example.id] = place
+            number += 1
+            yield example
+
+    def _example(self, row: Mapping[str, object], identity: str, subset: str) -> Example:
+        columns = self._columns
+        for name in (columns.a, columns.b, columns.label, columns.id, *columns.choices):
+            if name is not None and name not in row:
+                raise Refused("missing_column", f"no column {name!r}; found {_listed(row)}{did_you_mean(name, row)}")
+        if columns.id is not None:
+            identity = _identity(row[columns.id], columns.id)
+        a = _text(row[columns.a], columns.a)
+        b = None if columns.b is None else _text(row[columns.b], columns.b)
+        return Example(identity, a, b, self._label(row[columns.label]), subset, choices=self._choices(row))
+
+    def _choices(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        """A column each, or the one column of JSON lines that holds them as a list."""
+        names, many = self._columns.choices, len(self._task.labels)
+        if len(names) != 1:
+            return tuple(_text(row[name], name) for name in names)
+        found = row[names[0]]
+        if not isinstance(found, list) or len(found) != many:
+            said = f"{len(found)} choices" if isinstance(found, list) else type(found).__name__
+            raise Refused("wrong_choices", f"found {said} in the column {names[0]!r}; expected a list of {many} texts")
+        return tuple(_text(text, names[0]) for text in found)
+
+    def _label(self, value: object) -> int | float:
+        if self._task.kind == "regression":
+            return _number(value, self._columns.label, self._task.span)
+        written = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else None
+        if written is None or written not in self._codes:
+            names = [
+                code if code == self._task.labels[i] else f"{code} ({self._task.labels[i]})"
+                for code, i in self._codes.items()
+            ]
+            found = f"the label {value!r} in the column {self._columns.label!r}"
+            raise Refused(
+                "wrong_label", f"{found}; expected one of {_listed(names)}{did_you_mean(written or '', self._codes)}"
+            )
+        return self._codes[written]
+
+
+def file_rows(file: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[str, Content]]:
+    """The rows of a .tsv (nothing is quoted), .csv (quoted as in RFC 4180) or .jsonl file, each with its file:line."""
+    for record in records(file, LONGEST, header):
+        assert not isinstance(record.content, str)  # of text files alone
+        yield f"{file}:{record.number}", record.content
+
+
+def _text(value: object, column: str) -> str:
+    """White space around a text is no part of it; within, it stays as it is."""
+    if not isinstance(value, str):
+        raise Refused("no_text", f"found {type(value).__name__} in the column {column!r}; expected text")
+    text = value.strip()
+    if not text:
+        raise Refused("empty_text", f"nothing in the column {column!r}; expected a text")
+    if "\0" in text or SURROGATE.search(text):
+        raise Refused("no_text", f"a NUL or half a surrogate pair in the column {column!r}; expected text")
+    return text
+
+
+def _identity(value: object, column: str) -> str:
+    if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
+        raise Refused("missing_id", f"found {value!r} in the column {column!r}; expected an id, text or a whole number")
+    return _text(str(value), column)
+
+
+def _number(value: object, column: str, span: tuple[float, ...] | None) -> float:
+    least, most = span or (-math.inf, math.inf)
+    written = str(value).strip() if isinstance(value, str | int | float) else ""
+    number = float(written) if NUMBER.fullmatch(written) else math.nan
+    if not (math.isfinite(number) and least <= number <= most):
+        between = f" from {least:g} to {most:g}" if span else ""
+        raise Refused("wrong_label", f"{value!r} in the column {column!r}; expected a number{between}")
+    return number
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = list(names)
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")

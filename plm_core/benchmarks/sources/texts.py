@@ -1,0 +1,97 @@
+"""Examples made from the corpus itself, split by document: the tasks ``sotu-era`` and ``next``."""
+
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from plm_core.benchmarks.examples import SPLITS, Example
+from plm_core.config import BadInput
+from plm_core.corpus.document import Document, read_documents
+from plm_core.corpus.normalize import paragraphs
+
+MIN_WORDS, MAX_WORDS = 15, 200
+"""Paragraphs outside say too little, or more than a small context holds."""
+PART, SHORTEST_PART = 500, 20
+"""Characters of a part of a document without neighbouring paragraphs, as a rule and at least."""
+ENDS = (re.compile(r"[.!?]\s+|[。！？]"), re.compile(r"\s+"))
+"""Where a part may end: behind a sentence, or else behind a word."""
+
+
+def eras(documents: Sequence[Document]) -> Iterator[Example]:
+    """One paragraph and the era of its document: class 0 before 1865, 1 from 1865 to 1944, 2 from 1945 on."""
+    for document in documents:
+        year = document.metadata.get("year")
+        if not isinstance(year, int):
+            raise BadInput(
+                f"examples.sotu-era: needs documents with a whole number 'year', {document.id!r} of source "
+                f"{document.source!r} has {sorted(document.metadata)}; expected another task: take this section away, "
+                "and its name in finetune.tasks"
+            )
+        label = (year >= 1865) + (year >= 1945)
+        for position, text in _paragraphs(document):
+            yield Example(f"{document.id}#{position}", text, None, label)
+
+
+def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
+    """A passage and, by a fair coin, the one that follows it (class 1) or one of another document (class 0).
+
+    Both follow a passage of their own document, so that B alone does not tell. Coin and draw are functions of the
+    passage's id, so that an example is the same in every run (Devlin et al. 2019, section 3.1, makes its next-sentence
+    pairs so).
+    """
+    pairs = [found for document in documents if (found := list(_neighbours(document)))]
+    for index, own in enumerate(pairs):
+        for identity, a, b in own:
+            draw = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:16], "big")
+            if draw & 1 or len(pairs) == 1:
+                yield Example(identity, a, b, 1)
+            else:
+                draw, chosen = divmod(draw >> 1, len(pairs) - 1)
+                other = pairs[chosen + (chosen >= index)]
+                yield Example(identity, a, other[draw % len(other)][2], 0)
+
+
+MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {"sotu-era": eras, "next": next_passages}
+
+
+def read(name: str, folder: Path) -> dict[str, list[Example]]:
+    """The examples that each split of the corpus gives; there may be none.
+
+    Raises:
+        BadInput: a split is missing or damaged, or the documents lack what the task asks of.
+    """
+    return {split: list(MADE[name](list(read_documents(folder / f"{split}.parquet")))) for split in SPLITS}
+
+
+def _paragraphs(document: Document) -> Iterator[tuple[int, str]]:
+    for position, text in enumerate(paragraphs(document.text)):
+        if MIN_WORDS <= len(text.split()) <= MAX_WORDS:
+            yield position, text
+
+
+def _neighbours(document: Document) -> Iterator[tuple[str, str, str]]:
+    """An id, a passage and the one that follows it: paragraphs, or of a document without such a pair, its parts."""
+    pairs = itertools.pairwise(_paragraphs(document))
+    found = [(position, a, b) for (position, a), (following, b) in pairs if following == position + 1]
+    if not found:
+        parts = itertools.pairwise(_parts(document.text.strip()))
+        found = [(i, a, b) for i, (a, b) in enumerate(parts) if min(len(a), len(b)) >= SHORTEST_PART]
+    return ((f"{document.id}#{position}", a, b) for position, a, b in found)
+
+
+def _parts(text: str) -> list[str]:
+    """A text in two or more parts of like length."""
+    count = max(2, len(text) // PART)
+    reach = len(text) // count // 3
+    cuts = [_cut(text, len(text) * i // count, reach) for i in range(1, count)]
+    return [text[start:end].strip() for start, end in itertools.pairwise([0, *cuts, len(text)])]
+
+
+def _cut(text: str, middle: int, reach: int) -> int:
+    """The end of a sentence, or else of a word, that is nearest to the middle; the middle where none is in reach."""
+    for end in ENDS:
+        if found := [match.end() for match in end.finditer(text, middle - reach, middle + reach)]:
+            return min(found, key=lambda place: abs(place - middle))
+    return middle

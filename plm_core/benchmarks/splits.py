@@ -1,0 +1,70 @@
+"""The splits of a task: what is held out of the training set to choose the best epoch, and what stands in two splits.
+
+Used by the stage examples.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.task import GlueTask, types_of
+
+SHARE, MOST = 0.1, 1000
+"""What is held out: a tenth of the training set, and at most so many examples."""
+
+
+def hold_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """Part the training set into train and valid, each in its order.
+
+    Valid has the examples whose hash of the id is in the lowest tenth of all hashes, of those the 1,000 lowest, and at
+    least one. So an example's side depends on its id alone: additions move no example from train to valid, and none
+    from valid to train before there are 1,000.
+    """
+    ranked = sorted(examples, key=_position)
+    held = {e.id for e in ranked[:MOST] if _position(e) < SHARE} or {e.id for e in ranked[:1]}
+    train = [e for e in examples if e.id not in held]
+    return train, [e for e in examples if e.id in held]
+
+
+def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str, int]:
+    """How many examples of test (and valid) have their very texts in train (or valid) too; no label is looked at.
+
+    Where the order of the two texts means nothing, a pair counts in either order.
+    """
+    texts = {split: {_texts(task, e) for e in examples} for split, examples in splits.items()}
+    return {
+        f"{split}_also_in_{other}": sum(_texts(task, e) in texts[other] for e in splits[split])
+        for split, other in (("test", "train"), ("test", "valid"), ("valid", "train"))
+    }
+
+
+def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str, float | int]:
+    """The examples of a split: how many, by subset and by class; of a regression, the mean label; of words, how many,
+    and the entities by type; of questions, how many have no answer.
+    """
+    examples = list(examples)
+    found: dict[str, float | int] = {f"{split}_examples": len(examples)}
+    subsets = Counter(e.subset for e in examples if e.subset)
+    found |= {f"{split}_{subset}_examples": n for subset, n in subsets.items()}
+    if task.kind == "token_classification":
+        tags = Counter(tag for e in examples for tag in e.tags)
+        found[f"{split}_words"] = tags.total()
+        found |= {f"{split}_entities_{of}": tags[task.labels.index(f"B-{of}")] for of in types_of(task.labels)}
+    elif task.kind == "question_answering":
+        found[f"{split}_unanswerable"] = sum(not e.answers for e in examples)
+    elif task.labels:
+        classes = Counter(e.label for e in examples)
+        found |= {f"{split}_label_{name}": classes[i] for i, name in enumerate(task.labels)}
+    elif examples:
+        found[f"{split}_mean_label"] = sum(e.label for e in examples) / len(examples)
+    return found
+
+
+def _position(example: Example) -> float:
+    """Where the hash of the id stands among all hashes, from 0 to 1."""
+    return int.from_bytes(hashlib.sha256(f"valid/{example.id}".encode()).digest()[:8], "big") / 2**64
+
+
+def _texts(task: GlueTask, example: Example) -> tuple[str, ...]:
+    return tuple(sorted(example.texts)) if task.symmetric else example.texts

@@ -1,0 +1,68 @@
+"""The four kinds of tokenizers by name: one is trained, or read from its file.
+
+A kind is a file beside this one, imported only when one of it is asked for: ``sentencepieces.py`` (bpe, unigram; file
+``tokenizer.model``), ``wordpiece.py`` and ``bytelevel.py`` (file ``tokenizer.json``, by the library ``tokenizers``).
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from plm_core.config import BadInput
+from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer, TokenizerConfig
+
+
+def open_tokenizer(place: Path) -> Tokenizer:
+    """Read a tokenizer's file, or the one in a folder: ``tokenizer.model`` where there is one, else ``tokenizer.json``.
+
+    Raises:
+        BadInput: there is none, or it is not one that stage tokenizer could have written.
+    """
+    names = (MODEL_FILE, JSON_FILE) if place.is_dir() else ("",)
+    path = next((place / name for name in names if (place / name).is_file()), None)
+    if path is None:
+        raise BadInput(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
+    return read_tokenizer(path, path.read_bytes())
+
+
+def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
+    """The tokenizer whose file holds ``data``; ``path`` is what messages call it.
+
+    Raises:
+        BadInput: it is not one that stage tokenizer could have written.
+    """
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
+        from plm_core.text.sentencepieces import SentencePiece
+
+        return SentencePiece(path, data)
+    from plm_core.text.library import parsed
+
+    if parsed(path, data)["model"]["type"] == "WordPiece":
+        from plm_core.text.wordpiece import WordPiece
+
+        return WordPiece(path, data)
+    from plm_core.text.bytelevel import ByteLevel
+
+    return ByteLevel(path, data)
+
+
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
+    """Train a tokenizer on texts and return its file's bytes; equal input gives equal bytes, on any number of cores.
+
+    ``texts`` is read more than once: it must be a collection, not a generator.
+
+    Raises:
+        BadInput: the corpus is empty or does not support ``vocab_size`` pieces.
+    """
+    if iter(texts) is texts:
+        raise ValueError("texts: can be read only once; expected a collection")
+    if config.kind == "wordpiece":
+        from plm_core.text import wordpiece
+
+        return wordpiece.train(texts, config)
+    if config.kind == "bytelevel":
+        from plm_core.text import bytelevel
+
+        return bytelevel.train(texts, config)
+    from plm_core.text import sentencepieces
+
+    return sentencepieces.train(texts, config)

@@ -1,0 +1,243 @@
+"""What trainings take of their machine: points for MLflow, a note for the terminal, a row of a page for people.
+
+Each training keeps ``artifacts/meters/<stage>.json``, and ``artifacts/meters/index.html`` shows them all. They are no
+outputs of a stage, for they are not the same on another machine: the report only shows the page, where there is one.
+"""
+
+import fcntl
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from plm_core.config import BadInput, from_dict
+from plm_core.files import atomic_text
+from plm_core.training.device import Device
+from plm_core.training.meters import Meters, device_name
+from tasks.reporting.page import page, table
+from tasks.settings import paths
+from tasks.settings.machine import leads, price
+
+LAPS = ("data", "forward", "backward", "optimizer", "other")
+GIB = 1 << 30
+UNKNOWN = "–"
+
+LEGEND = """\
+- **data** to **other**: what a step's time went into.
+- **Steps** and **tokens** are those measured: without what a killed process did; what was done twice counts twice.
+  Speed, MFU and split leave out validations, snapshots and the first report of each process, which compiles and warms
+  up.
+- **Tokens**: positions read, padding too. **MFU**, model FLOPs utilisation: the operations that the model's definition
+  needs (Chowdhery et al. 2022, appendix B), as a share of the rate in dense matrix products that was measured on this
+  device, with its threads and in the training's precision, or that the GPU's datasheet gives for bfloat16.
+- **Peak memory**: of tensors on a GPU, of the process on a CPU. **Energy**: of the whole board or all CPU packages,
+  whoever used them (NVML, RAPL). **Cost**: wall clock, validations and snapshots included, times `PLM_PRICE_PER_HOUR`.
+- **Run**: its curves and parameters; a run in a file of MLflow's is shown while `plm ui mlflow` serves it.
+- –: not known, or not on that machine."""
+
+STAGES = """\
+<h2>Stages of the last run</h2>
+<object data="run/stages.svg" type="image/svg+xml" title="Stages of the last run">
+<p><code>plm run</code> has not left its picture on this machine.</p>
+</object>
+"""
+"""When each stage ran: ``flows/timing.py`` draws it at the end of a run."""
+
+
+@dataclass
+class Taken:
+    """What a training has taken so far: the content of its file, sums over the processes that did it."""
+
+    stage: str
+    """Its name in ``dvc.yaml``, with its key."""
+    training: str
+    """Names all that the training depends on: a process with the same goes on from the one before."""
+    device: str
+    threads: int
+    finished: bool = False
+    steps: int = 0
+    positions: int = 0
+    seconds: float = 0.0
+    """Wall clock, all included."""
+    timed_positions: int = 0
+    timed_seconds: float = 0.0
+    """Without first reports, validations and snapshots, as the three below."""
+    split: dict[str, float] = field(default_factory=dict)
+    """Seconds."""
+    mfu_measured: float | None = 0.0
+    mfu_datasheet: float | None = 0.0
+    """Fractions times seconds: divide by ``timed_seconds``."""
+    peak_memory: int = 0
+    joules: float | None = 0.0
+    cost: float | None = 0.0
+
+    def add(self, meters: Meters, steps: int, first: bool) -> None:
+        """Add the meters of so many steps; one that is not known makes its sum unknown."""
+        self.steps += steps
+        self.positions += meters.positions
+        self.peak_memory = max(self.peak_memory, meters.peak_memory)
+        self.joules = _sum(self.joules, meters.joules)
+        if first:
+            return
+        self.timed_positions += meters.positions
+        self.timed_seconds += meters.seconds
+        for name, seconds in meters.split.items():
+            self.split[name] = self.split.get(name, 0.0) + seconds
+        self.mfu_measured = _sum(self.mfu_measured, meters.mfu_measured, meters.seconds)
+        self.mfu_datasheet = _sum(self.mfu_datasheet, meters.mfu_datasheet, meters.seconds)
+
+
+class Ledger:
+    """Follows the meters of one training: ``add`` each report, then take its ``points`` and its ``note``.
+
+    On leaving the block its file and the page are written; a disk that takes neither is a warning.
+    """
+
+    def __init__(self, stage: str, training: str, device: Device, bytes_per_position: float | None = None) -> None:
+        """``stage`` and ``training`` are as in ``Taken``; ``bytes_per_position`` is None where it is not known.
+
+        Raises:
+            BadInput: ``PLM_PRICE_PER_HOUR`` is no price.
+        """
+        self._price, self._per_position = price(), bytes_per_position
+        self.taken = Taken(stage, training, device_name(device.device), device.threads)
+        before = _read(paths.METERS / f"{stage}.json")
+        if before is not None and before.training == training and not before.finished:
+            before.device, before.threads = self.taken.device, self.taken.threads
+            self.taken = before
+        self._since = monotonic()
+        self._read_so_far = 0
+        self._last: tuple[Meters, int, bool] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not leads():
+            return
+        self._pay()
+        self.taken.finished = kind is None
+        try:
+            write(self.taken)
+        except OSError as failure:
+            print(f"warning: {paths.METERS}: {failure}; the meters are not kept", file=sys.stderr, flush=True)
+
+    def add(self, steps: int, read: int, meters: Meters | None, first: bool) -> None:
+        """A report about so many steps, its meters (None for a restored one), and positions read in all until then."""
+        self._read_so_far = read
+        self._last = None
+        if meters is not None:
+            self._pay()
+            self.taken.add(meters, steps, first)
+            self._last = meters, steps, first
+
+    def points(self) -> dict[str, float]:
+        """The last report for MLflow, by names that say the unit; what is not known is absent.
+
+        ``seconds_<lap>`` are of one step, ``joules`` and ``cost`` of all that was measured so far, ``bytes_seen`` of
+        all steps so far.
+        """
+        if self._last is None:
+            return {}
+        meters, steps, first = self._last
+        points: dict[str, float | None] = {
+            "peak_memory_gib": meters.peak_memory / GIB,
+            "joules": self.taken.joules,
+            "cost": self.taken.cost,
+            "bytes_seen": None if self._per_position is None else self._read_so_far * self._per_position,
+        }
+        if not first:
+            points |= {
+                "tokens_per_second": meters.tokens_per_second,
+                "mfu_measured": meters.mfu_measured,
+                "mfu_datasheet": meters.mfu_datasheet,
+            }
+            points |= {f"seconds_{name}": seconds / steps for name, seconds in meters.split.items()}
+        return {name: value for name, value in points.items() if value is not None}
+
+    def note(self) -> str:
+        """The last report for the terminal: speed, MFU (of the measured rate) and peak memory; "" when restored."""
+        if self._last is None:
+            return ""
+        meters, _, first = self._last
+        parts = [] if first else [f"{meters.tokens_per_second:,.0f} tokens/s"]
+        if not first and meters.mfu_measured is not None:
+            parts.append(f"{meters.mfu_measured:.0%} MFU".replace("%", " %"))
+        return ", ".join([*parts, f"{meters.peak_memory / GIB:.1f} GiB"])
+
+    def _pay(self) -> None:
+        """Add the wall clock since the last time, and what it costs."""
+        now = monotonic()
+        passed, self._since = now - self._since, now
+        self.taken.seconds += passed
+        self.taken.cost = _sum(self.taken.cost, self._price, passed / 3600)
+
+
+def write(taken: Taken) -> None:
+    """Write a training's file, and the page of all of them; other trainings may do so at the same time."""
+    paths.METERS.mkdir(parents=True, exist_ok=True)
+    with (paths.METERS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        atomic_text(paths.METERS / f"{taken.stage}.json", json.dumps(asdict(taken), indent=2) + "\n")
+        found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := _read(file)) is not None]
+        text = "\n\n".join(["# Trainings: speed and cost", _speed(found), _cost(found), LEGEND]) + "\n"
+        atomic_text(paths.METERS / "index.html", page("Trainings: speed and cost", text, end=STAGES))
+
+
+def _speed(trainings: list[Taken]) -> str:
+    heads = ["training", "tokens/s", "MFU of measured", "MFU of datasheet", *LAPS]
+    rows = []
+    for each in trainings:
+        timed = each.timed_seconds
+        shares = [each.mfu_measured, each.mfu_datasheet, *(each.split.get(name, 0.0) for name in LAPS)]
+        cells = [f"{share / timed:.1%}" if timed and share is not None else UNKNOWN for share in shares]
+        rows.append([each.stage, f"{each.timed_positions / timed:,.0f}" if timed else UNKNOWN, *cells])
+    return table(heads, rows)
+
+
+def _cost(trainings: list[Taken]) -> str:
+    heads = ["training", "run", "steps", "tokens", "minutes", "peak memory, GiB", "energy, kJ", "cost", "device"]
+    heads.append("threads")
+    rows = [
+        [
+            each.stage + ("" if each.finished else " (not finished)"),
+            _link(each.stage),
+            f"{each.steps:,}",
+            f"{each.positions:,}",
+            f"{each.seconds / 60:,.1f}",
+            f"{each.peak_memory / GIB:.2f}",
+            UNKNOWN if each.joules is None else f"{each.joules / 1000:,.1f}",
+            UNKNOWN if each.cost is None else f"{each.cost:,.4f}",
+            each.device,
+            f"{each.threads}",
+        ]
+        for each in trainings
+    ]
+    return table(heads, rows)
+
+
+def _link(stage: str) -> str:
+    """A link to the training's run, where its recorder has reached MLflow."""
+    try:
+        return f"[MLflow]({(paths.RUN_LINKS / f'{stage}.txt').read_text(encoding='utf-8').strip()})"
+    except OSError:
+        return UNKNOWN
+
+
+def _read(file: Path) -> Taken | None:
+    """The content of a training's file; None when there is none, or one of another version."""
+    try:
+        content: Any = json.loads(file.read_text(encoding="utf-8"))
+        return from_dict(Taken, content, file.name)
+    except (OSError, ValueError, BadInput):
+        return None
+
+
+def _sum(total: float | None, more: float | None, times: float = 1.0) -> float | None:
+    """``total`` + ``more`` x ``times``; None when one of them is not known."""
+    return None if total is None or more is None else total + more * times

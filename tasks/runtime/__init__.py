@@ -1,0 +1,1 @@
+"""What every stage runs in: the guard of provenance, signals, processes, progress, how it ends."""

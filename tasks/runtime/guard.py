@@ -1,0 +1,107 @@
+"""The guard of provenance: what a stage began with must still be there when it ends. Every stage runs inside one.
+
+DVC hashes a stage's dependencies when its command has *ended*: a source file or parameter edited in the meantime
+would be recorded as what made the old output, and the stage as up to date. The guard makes such a stage fail
+instead.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from plm_core.config import BadInput, digest
+from plm_core.files import sha256_file
+from tasks.settings import params
+
+OWN_PACKAGES = ("tasks", "plm_core")
+HALF_WRITTEN = 0.5
+"""Seconds after which a section that differs is looked at again: an editor may have been saving another one."""
+
+
+class Edited(BadInput):
+    """A source file, parameter or input changed while the stage ran."""
+
+
+class Guard:
+    """Remembers sources, sections of the parameters and inputs; ``check`` compares."""
+
+    def __init__(self, sections: Sequence[str], inputs: Iterable[Path]) -> None:
+        """Raises Edited when a source file is newer than this process: it may not be the one that was loaded."""
+        self._started = _process_start()
+        self._sources = {path: sha256_file(path) for path in loaded_sources()}
+        self._sections = {name: params.read(name) for name in sections}
+        self._inputs = {path: _stat(path) for path in inputs}
+        self._require_older(self._sources)
+
+    @property
+    def code(self) -> str:
+        """The digest of the first-party source files that were loaded when the guard began."""
+        return digest({path.as_posix(): sha for path, sha in self._sources.items()})
+
+    def check(self) -> None:
+        """Raise Edited when anything is not as it was; cheap enough for every report of a training."""
+        sources = loaded_sources()
+        for path, sha in self._sources.items():
+            if not path.is_file() or sha256_file(path) != sha:
+                raise _edited(path)
+        self._require_older(path for path in sources if path not in self._sources)
+        for name, value in self._sections.items():
+            if not _stands(name, value):
+                time.sleep(HALF_WRITTEN)
+                if not _stands(name, value):
+                    raise _edited(f"{params.PARAMS} ({name})")
+        for path, before in self._inputs.items():
+            if _stat(path) != before:
+                raise _edited(path)
+
+    def _require_older(self, sources: Iterable[Path]) -> None:
+        for path in sources:
+            if path.stat().st_mtime > self._started:
+                raise _edited(path)
+
+
+def loaded_sources() -> list[Path]:
+    """The files of the first-party modules that this process has imported, relative to the project."""
+    root = Path.cwd()
+    files = [
+        getattr(module, "__file__", None)
+        for name, module in list(sys.modules.items())
+        if name == "__main__" or name.split(".")[0] in OWN_PACKAGES
+    ]
+    paths = {Path(file).resolve() for file in files if file}
+    return sorted(path.relative_to(root) for path in paths if path.is_relative_to(root))
+
+
+def _process_start() -> float:
+    """When this process began, in seconds since 1970, rounded up by two ticks: still before it read its sources."""
+    if sys.platform != "linux":
+        return psutil.Process().create_time()
+    # psutil adds the ticks to the time of boot, which the kernel tells in whole seconds only.
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age + 0.02
+
+
+def _stands(name: str, value: Any) -> bool:
+    """Whether this section of the parameters can be read and is still this one."""
+    try:
+        return bool(params.read(name) == value)
+    except BadInput:
+        return False
+
+
+def _stat(path: Path) -> list[tuple[str, int, int]]:
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return [(file.as_posix(), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+def _edited(what: Any) -> Edited:
+    return Edited(
+        f"{what}: changed while the stage ran, so its result belongs to neither version; "
+        "run again (a training goes on from its snapshot when the change is taken back)"
+    )

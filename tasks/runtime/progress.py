@@ -1,0 +1,56 @@
+"""Progress of long work: a live bar on a terminal, a plain line every few seconds in a log."""
+
+import sys
+from time import monotonic
+from types import TracebackType
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tasks.settings.machine import leads
+
+LINE_EVERY_S = 5.0
+"""Seconds between two lines in a log."""
+
+
+class Meter:
+    """Shows how much of ``total`` is done."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._start = self._last = monotonic()
+        self._bar: Progress | None = None
+        if leads() and sys.stdout.isatty():
+            columns = (
+                "{task.description}",
+                BarColumn(),
+                "{task.completed}/{task.total}",
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, TextColumn("{task.fields[note]}"))
+            self._task = self._bar.add_task(what, total=total, note="")
+
+    def __enter__(self) -> "Meter":
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, note: str = "") -> None:
+        """``done`` of the total is done; ``note`` is what else to say."""
+        now = monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, note=note)
+        elif not leads():
+            return
+        elif done == self._total or now - self._last >= LINE_EVERY_S:
+            self._last = now
+            left = (now - self._start) * (self._total - done) / max(1, done)
+            print(
+                f"{self._what}: {done}/{self._total} ({done / self._total:.0%}), {left:.0f} s left  {note}",
+                flush=True,
+            )

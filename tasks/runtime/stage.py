@@ -1,0 +1,119 @@
+"""What every stage has around it: clear errors and exit statuses, the guard, the MLflow run, the metrics file."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plm_core.config import BadInput, digest
+from plm_core.files import atomic_text, sha256_path
+from tasks.runtime.guard import Guard
+from tasks.settings import params, paths
+from tasks.settings.machine import leads
+from tasks.tracking.client import INTERRUPTED, Tracker, tracked
+
+BAD_INPUT = 2
+"""Exit status for what the user must mend: never retried."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the stage to end, and its state is saved."""
+
+
+@dataclass
+class Stage:
+    """A stage while it runs."""
+
+    name: str
+    """Its name in ``dvc.yaml``, with its key: ``pretrain-gpt``."""
+    tracker: Tracker
+    guard: Guard
+    inputs: dict[str, str]
+    """The sha256 of each input."""
+    metrics: dict[str, float | int] = field(default_factory=dict)
+    """Its results: numbers that are a function of its inputs, written to its metrics file at the end."""
+    outputs: list[Path] = field(default_factory=list)
+    """The files and folders that it wrote."""
+
+
+@contextlib.contextmanager
+def stage(
+    name: str,
+    sections: Sequence[str],
+    inputs: Sequence[Path],
+    metrics_file: Path | None = None,
+    training: bool = False,
+    filled: Mapping[str, object] | None = None,
+) -> Iterator[Stage]:
+    """Run the block as a stage: guarded, tracked, and with ``metrics_file`` written when it ends well.
+
+    ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. A ``training`` that was
+    interrupted goes on in its MLflow run, as it does from its snapshot. ``filled`` are sections with what the stage has
+    filled in: MLflow shows them so.
+
+    Raises:
+        BadInput: an input is missing, or something the result depends on was edited while the block ran.
+    """
+    for path in inputs:
+        if not path.exists():
+            raise params.missing(path)
+    guard = Guard(sections, inputs)
+    digests = {path.as_posix(): sha256_path(path) for path in inputs}
+    values = {section: params.read(section) for section in sections}
+    same = digest(name, values, digests, guard.code) if training else None
+    with tracked(name, values | dict(filled or {}), digests, same) as tracker:
+        running = Stage(name, tracker, guard, digests)
+        yield running
+        tracker.summary(running.metrics)
+        tracker.outputs({path.as_posix(): sha256_path(path) for path in running.outputs})
+        guard.check()
+        if metrics_file is not None and leads():
+            write_metrics(metrics_file, running.metrics)
+
+
+def write_metrics(path: Path, metrics: Mapping[str, float | int]) -> None:
+    """Write numbers as JSON, in their order, whole or not at all."""
+    atomic_text(path, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+
+
+def main(run: Callable[[], None]) -> None:
+    """Run a stage as a process: its one-line error and its exit status are the contract with whoever started it.
+
+    What torch compiles is kept below ``artifacts/`` from one process to the next, unless the environment says where.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
+    try:
+        run()
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(BAD_INPUT)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    except KeyboardInterrupt as error:
+        print(f"interrupted: {error}", file=sys.stderr, flush=True)
+        sys.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether SIGTERM or SIGINT has come; a second signal ends the process at once."""
+    received: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        received.append(number)
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,93 @@
+"""Follows a training for a stage: reports to MLflow and the terminal, edits and signals noticed in time."""
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from plm_core.files import atomic_text
+from plm_core.training.loop import Diverged, Stopped
+from plm_core.training.state import Report, Unfit
+from tasks.reporting.meters import Ledger
+from tasks.runtime.guard import Edited
+from tasks.runtime.progress import Meter
+from tasks.runtime.stage import Interrupted, Stage, deferred_signals
+from tasks.settings.machine import leads
+
+EDITED = 2
+"""Why a training is stopped: something that it depends on was edited. 1 is a signal."""
+
+
+def follow(
+    training: Callable[..., Generator[Report, None, None]],
+    steps: int,
+    stage: Stage,
+    section: str,
+    batch: Callable[[int], str],
+    ledger: Ledger,
+) -> list[Report]:
+    """Consume the reports of ``train`` to the end and return them.
+
+    ``training(interrupted=...)`` begins it, ``section`` holds its parameters, ``batch(step)`` names what a batch held,
+    ``ledger`` is told what the training takes.
+
+    Raises:
+        Diverged: the loss is not finite; the message names the dotted parameter, the step and the batch.
+        Unfit: the batch does not fit the machine; the message names the dotted parameter.
+        Interrupted: SIGTERM or SIGINT came; the state of the last step is saved.
+        Edited: something the result depends on has changed; the state is saved too.
+    """
+    seen: list[Report] = []
+    edited: list[Edited] = []
+    with deferred_signals() as interrupted, Meter(stage.name, steps) as meter, ledger:
+        try:
+            for report in training(interrupted=lambda: EDITED if edited else int(interrupted())):
+                if seen and report.passed != seen[-1].passed:
+                    stage.tracker.repeat(report.step)
+                if report.meters is not None and seen and seen[-1].meters is None and leads():
+                    print(f"{stage.name}: resumed behind step {seen[-1].step} of {steps}", flush=True)
+                seen = [*(before for before in seen if before.step < report.step), report]
+                ledger.add(report.steps, sum(each.positions for each in seen), report.meters, report.first)
+                stage.tracker.log(_points(report) | ledger.points(), report.step)
+                meter.update(report.step, ", ".join(filter(None, (_note(report, seen), ledger.note()))))
+                if report.meters is not None:  # else restored from a snapshot
+                    try:
+                        stage.guard.check()
+                    except Edited as error:
+                        edited.append(error)
+        except Stopped as error:
+            if error.reason == EDITED:  # as the first process has seen
+                raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
+            raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
+        except Diverged as error:
+            raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error
+        except Unfit as error:
+            raise Unfit(f"{section}.training.{error}") from error
+    return seen
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    """Names in one line, the first few of many."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def write_curve(path: Path, reports: list[Report]) -> None:
+    """Write the loss curve as CSV with the columns step, loss, valid_loss (nats; empty between validations)."""
+    rows = [f"{r.step},{r.loss!r},{'' if r.valid_loss is None else repr(r.valid_loss)}" for r in reports]
+    atomic_text(path, "\n".join(["step,loss,valid_loss", *rows]) + "\n")
+
+
+def _points(report: Report) -> dict[str, float]:
+    points = {
+        "loss": report.loss,
+        "gradient_norm": report.gradient_norm,
+        "learning_rate": report.learning_rate,
+    }
+    if report.valid_loss is not None:
+        points["valid_loss"] = report.valid_loss
+    if report.skipped:
+        points["skipped"] = report.skipped
+    return points
+
+
+def _note(report: Report, seen: list[Report]) -> str:
+    best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
+    return f"loss {report.loss:.3f}" + ("" if best is None else f", best valid {best:.3f}")

@@ -1,1 +1,0 @@
-"""The seam: what every task shares, parameters, the stage's outcome and MLflow."""

@@ -1,0 +1,1 @@
+"""What stages are told: parameters, paths, and what the machine's environment says."""

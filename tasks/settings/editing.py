@@ -1,0 +1,77 @@
+"""Parameters changed in the text of their file, so that all else in it, comments too, stays as it is. Used by init."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from plm_core.config import BadInput
+from tasks.settings.params import PARAMS
+
+
+def edited(text: str, changes: Mapping[str, Any]) -> str:
+    """The text of a parameter file with other values for these dotted names.
+
+    A section's parameters stand on a line each; a name that is not there yet is added at the end of its section.
+
+    Raises:
+        BadInput: the section that a name belongs to is not there, or is none.
+    """
+    for name, value in changes.items():
+        text = _with(text, name, value)
+    return text
+
+
+def _with(text: str, name: str, value: Any) -> str:
+    *above, last = name.split(".")
+    section = yaml.compose(text, yaml.SafeLoader)
+    for key in above:
+        section = _entry(section, key)[1]
+    if not isinstance(section, yaml.MappingNode) or not section.value:
+        raise BadInput(f"{'.'.join(above)}: no such section in {PARAMS}; expected one with parameters, to set {last}")
+    key, old = _entry(section, last)
+    if old is not None:
+        lines = isinstance(old, yaml.CollectionNode) and not old.flow_style
+        if lines and isinstance(value, Mapping) and value:
+            return text[: old.start_mark.index] + _lines(value, old.start_mark.column) + text[_end(text, old) :]
+        start = f"{text[: key.end_mark.index]}: " if lines else text[: old.start_mark.index]
+        return start + _line(value) + text[_end(text, old) :]
+    if section.flow_style:
+        return _with(text, ".".join(above), yaml.safe_load(_source(text, section)) | {last: value})
+    line = text.find("\n", _end(text, section))
+    return f"{text[:line]}\n{' ' * section.start_mark.column}{last}: {_line(value)}{text[line:]}"
+
+
+def _entry(section: Any, key: str) -> tuple[Any, Any]:
+    pairs = section.value if isinstance(section, yaml.MappingNode) else []
+    return next(((name, value) for name, value in pairs if name.value == key), (None, None))
+
+
+def _end(text: str, node: yaml.Node) -> int:
+    """Where a value ends; a section written on lines ends, for the parser, behind the comments that follow it."""
+    if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    if not isinstance(last, tuple):
+        return _end(text, last)
+    key, value = last
+    if value.start_mark.index > key.start_mark.index:
+        return _end(text, value)
+    alias = re.compile(r": *\*\S+").match(text, key.end_mark.index)  # its value is the node that it names
+    assert alias is not None
+    return alias.end()
+
+
+def _source(text: str, node: yaml.Node) -> str:
+    return text[node.start_mark.index : _end(text, node)]
+
+
+def _lines(value: Mapping[str, Any], column: int) -> str:
+    """The parameters of a section, a line each, below each other."""
+    return f"\n{' ' * column}".join(f"{_line(name)}: {_line(each)}" for name, each in value.items())
+
+
+def _line(value: Any) -> str:
+    flow = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    return flow.removesuffix("\n").removesuffix("\n...")

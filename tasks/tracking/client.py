@@ -1,0 +1,212 @@
+"""MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it; it never disturbs one.
+
+The stage itself never imports MLflow nor waits for it. It appends what happens, one JSON line at a time, to the run's
+journal (``journal.py``), and the checkout's recorder (``recorder.py``), which is started when there is none, sends it
+to MLflow. So an outage or a hang of the server is the recorder's trouble, and what could not be sent lies on the disk.
+The stage holds a lock on its journal: one that dies by SIGKILL leaves a run marked KILLED, because the recorder finds
+the lock free. Only what the disk does not take is sent by a process that the stage waits for.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from plm_core.config import BadInput
+from tasks.settings.machine import leads
+from tasks.tracking import service
+from tasks.tracking.journal import BY_JOURNAL, Journal, unfinished
+
+LOOK_S = 15.0
+"""How often a stage that records looks whether its recorder lives."""
+
+INTERRUPTED = 75
+"""EX_TEMPFAIL: the exit status of a stage that was interrupted with its state saved."""
+
+
+class Tracker:
+    """What a stage tells MLflow. Every method returns at once and none of them raises because of MLflow."""
+
+    def __init__(self, stage: str = "", training: str | None = None) -> None:
+        self._stage, self._training = stage, training
+        self._open = False
+        self._journal: Journal | None = None
+        self._service: service.Service | None = None
+        self._looked = 0.0
+        self._refused: list[dict[str, Any]] = []
+        """Messages that the disk did not take yet."""
+        self._known: set[tuple[str, int]] = set()
+        """Points (name, step) from before an interruption: a training repeats them, and the first record stays."""
+        self._said: set[tuple[str, float, int]] = set()
+        """What was said of a checkpoint, which the summary repeats."""
+        self._step = 0
+
+    def open(self, params: Mapping[str, object], inputs: Mapping[str, str]) -> None:
+        """Begin the run, or go on in that of the same training; ``tracked`` calls it."""
+        self._open = True
+        store = None
+        try:
+            store = service.store()
+            self._service = service.Service(store)
+        except BadInput as error:
+            _warn(f"{error}; the run waits in its journal")
+        tags = {"dvc.stage": os.environ.get("PLM_STAGE", self._stage), "plm.stage_pid": str(os.getpid())} | origin()
+        with contextlib.suppress(OSError):
+            self._journal = unfinished(self._training) if self._training else None
+        if self._journal:
+            self._known = self._journal.points()
+            self._send("resume", tags=tags, store=store)
+            return
+        self._send(
+            "open",
+            name=self._stage,
+            training=self._training,
+            params=params,
+            inputs=inputs,
+            parent=os.environ.get("PLM_PARENT_RUN_ID"),
+            tags=tags,
+            start_time=_now(),
+            store=store,
+            system_metrics=True,
+        )
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Record points of curves; they carry the time of this call."""
+        self._step = max(self._step, step)
+        points = [point for point in _points(metrics, step) if (point[0], step) not in self._known]
+        if points:
+            self._send("metrics", points=points)
+
+    def repeat(self, step: int) -> None:
+        """A training went back: points from this step on are recorded once more; MLflow shows both."""
+        self._known = {point for point in self._known if point[1] < step}
+
+    def summary(self, metrics: Mapping[str, float]) -> None:
+        """Record the stage's results; they belong to the last step that was logged."""
+        points = _points(metrics, self._step)
+        self._send("metrics", points=[p for p in points if (p[0], p[1], p[3]) not in self._said])
+
+    def outputs(self, digests: Mapping[str, str]) -> None:
+        """Record the sha256 of the files that the stage wrote, as tags ``output.<path>``."""
+        self._send("tags", tags={f"output.{path}": digest for path, digest in digests.items()})
+
+    def checkpoint(self, path: Path, digest: str, metrics: Mapping[str, float]) -> None:
+        """Record a checkpoint as a LoggedModel; ``digest`` is the sha256 of its SHA256SUMS file."""
+        points = _points(metrics, self._step)
+        self._said |= {(name, value, step) for name, value, _, step in points}
+        self._send("checkpoint", path=path.as_posix(), digest=digest, points=points)
+
+    def checkpoint_metrics(self, digest: str, metrics: Mapping[str, float]) -> None:
+        """Add results to the LoggedModel of the checkpoint with this digest, which another stage recorded."""
+        self._send("checkpoint_metrics", digest=digest, points=_points(metrics, self._step))
+
+    def end(self, status: str) -> None:
+        """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
+        self._send("end", status=status, time=_now())
+        if self._refused:
+            self._hand_over()
+        if self._journal is not None:
+            self._tell_trouble(self._journal)
+            self._journal.close()
+
+    def _send(self, kind: str, **content: object) -> None:
+        if not self._open:
+            return
+        first = not self._refused
+        self._refused.append({"kind": kind, **content})
+        try:
+            self._journal = self._journal or Journal.new(self._stage)
+            while self._refused:
+                self._journal.append(self._refused[0])
+                del self._refused[0]
+        except OSError as error:
+            if first:
+                _warn(f"no journal ({error}); the stage goes on, and sends the run at its end")
+        self._look()
+
+    def _look(self) -> None:
+        """Start a recorder when there is none; a pipeline starts its own."""
+        if self._service is None or _in_pipeline() or time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        try:
+            service.ensure(self._service)
+        except OSError as error:
+            _warn(f"no recorder could be started ({error}); the run waits in its journal")
+
+    def _hand_over(self) -> None:
+        """Have a process send the run with what the disk did not take."""
+        lines = "".join(json.dumps(message, default=str) + "\n" for message in self._refused)
+        journal = [str(self._journal.path)] if self._journal else []
+        with contextlib.suppress(OSError):
+            subprocess.run([*service.RECORDER, "--alone", *journal], input=lines, text=True, check=False)
+
+    def _tell_trouble(self, journal: Journal) -> None:
+        if self._service is None or _in_pipeline():
+            return
+        if says := (self._service.holder() or {}).get("says"):
+            _warn(f"{says}; {journal.path} keeps this run until MLflow has it")
+
+
+@contextlib.contextmanager
+def tracked(
+    stage: str, params: Mapping[str, object], inputs: Mapping[str, str], training: str | None = None
+) -> Iterator[Tracker]:
+    """Show the block as a run named ``stage`` whose status is how the block ended.
+
+    ``params`` are the stage's sections of ``params.yaml``, nested or not; ``inputs`` maps the path of each input to
+    its sha256. ``training`` is the digest of all that a training depends on: one that was interrupted goes on in its
+    run. With ``PLM_TRACKING=off`` the tracker does nothing. A failure of MLflow is a warning on stderr.
+    """
+    tracker = Tracker(stage, training)
+    if os.environ.get("PLM_TRACKING") != "off" and leads():
+        tracker.open(params, inputs)
+    try:
+        yield tracker
+    except BaseException as error:
+        tracker.end(_status(error))
+        raise
+    tracker.end("FINISHED")
+
+
+def _in_pipeline() -> bool:
+    """Whether a pipeline runs this stage: it has a recorder, which says itself what is wrong."""
+    return os.environ.get("PLM_PARENT_RUN_ID", "").startswith(BY_JOURNAL)
+
+
+def origin() -> dict[str, str]:
+    """The host, the commit, and whether code or parameters differ from it; what the pipeline writes does not count."""
+    host = socket.gethostname()
+    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts"]
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+        dirty = subprocess.run(changed, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {"plm.host": host, "git.dirty": "unknown"}
+    return {"plm.host": host, "mlflow.source.git.commit": commit.strip(), "git.dirty": str(bool(dirty)).lower()}
+
+
+def _points(metrics: Mapping[str, float], step: int) -> list[tuple[str, float, int, int]]:
+    now = _now()
+    return [(name, float(value), now, step) for name, value in metrics.items()]
+
+
+def _now() -> int:
+    """Milliseconds since 1970, as MLflow counts."""
+    return time.time_ns() // 1_000_000
+
+
+def _status(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return {None: "FINISHED", 0: "FINISHED", INTERRUPTED: "KILLED"}.get(error.code, "FAILED")  # type: ignore[arg-type]
+    return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+
+
+def _warn(what: str) -> None:
+    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)

@@ -1,0 +1,234 @@
+"""The journal of a run: what happened, on disk before MLflow hears of it. Knows no MLflow.
+
+``client.py`` appends JSON lines, ``recorder.py`` reads them and sends them. Appending is one
+``write`` to the page cache: it outlives any process, and waits for nobody. It is not flushed to the disk: what a crash
+of the machine takes, a training that goes on from its snapshot (which is flushed) says again.
+
+Every line begins with an end of line too, so that one which a full disk or a crash cut short harms no other; what is
+no message is skipped by every reader. Beside the file lies what MLflow has acknowledged. A file that MLflow has whole
+is deleted, but that of a training which may go on is kept.
+"""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from plm_core.files import atomic_text
+from tasks.settings.paths import JOURNALS
+
+LIMIT_BYTES = 256 << 20
+"""A journal takes no more than this: a million reports of a training, or the system metrics of 90 days."""
+
+KEPT_S = 30 * 86400.0
+"""How long the journal of a training that did not finish is kept for it to go on."""
+
+BY_JOURNAL = "journal:"
+"""Begins the name of a parent that is named by the key of its journal: its run may not exist yet."""
+
+WRITER, SENDER = 0, 1
+"""The bytes of the file that are locked by the process whose run it is, and by the one that is sending it. These locks
+(fcntl, not flock) end with the process, whatever it has forked."""
+
+FIELDS: dict[str, dict[str, type]] = {
+    "open": {"name": str, "params": dict, "inputs": dict, "tags": dict, "start_time": int},
+    "resume": {"tags": dict},
+    "metrics": {"points": list},
+    "tags": {"tags": dict},
+    "checkpoint": {"path": str, "digest": str, "points": list},
+    "checkpoint_metrics": {"digest": str, "points": list},
+    "end": {"status": str, "time": int},
+}
+"""The kinds of messages, and what each must hold."""
+
+POINT: tuple[Any, ...] = (str, (int, float), int, int)
+"""A point: name, value, milliseconds since 1970, step."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What MLflow has acknowledged."""
+
+    run: str | None = None
+    """The id of the run, once it exists."""
+    offset: int = 0
+    """Bytes of the journal that it has."""
+    closed: bool = False
+    """Whether the run has the status of its end."""
+
+
+class Journal:
+    """One run's file."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+
+    @classmethod
+    def new(cls, name: str) -> Self:
+        """An empty journal, which this process writes; names sort by time. Raises OSError."""
+        JOURNALS.mkdir(parents=True, exist_ok=True)
+        kind = re.sub(r"[^\w.-]+", "-", name)
+        path = path_of(f"{time.time_ns() // 1_000_000}-{kind}-{secrets.token_hex(4)}")
+        made = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644))
+        made.lock(WRITER)
+        return made
+
+    @classmethod
+    def existing(cls, path: Path) -> Self:
+        """A journal that lies there. Raises OSError."""
+        return cls(path, os.open(path, os.O_RDWR | os.O_APPEND))
+
+    @property
+    def key(self) -> str:
+        """What the run is tagged with, so that it is never created twice."""
+        return self.path.stem
+
+    def lock(self, which: int, wait: bool = False) -> bool:
+        """Become the journal's ``WRITER`` or ``SENDER`` until ``unlock`` or the end; False when another process is."""
+        try:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, which)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            return False
+        return True
+
+    def unlock(self, which: int) -> None:
+        """Let another process be it."""
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, which)
+
+    def written(self) -> bool:
+        """Whether another process, which lives, writes it."""
+        if not self.lock(WRITER):
+            return True
+        self.unlock(WRITER)
+        return False
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its path still leads to it; not once it is sent, nor when it is only a memory of a full disk."""
+        # Links are not counted: a copy of the checkout by `cp -al` holds one, too.
+        with contextlib.suppress(OSError):
+            return os.path.samestat(self.path.stat(), os.fstat(self.descriptor))
+        return False
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return os.fstat(self.descriptor).st_size
+
+    def append(self, message: Mapping[str, object]) -> None:
+        """Add a line. Raises OSError: the disk is full, or the journal is."""
+        line = b"\n" + json.dumps(message, default=str).encode() + b"\n"
+        if self.size + len(line) > LIMIT_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.path))
+        if os.write(self.descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def messages(self, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+        """The whole lines from an offset on, each with the offset of its end."""
+        rest = b""
+        while chunk := os.pread(self.descriptor, 1 << 20, offset + len(rest)):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                offset += len(line) + 1
+                if (message := parsed(line)) is not None:
+                    yield message, offset
+
+    def opening(self) -> dict[str, Any]:
+        """Its first message, ``open``; empty when that is not there."""
+        first = next(self.messages(), ({}, 0))[0]
+        return first if first.get("kind") == "open" else {}
+
+    def ending(self, more: Iterable[Mapping[str, Any]] = ()) -> tuple[str | None, int]:
+        """The status that the run ended with, None when nobody said so, and when that was (milliseconds since 1970).
+
+        ``more`` are messages after those of the journal.
+        """
+        status, when = None, os.fstat(self.descriptor).st_mtime_ns // 1_000_000
+        for message in itertools.chain((message for message, _ in self.messages()), more):
+            if message["kind"] == "end":
+                status, when = message["status"], message["time"]
+            elif message["kind"] == "resume":
+                status = None
+        return status, when
+
+    def points(self) -> set[tuple[str, int]]:
+        """The points (name, step) of curves that it has."""
+        metrics = (message for message, _ in self.messages() if message["kind"] == "metrics")
+        return {(name, step) for message in metrics for name, _, _, step in message["points"]}
+
+    def sent(self) -> Sent:
+        """What MLflow has; nothing when that is not known, since all can be sent again."""
+        try:
+            sent = Sent(**json.loads(self._sent.read_text()))
+        except (OSError, ValueError, TypeError):
+            return Sent()
+        # After a crash of the machine the journal may be shorter than it was.
+        return sent if sent.offset <= self.size else Sent(sent.run)
+
+    def acknowledge(self, sent: Sent) -> None:
+        """Remember what MLflow has; when the disk is full, it is sent once more."""
+        with contextlib.suppress(OSError):
+            atomic_text(self._sent, json.dumps(asdict(sent)) + "\n")
+
+    def outdated(self) -> bool:
+        """Whether its training is not waited for any more."""
+        return time.time() - os.fstat(self.descriptor).st_mtime > KEPT_S
+
+    def discard(self) -> None:
+        """Delete it: MLflow has it all."""
+        for path in (self.path, self._sent):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def close(self) -> None:
+        """Let go of the file and of its locks."""
+        os.close(self.descriptor)
+
+    @property
+    def _sent(self) -> Path:
+        return self.path.with_suffix(".sent")
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """The message on a line; None for one that was cut short or damaged."""
+    try:
+        message = json.loads(line)
+        fields = FIELDS[message["kind"]]
+    except (ValueError, TypeError, KeyError):
+        return None
+    whole = all(isinstance(message.get(name), kind) for name, kind in fields.items())
+    return message if whole and all(map(_is_point, message.get("points", ()))) else None
+
+
+def _is_point(point: object) -> bool:
+    if not isinstance(point, list) or len(point) != len(POINT):
+        return False
+    return all(isinstance(value, kind) for value, kind in zip(point, POINT, strict=True))
+
+
+def path_of(key: str) -> Path:
+    """Where the journal with this key lies."""
+    return JOURNALS / f"{key}.jsonl"
+
+
+def unfinished(training: str) -> Journal | None:
+    """The journal of the training with this digest, if it did not finish; this process writes it from now on."""
+    for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True):
+        with contextlib.suppress(OSError):
+            journal = Journal.existing(path)
+            goes_on = journal.opening().get("training") == training and journal.ending()[0] != "FINISHED"
+            if goes_on and journal.lock(WRITER):
+                return journal
+            journal.close()
+    return None

@@ -1,0 +1,73 @@
+"""Where MLflow keeps runs: the store and its experiment. Used by the recorder."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.settings import params
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def connect() -> tuple["MlflowClient", str]:
+    """Open the store that ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names; returns the experiment's id too."""
+    settings = params.read("tracking")
+    import mlflow
+    import mlflow.store.db.utils
+
+    # A database that does not answer would otherwise be tried for 100 s.
+    mlflow.store.db.utils.MAX_RETRY_COUNT = 2
+    uri, artifacts = _absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"])
+    mlflow.set_tracking_uri(uri)
+    with _alone(uri):
+        client = mlflow.MlflowClient()
+        return client, _experiment(client, settings["experiment"], artifacts)
+
+
+def page_of(client: "MlflowClient", experiment: str, run: str) -> str:
+    """Where MLflow shows a run: on its server or, of a file, where ``plm ui mlflow`` serves it."""
+    uri = client.tracking_uri
+    server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
+    return f"{server}/#/experiments/{experiment}/runs/{run}"
+
+
+@contextlib.contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """One process at a time opens a SQLite file: two that create its tables at once fail, MLflow's lock or not."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    lock = Path(uri.removeprefix("sqlite:///") + ".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _absolute(uri: str) -> tuple[str, str | None]:
+    """A relative SQLite file is relative to the repository; its artifacts lie beside it. A server has its own."""
+    if not uri.startswith("sqlite:///"):
+        return uri, None
+    database = Path(uri.removeprefix("sqlite:///")).absolute()
+    return f"sqlite:///{database}", (database.parent / "artifacts").as_uri()
+
+
+def _experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        # Without this tag the UI opens its view of GenAI traces instead of the runs.
+        kind = {"mlflow.experimentKind": "custom_model_development"}
+        try:
+            return client.create_experiment(name, artifact_location=artifacts, tags=kind)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        found = client.get_experiment_by_name(name)  # another stage was faster
+    assert found is not None
+    return found.experiment_id
