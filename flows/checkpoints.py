@@ -6,6 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from plm_core.shared import paths
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--model`` and ``--checkpoint``, of which one can be given."""
@@ -18,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(root: Path, given: argparse.Namespace, task: str, *arguments: str) -> int:
     """Run a task on the checkpoint that ``--checkpoint`` or ``--model`` names; its exit status."""
-    local = given.checkpoint.resolve() if given.checkpoint else root / "artifacts/models" / given.model
+    local = given.checkpoint.resolve() if given.checkpoint else root / paths.MODELS / given.model
     with tempfile.TemporaryDirectory() as folder:
         found = local.is_dir() or given.checkpoint
         checkpoint = local if found else _registered(root, given.model, Path(folder))
@@ -31,7 +33,7 @@ def _registered(root: Path, name: str, target: Path) -> Path:
     from flows import registry
     from flows.store import RegistryError
 
-    trained = sorted(path.name for path in root.glob("artifacts/models/*") if path.is_dir())
+    trained = sorted(path.name for path in (root / paths.MODELS).glob("*") if path.is_dir())
     try:
         with registry.opened(root) as opened:
             return opened.checkpoint(opened.get(name), target)

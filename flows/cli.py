@@ -12,18 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from flows import checkpoints, comparing, standing, tokenizers
+from plm_core.shared import paths
+from plm_core.shared.sampling import add_options, as_arguments
 
 BAD_INPUT = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
-SAMPLING: tuple[tuple[str, type, float, str], ...] = (
-    ("max-new-tokens", int, 64, "the longest continuation"),
-    ("temperature", float, 0.8, "divides the logits; 0 takes the likeliest"),
-    ("top-k", int, 50, "draw among the k likeliest tokens; 0 for all"),
-    ("top-p", float, 1.0, "and among the fewest that have this probability together; 1 for all"),
-    ("repetition-penalty", float, 1.0, "above 1, tokens of the text so far become less likely"),
-    ("seed", int, 0, "equal seeds give equal texts"),
-)
-"""The options of ``generate``: name, type, default, help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,7 +54,7 @@ def run(root: Path, given: argparse.Namespace) -> int:
         print(f"error: {result.error}", file=sys.stderr)
         return 1
     standing.show(display.console(), standing.registry_status(root))
-    print("report         artifacts/report/report.html")
+    print(f"report         {paths.REPORT}/report.html")
     print("MLflow UI      plm ui mlflow    runs, curves, registry")
     print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
     return 0
@@ -130,9 +123,7 @@ def rollback(root: Path, given: argparse.Namespace) -> int:
 
 def generate(root: Path, given: argparse.Namespace) -> int:
     """Continue prompts with a model of the workspace or of the registry."""
-    options = [f"--{name}={getattr(given, name.replace('-', '_'))}" for name, *_ in SAMPLING]
-    options.append("--until-end" if given.until_end else "--no-until-end")
-    return checkpoints.run(root, given, "tasks.generate", *options, "--", *given.prompts)
+    return checkpoints.run(root, given, "tasks.generate", *as_arguments(vars(given)), "--", *given.prompts)
 
 
 def attend(root: Path, given: argparse.Namespace) -> int:
@@ -193,11 +184,7 @@ def _project() -> Path:
 def _add_sampling(it: argparse.ArgumentParser) -> None:
     it.add_argument("prompts", nargs="+", metavar="prompt")
     checkpoints.add_options(it)
-    for name, kind, default, text in SAMPLING:
-        it.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (default: %(default)s)")
-    it.add_argument(
-        "--until-end", action=argparse.BooleanOptionalAction, default=True, help="stop where the model ends the text"
-    )
+    add_options(it)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -247,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     it = command(import_, "import", "read a folder of Hugging Face transformers, to start a pretraining from it")
     it.add_argument("--from", choices=["hf"], required=True, help="the format: Hugging Face transformers")
     it.add_argument("folder", type=Path, metavar="DIR", help="with config.json, safetensors and a tokenizer")
-    it.add_argument("--name", required=True, help="it becomes artifacts/imported/NAME")
+    it.add_argument("--name", required=True, help=f"it becomes {paths.IMPORTED}/NAME")
     it = command(tokenizers.compare, "tokenizer", "compare tokenizers of several kinds and sizes")
     tokenizers.add_commands(it)
     it = command(ui, "ui", "open the MLflow or the Prefect user interface")

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from plm_core.shared import paths
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the two models and where to write."""
@@ -36,7 +38,7 @@ def compare(root: Path, given: argparse.Namespace) -> int:
 
 def _folder(root: Path, name: str) -> Path | None:
     """The evidence of the workspace's model of this name, or in this folder."""
-    return next((f for f in (root / "artifacts/evidence" / name, Path(name).resolve()) if f.is_dir()), None)
+    return next((f for f in (root / paths.EVIDENCE / name, Path(name).resolve()) if f.is_dir()), None)
 
 
 def _fetched(root: Path, names: Sequence[str], local: Sequence[Path | None], work: Path) -> list[Path]:

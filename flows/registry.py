@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flows import settings
-from flows.store import GONE, RegistrationFailed, RegistryError, alone, environment, evidence_digest, pages, sha256
+from flows.store import GONE, RegistrationFailed, RegistryError, environment, evidence_digest, pages, sha256
+from plm_core.shared.stores import alone, artifacts_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -250,7 +251,7 @@ class Registry:
         if found is not None:
             return found.experiment_id
         tags = {"mlflow.experimentKind": "custom_model_development"}
-        return self.client.create_experiment(name, settings.artifact_location(self.tracking), tags)
+        return self.client.create_experiment(name, artifacts_of(self.tracking.uri), tags)
 
     def _aliases(self) -> dict[str, str]:
         from mlflow.exceptions import MlflowException

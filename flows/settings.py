@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from plm_core.shared.stores import absolute
+
 
 class SettingsError(Exception):
     """``params.yaml`` cannot be used; the message names the dotted parameter and what was expected."""
@@ -49,23 +51,9 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     promotion = _section(sections, "promotion", {"registered_model", "primary", "alpha", "margin", "metrics"})
     uri = os.environ.get("MLFLOW_TRACKING_URI") or _text(tracking, "tracking.uri")
     return (
-        Tracking(_absolute(uri, root), _text(tracking, "tracking.experiment")),
+        Tracking(absolute(uri, root), _text(tracking, "tracking.experiment")),
         Promotion(_text(promotion, "promotion.registered_model")),
     )
-
-
-def artifact_location(tracking: Tracking) -> str | None:
-    """Where artifacts of a SQLite store lie: beside the file. A server knows its own place (None)."""
-    if not tracking.uri.startswith("sqlite:///"):
-        return None
-    return (Path(tracking.uri.removeprefix("sqlite:///")).parent / "artifacts").as_uri()
-
-
-def _absolute(uri: str, root: Path) -> str:
-    """A relative SQLite file is relative to the repository."""
-    if not uri.startswith("sqlite:///"):
-        return uri
-    return f"sqlite:///{root.absolute() / uri.removeprefix('sqlite:///')}"
 
 
 def _section(sections: Any, name: str, keys: set[str]) -> Mapping[str, Any]:

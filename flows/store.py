@@ -1,18 +1,17 @@
-"""What the modules that talk to MLflow share: its environment and lock, errors, pages of a search, digests."""
+"""What the modules that talk to MLflow share: its environment, errors, pages of a search, digests."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from plm_core.shared.stores import QUIET
+
 ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
+    **QUIET,
     "MLFLOW_LOGGING_LEVEL": "ERROR",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # With MLflow's defaults a dead server blocks a call for four minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -30,19 +29,6 @@ class RegistryError(Exception):
 
 class RegistrationFailed(RegistryError):
     """MLflow cannot be reached or fails. The files of the pipeline are safe, a later run registers them."""
-
-
-@contextlib.contextmanager
-def alone(uri: str) -> Iterator[None]:
-    """One process at a time opens a SQLite file, as in ``tasks/tracking/store.py``: two that create its tables fail."""
-    if not uri.startswith("sqlite:///"):
-        yield
-        return
-    lock = Path(uri.removeprefix("sqlite:///") + ".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextlib.contextmanager

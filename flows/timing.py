@@ -12,17 +12,18 @@ from pathlib import Path
 
 from flows.outcome import Outcome, Result
 from flows.stages import Stage
+from plm_core.shared.paths import METERS
 
 REMEMBERED = ".dvc/tmp/plm-seconds.json"
 """What each stage took when it ran last on this machine."""
 
-PICTURE = "artifacts/meters/run/stages.svg"
+PICTURE = METERS / "run/stages.svg"
 """Below the page of the meters, which shows it."""
 
 UNKNOWN_S = {"all": 100.0, True: 20.0, False: 3.0}
 """What a stage that never ran here is expected to take, by the GPUs that it wants."""
 
-FIGURES = "artifacts/meters/run/figures.json"
+FIGURES = METERS / "run/figures.json"
 """The same in numbers, in seconds."""
 
 BAR, GAP, LEFT, WIDE = 14, 4, 190, 900

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-KINDS = ("bpe", "unigram", "wordpiece", "bytelevel")
+from plm_core.shared.kinds import TOKENIZERS as KINDS
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:

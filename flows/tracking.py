@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from plm_core.shared import stores
+from plm_core.shared.paths import JOURNALS
+
 END_S = 120.0
 """How long the flow waits until MLflow has everything; while MLflow is away the recorder does not take that long."""
 
-RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.recorder"]
-JOURNALS = "artifacts/journals"
-"""Where runs wait that MLflow has not, or whose training may go on; see ``tasks/tracking/journal.py``."""
-
-
+RECORDER = [sys.executable, "-W", "ignore", "-m", stores.RECORDER]
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id, as ``pipeline_run`` does."""
 
@@ -41,7 +40,7 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     key = recorder.stdout.readline().strip()
     status = "KILLED"
     try:
-        yield f"journal:{key}" if key else None
+        yield f"{stores.BY_JOURNAL}{key}" if key else None
         status = "FINISHED"
     except Exception:
         status = "FAILED"

@@ -14,9 +14,10 @@ from plm_core.files import verify_checksums
 from plm_core.finetuning import linear, results
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
+from plm_core.shared import paths
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 
 
 def baseline(name: str) -> None:

@@ -16,9 +16,10 @@ from plm_core.corpus import statistics
 from plm_core.corpus.split import SPLITS
 from plm_core.corpus.statistics import Rule, excerpt
 from plm_core.files import atomic_folder, sha256_path
+from plm_core.shared import paths
 from tasks.reporting.page import drawn, plotting, table
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 from tasks.settings.params import section_names
 
 SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixture"]

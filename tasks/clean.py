@@ -9,8 +9,9 @@ from plm_core.corpus.clean import CleanConfig, account, clean_document, counted
 from plm_core.corpus.document import document_writer, merge_documents
 from plm_core.corpus.language import require_known
 from plm_core.corpus.removal import removal_writer
+from plm_core.shared import paths
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 from tasks.settings.params import section_names
 
 REMOVED = paths.REMOVED / "clean.parquet"

@@ -15,8 +15,8 @@ from pathlib import Path
 from plm_core.config import BadInput
 from plm_core.evaluation.comparison import Compared, Comparison, Estimate, compare
 from plm_core.files import atomic_text
+from plm_core.shared import paths
 from tasks.runtime.stage import main
-from tasks.settings import paths
 
 READING = """\
 - Each score stands with its {level:.0%} interval: resampled examples (and, where a task has several seeds, seeds). A

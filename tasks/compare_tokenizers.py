@@ -16,11 +16,12 @@ from typing import Any, get_args, get_type_hints
 
 from plm_core.config import BadInput, from_dict
 from plm_core.corpus.document import Texts
+from plm_core.shared import paths
 from plm_core.text.tokenizer import Tokenizer, TokenizerConfig
 from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 from plm_core.text.vocabulary import RARE, SAMPLE, measure, sample, split, telling_words
 from tasks.runtime.stage import main
-from tasks.settings import params, paths
+from tasks.settings import params
 
 KINDS: tuple[str, ...] = get_args(get_type_hints(TokenizerConfig)["kind"])
 THREADS = 2

@@ -19,8 +19,9 @@ from plm_core.corpus.split import SPLITS, SplitConfig, split_of
 from plm_core.corpus.tables import RowWriter
 from plm_core.files import atomic_folder, scratch_folder
 from plm_core.sections.deduplicate import DeduplicateConfig
+from plm_core.shared import paths
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 from tasks.settings.machine import memory
 
 REMOVED = paths.REMOVED / "deduplicate.parquet"

@@ -26,12 +26,13 @@ from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.base import Quantity
 from plm_core.sections.evaluation import BLANK, EvaluateConfig, LikelihoodConfig
+from plm_core.shared import paths
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.progress import Meter
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 
 PROMPTS, WORDS, LONGEST = 3, 5, 40
 """Where no prompts are given: from so many documents, so many words each, but no more characters than this."""

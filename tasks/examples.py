@@ -17,8 +17,9 @@ from plm_core.benchmarks.sources import ExamplesConfig, Read, read_source
 from plm_core.benchmarks.splits import counts, shared
 from plm_core.benchmarks.task import write_task
 from plm_core.files import atomic_folder
+from plm_core.shared import paths
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 
 
 def examples(name: str) -> None:

@@ -15,11 +15,12 @@ from plm_core.config import BadInput
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import atomic_folder, verify_checksums
+from plm_core.shared import paths
 from plm_core.training.device import prepare
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.progress import Meter
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 
 
 def fewshot(name: str) -> None:

@@ -30,6 +30,7 @@ from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.lora import adapt, merge
 from plm_core.finetuning.reading import Rows, encoded, read_rows
 from plm_core.objectives.loss import Batch
+from plm_core.shared import paths
 from plm_core.text.views import stream_seed
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import best_report, train
@@ -41,7 +42,7 @@ from tasks.runtime.checked import write_checked
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.stage import Stage, main, stage
 from tasks.runtime.training import follow, listed, write_curve
-from tasks.settings import params, paths
+from tasks.settings import params
 
 
 class Outcome(NamedTuple):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from plm_core import checkpoint
 from plm_core.config import from_dict
-from plm_core.generation import SamplingConfig, generate_batch, stream
+from plm_core.generation import generate_batch, stream
+from plm_core.shared.sampling import SamplingConfig, add_options
 from plm_core.training.device import prepare
 from tasks.runtime.stage import main
 
@@ -46,17 +47,10 @@ def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
 
 
 def _run() -> None:
-    defaults = SamplingConfig()
     parser = argparse.ArgumentParser(description="Continue prompts with a model.")
     parser.add_argument("prompts", nargs="+", metavar="PROMPT")
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--max-new-tokens", type=int, default=defaults.max_new_tokens)
-    parser.add_argument("--until-end", action=argparse.BooleanOptionalAction, default=defaults.until_end)
-    parser.add_argument("--temperature", type=float, default=defaults.temperature)
-    parser.add_argument("--top-k", type=int, default=defaults.top_k)
-    parser.add_argument("--top-p", type=float, default=defaults.top_p)
-    parser.add_argument("--repetition-penalty", type=float, default=defaults.repetition_penalty)
-    parser.add_argument("--seed", type=int, default=defaults.seed)
+    add_options(parser)
     given = vars(parser.parse_args())
     folder, prompts = given.pop("checkpoint"), given.pop("prompts")
     generate(folder, prompts, from_dict(SamplingConfig, given, "generate"))

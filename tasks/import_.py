@@ -6,11 +6,10 @@ from pathlib import Path
 
 from plm_core.config import BadInput
 from plm_core.interchange import import_hf
+from plm_core.shared.paths import IMPORTED
 from plm_core.text.tokenizers import open_tokenizer
 from tasks.runtime.stage import main
-from tasks.settings.paths import ARTIFACTS
 
-IMPORTED = ARTIFACTS / "imported"
 """Where imported checkpoints lie. No stage writes there."""
 
 

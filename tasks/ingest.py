@@ -14,8 +14,9 @@ from plm_core.corpus.order import Sorter
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
 from plm_core.corpus.sources import IngestConfig, open_source, origin_of
 from plm_core.files import atomic_text, scratch_folder
+from plm_core.shared import paths
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 from tasks.settings.params import section_names
 
 

@@ -18,8 +18,9 @@ from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.survey import ALL_FILES, Survey, survey
 from plm_core.files import atomic_text
+from plm_core.shared import paths
 from tasks.runtime.stage import main
-from tasks.settings import params, paths
+from tasks.settings import params
 from tasks.settings.editing import edited
 
 FEWEST = 20

@@ -2,10 +2,10 @@
 
 from plm_core.corpus.document import read_documents
 from plm_core.files import verify_checksums
+from plm_core.shared import paths
 from plm_core.text.store import write_store
 from plm_core.text.tokenizers import open_tokenizer
 from tasks.runtime.stage import main, stage
-from tasks.settings import paths
 
 
 def pack() -> None:

@@ -39,11 +39,14 @@ from mlflow.store.tracking import sqlalchemy_store as _store  # noqa: F401
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatches
 
+from plm_core.shared.sampling import SamplingConfig
+
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
 READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
 """And the library that reads the checkpoint's tokenizer, by its file."""
 
+SAMPLING = SamplingConfig()
 SIGNATURE = ModelSignature(
     inputs=Schema([ColSpec("string", "text")]),
     outputs=Schema(
@@ -56,9 +59,9 @@ SIGNATURE = ModelSignature(
     ),
     params=ParamSchema(
         [
-            ParamSpec("max_new_tokens", DataType.long, 64),
-            ParamSpec("temperature", DataType.double, 0.8),
-            ParamSpec("seed", DataType.long, 0),
+            ParamSpec("max_new_tokens", DataType.long, SAMPLING.max_new_tokens),
+            ParamSpec("temperature", DataType.double, SAMPLING.temperature),
+            ParamSpec("seed", DataType.long, SAMPLING.seed),
         ]
     ),
 )

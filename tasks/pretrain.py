@@ -17,6 +17,7 @@ from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import Batch, Batches, Loss
+from plm_core.shared import paths
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
@@ -33,7 +34,7 @@ from tasks.reporting.meters import Ledger
 from tasks.runtime.launch import launch, ranks_wanted
 from tasks.runtime.stage import main, stage
 from tasks.runtime.training import follow, listed, write_curve
-from tasks.settings import params, paths
+from tasks.settings import params
 from tasks.settings.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
 
 SPLITS = ("train", "valid")

@@ -11,11 +11,12 @@ from typing import Any
 
 from plm_core.files import atomic_folder
 from plm_core.objectives import QUANTITIES
+from plm_core.shared import paths
 from tasks.reporting.fewshot import unfinetuned
 from tasks.reporting.page import drawn, page, plotting, table
 from tasks.reporting.scores import finetuned
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 
 SECTIONS = ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.transfers", "finetune.seeds", "fewshot"]
 LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \

@@ -19,6 +19,7 @@ from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.sections.models import shape
+from plm_core.shared import paths
 from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
@@ -27,7 +28,7 @@ from plm_core.text.views import Span
 from plm_core.training.config import LoopConfig
 from plm_core.training.sizes import sized
 from tasks.runtime.stage import main
-from tasks.settings import params, paths
+from tasks.settings import params
 
 SPLIT = "train"
 WIDTH = 110

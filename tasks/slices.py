@@ -12,9 +12,9 @@ from plm_core.corpus.document import Texts
 from plm_core.evaluation.overlap import overlaps
 from plm_core.evaluation.slices import COLUMNS, CONTAMINATED
 from plm_core.files import verify_checksums
+from plm_core.shared import paths
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.stage import main, stage
-from tasks.settings import paths
 
 TRAIN = paths.CORPUS / "train.parquet"
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from plm_core.config import BadInput
 from plm_core.corpus.document import Texts
 from plm_core.files import atomic_folder
+from plm_core.shared import paths
 from plm_core.text.tokenizer import GivenTokenizer, Tokenizer, TokenizerConfig
 from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 from plm_core.text.vocabulary import measure, sample, split, telling_words
 from tasks.runtime.stage import main, stage
-from tasks.settings import params, paths
+from tasks.settings import params
 
 THREADS = 2
 """For encoding; the ids do not depend on it."""

@@ -12,7 +12,7 @@ import torch
 from plm_core.checkpoint import Loaded
 from plm_core.generation.reading import Reading
 from plm_core.generation.sampling import distribution
-from plm_core.sections.evaluation import SamplingConfig
+from plm_core.shared.sampling import SamplingConfig
 from plm_core.text.special import EOS, PIECES
 
 __all__ = ["SamplingConfig", "continue_ids", "generate", "generate_batch", "stream"]

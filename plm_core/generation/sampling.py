@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plm_core.sections.evaluation import SamplingConfig
+from plm_core.shared.sampling import SamplingConfig
 
 
 def distribution(logits: Tensor, seen: Tensor, config: SamplingConfig) -> Tensor:

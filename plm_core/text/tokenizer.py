@@ -5,12 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from plm_core.config import BadInput
 from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
+from plm_core.shared.kinds import Tokenizers
 from plm_core.text.special import PIECES
 
 MODEL_FILE = "tokenizer.model"
@@ -37,7 +38,7 @@ class GivenTokenizer:
 class TokenizerConfig:
     """Section ``tokenizer`` of the parameters."""
 
-    kind: Literal["bpe", "unigram", "wordpiece", "bytelevel"]
+    kind: Tokenizers
     """The algorithm. All but wordpiece keep every character of a text."""
     vocab_size: int
     """Pieces, special tokens and single bytes or characters included."""

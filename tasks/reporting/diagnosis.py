@@ -16,8 +16,8 @@ from plm_core.evaluation.answers import of_numbers, parts_of
 from plm_core.evaluation.calibration import bins, calibration
 from plm_core.evaluation.evidence import Table
 from plm_core.evaluation.slices import CONTAMINATED, Slice, read_slices, slices
+from plm_core.shared import paths
 from tasks.reporting.page import drawn, folded, plain, plotting, table
-from tasks.settings import paths
 
 FEWEST = 20
 """Of fewer examples no score is shown: its interval would hold almost any."""

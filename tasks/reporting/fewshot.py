@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from plm_core.benchmarks.prompts import FewshotConfig, Prompt, prompt_of
 from plm_core.benchmarks.task import read_task
+from plm_core.shared import paths
 from tasks.reporting.page import table
-from tasks.settings import params, paths
+from tasks.settings import params
 
 HEADING = "## Without fine-tuning"
 READING = """\

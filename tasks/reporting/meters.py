@@ -15,10 +15,10 @@ from typing import Any, Self
 
 from plm_core.config import BadInput, from_dict
 from plm_core.files import atomic_text
+from plm_core.shared import paths
 from plm_core.training.device import Device
 from plm_core.training.meters import Meters, device_name
 from tasks.reporting.page import page, table
-from tasks.settings import paths
 from tasks.settings.machine import leads, price
 
 LAPS = ("data", "forward", "backward", "optimizer", "other")

@@ -15,9 +15,9 @@ from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers
 from plm_core.evaluation.comparison import compare
 from plm_core.evaluation.evidence import Table, read_task
+from plm_core.shared import paths
 from tasks.reporting import diagnosis
 from tasks.reporting.page import drawn, plotting, table
-from tasks.settings import paths
 
 MOST_CLASSES = 8
 """More do not fit a picture."""

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from plm_core.config import BadInput, digest
 from plm_core.files import atomic_text, sha256_path
+from plm_core.shared import paths
 from tasks.runtime.guard import Guard
-from tasks.settings import params, paths
+from tasks.settings import params
 from tasks.settings.machine import leads
 from tasks.tracking.client import INTERRUPTED, Tracker, tracked
 

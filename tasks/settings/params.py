@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from plm_core.config import BadInput, did_you_mean, from_dict
-from tasks.settings import paths
+from plm_core.shared import paths
 
 T = TypeVar("T")
 PARAMS = Path("params.yaml")

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import BadInput
+from plm_core.shared.stores import BY_JOURNAL
 from tasks.settings.machine import leads
 from tasks.tracking import service
-from tasks.tracking.journal import BY_JOURNAL, Journal, unfinished
+from tasks.tracking.journal import Journal, unfinished
 
 LOOK_S = 15.0
 """How often a stage that records looks whether its recorder lives."""

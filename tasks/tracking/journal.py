@@ -24,16 +24,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from plm_core.files import atomic_text
-from tasks.settings.paths import JOURNALS
+from plm_core.shared.paths import JOURNALS
 
 LIMIT_BYTES = 256 << 20
 """A journal takes no more than this: a million reports of a training, or the system metrics of 90 days."""
 
 KEPT_S = 30 * 86400.0
 """How long the journal of a training that did not finish is kept for it to go on."""
-
-BY_JOURNAL = "journal:"
-"""Begins the name of a parent that is named by the key of its journal: its run may not exist yet."""
 
 WRITER, SENDER = 0, 1
 """The bytes of the file that are locked by the process whose run it is, and by the one that is sending it. These locks

@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tasks.settings.paths import JOURNALS
+from plm_core.shared.paths import JOURNALS
+from plm_core.shared.stores import QUIET
 from tasks.tracking import service
 from tasks.tracking.client import origin
 from tasks.tracking.journal import SENDER, WRITER, Journal, parsed, path_of
@@ -47,14 +48,12 @@ LINGER_S = 10.0
 """How long one in the background waits for the next stage."""
 
 ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
+    **QUIET,
     # With MLflow's defaults a dead server blocks a call for four minutes; whoever is to try again is this process.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     # What goes wrong is told once.
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plm_core.files import atomic_text
-from tasks.settings import paths
+from plm_core.shared import paths
 from tasks.tracking.journal import SENDER, Journal
 from tasks.tracking.sender import Sender
 

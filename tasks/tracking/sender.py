@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tasks.tracking.journal import BY_JOURNAL, Journal, Sent, path_of
+from plm_core.shared.stores import BY_JOURNAL
+from tasks.tracking.journal import Journal, Sent, path_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

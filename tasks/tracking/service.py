@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from plm_core.config import digest
+from plm_core.shared import stores
+from plm_core.shared.paths import JOURNALS
 from tasks.settings import params
-from tasks.settings.paths import JOURNALS
 
-RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.recorder"]
+RECORDER = [sys.executable, "-W", "ignore", "-m", stores.RECORDER]
 
 HUNG_S = 150.0
 """A recorder that has not said for so long that it is alive is killed, and another one started. A call of MLflow takes

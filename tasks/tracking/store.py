@@ -1,12 +1,10 @@
 """Where MLflow keeps runs: the store and its experiment. Used by the recorder."""
 
-import contextlib
-import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plm_core.shared.stores import absolute, alone, artifacts_of
 from tasks.settings import params
 
 if TYPE_CHECKING:
@@ -21,11 +19,11 @@ def connect() -> tuple["MlflowClient", str]:
 
     # A database that does not answer would otherwise be tried for 100 s.
     mlflow.store.db.utils.MAX_RETRY_COUNT = 2
-    uri, artifacts = _absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"])
+    uri = absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"], Path.cwd())
     mlflow.set_tracking_uri(uri)
-    with _alone(uri):
+    with alone(uri):
         client = mlflow.MlflowClient()
-        return client, _experiment(client, settings["experiment"], artifacts)
+        return client, _experiment(client, settings["experiment"], artifacts_of(uri))
 
 
 def page_of(client: "MlflowClient", experiment: str, run: str) -> str:
@@ -33,27 +31,6 @@ def page_of(client: "MlflowClient", experiment: str, run: str) -> str:
     uri = client.tracking_uri
     server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{experiment}/runs/{run}"
-
-
-@contextlib.contextmanager
-def _alone(uri: str) -> Iterator[None]:
-    """One process at a time opens a SQLite file: two that create its tables at once fail, MLflow's lock or not."""
-    if not uri.startswith("sqlite:///"):
-        yield
-        return
-    lock = Path(uri.removeprefix("sqlite:///") + ".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _absolute(uri: str) -> tuple[str, str | None]:
-    """A relative SQLite file is relative to the repository; its artifacts lie beside it. A server has its own."""
-    if not uri.startswith("sqlite:///"):
-        return uri, None
-    database = Path(uri.removeprefix("sqlite:///")).absolute()
-    return f"sqlite:///{database}", (database.parent / "artifacts").as_uri()
 
 
 def _experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str:

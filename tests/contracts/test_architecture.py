@@ -18,7 +18,7 @@ from flows.sources import MARK, closure, file_of, imports, tree, written
 from plm_core.finetuning.layouts import Layout
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.models import MODELS
-from tasks.settings import paths
+from plm_core.shared import paths
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("plm_core", "tasks", "flows")
@@ -87,9 +87,12 @@ def test_what_a_stage_reads_is_written_by_another(stage):
             assert any(covers(out, dep) or covers(dep, out) for out in outs), dep
 
 
+OF_NO_STAGE = ("SNAPSHOTS", "JOURNALS", "METERS", "RUN_LINKS", "COMPILED", "COMPARE", "IMPORTED")
+
+
 def test_the_graph_and_the_paths_in_the_code_are_the_same():
     constants = {name: p.as_posix() for name, p in vars(paths).items() if isinstance(p, Path) and name != "ARTIFACTS"}
-    private = [constants.pop(name) for name in ("SNAPSHOTS", "JOURNALS", "METERS", "RUN_LINKS", "COMPILED", "COMPARE")]
+    private = [constants.pop(name) for name in OF_NO_STAGE]
     outs = [out for stage in GRAPH for out in listed(stage, "outs", "metrics", "plots")]
     assert [out for out in outs if not any(covers(path, out) for path in constants.values())] == []
     assert [name for name, path in constants.items() if not any(covers(path, out) for out in outs)] == []
@@ -181,6 +184,12 @@ def named_files(path):
 
 def test_no_files_import_each_other_in_whatever_circle():
     TopologicalSorter({path: {*named_files(path)} & {*SOURCES} for path in SOURCES}).prepare()
+
+
+def test_what_all_have_agreed_on_needs_the_standard_library_alone():
+    for path in (ROOT / "plm_core/shared").glob("*.py"):
+        others = {name.split(".")[0] for name in imports(path) if not name.startswith("plm_core")}
+        assert others <= sys.stdlib_module_names, path
 
 
 def test_no_task_imports_another_task():

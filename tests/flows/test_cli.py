@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from flows import cli, tokenizers
+from flows import tokenizers
 
 COMMANDS = [
     "init",
@@ -173,15 +173,6 @@ def trained(tmp_path, tokenizer, make_gpt):
     )
     checkpoint.save(tmp_path / "trained", model.state_dict(), tokenizer, config)
     return tmp_path / "trained"
-
-
-def test_the_options_of_generate_are_the_fields_of_its_configuration():
-    from plm_core.generation import SamplingConfig
-
-    fields = {name.replace("_", "-"): value for name, value in asdict(SamplingConfig()).items()}
-    assert fields.pop("until-end") is True
-    assert {name: default for name, _, default, _ in cli.SAMPLING} == fields
-    assert [type(default) for _, _, default, _ in cli.SAMPLING] == [kind for _, kind, _, _ in cli.SAMPLING]
 
 
 def test_prompts_are_continued_by_a_checkpoint_with_every_option(project, trained):

@@ -10,8 +10,9 @@ import psutil
 import pytest
 from toys import wait_for
 
-from flows import pipeline, store
+from flows import pipeline
 from flows.tracking import pipeline_run, send_leftovers
+from plm_core.shared import stores
 
 PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
 
@@ -26,7 +27,7 @@ def root(tmp_path, monkeypatch):
 
 def runs(root):
     uri = f"sqlite:///{root}/artifacts/mlflow/mlflow.db"
-    with store.alone(uri):
+    with stores.alone(uri):
         client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("plm")
     return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])} if experiment else {}

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from plm_core.config import BadInput
+from plm_core.shared import paths
 from plm_core.training.device import Device
 from plm_core.training.meters import Meters
 from tasks.reporting.meters import Ledger
-from tasks.settings import paths
 
 DEVICE = Device(torch.device("cpu"), 3, False)
 METERS = Meters(

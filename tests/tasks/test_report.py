@@ -10,7 +10,7 @@ from projects import Project, source
 from plm_core.benchmarks.examples import Example, write_examples
 from plm_core.benchmarks.table import TASKS
 from plm_core.benchmarks.task import write_task
-from tasks.settings import paths
+from plm_core.shared import paths
 
 MODELS = {
     "gpt": ({"bits_per_byte": 1.5, "perplexity": 99.0}, 0.713, 0.513),

@@ -182,7 +182,7 @@ def test_texts_that_can_be_read_once_only_are_refused_before_a_part_is_lost():
 def test_sentencepiece_alone_is_enough_for_its_kinds(kind, tokenizers):
     code = (
         "import sys\nsys.modules['tokenizers'] = None\n"
-        "from pathlib import Path\nfrom plm_core.text.tokenizer import *\n"
+        "from pathlib import Path\nfrom plm_core.text.tokenizers import *\n"
         f"print(open_tokenizer(Path(sys.argv[1])).encode('ba'), len(train_tokenizer(['ba bo ba bo bi'] * 9, "
         f"TokenizerConfig({kind!r}, 270))) > 0)"
     )
@@ -194,7 +194,7 @@ def test_sentencepiece_alone_is_enough_for_its_kinds(kind, tokenizers):
 def test_the_library_alone_is_enough_for_its_kinds(kind, tokenizers):
     code = (
         "import sys\nsys.modules['sentencepiece'] = None\n"
-        "from pathlib import Path\nfrom plm_core.text.tokenizer import *\n"
+        "from pathlib import Path\nfrom plm_core.text.tokenizers import *\n"
         "print(open_tokenizer(Path(sys.argv[1])).encode('ba'))"
     )
     done = subprocess.run([sys.executable, "-c", code, tokenizers[kind].path], capture_output=True, text=True)

@@ -1,0 +1,72 @@
+"""How texts are drawn, and the same as options of a command. Used by generation, ``plm generate`` and its task."""
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+HELP = {
+    "max_new_tokens": "the longest continuation",
+    "until_end": "stop where the model ends the text",
+    "temperature": "divides the logits; 0 takes the likeliest",
+    "top_k": "draw among the k likeliest tokens; 0 for all",
+    "top_p": "and among the fewest that have this probability together; 1 for all",
+    "repetition_penalty": "above 1, tokens of the text so far become less likely",
+    "seed": "equal seeds give equal texts",
+}
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How a text goes on: how far, and how each token is drawn."""
+
+    max_new_tokens: int = 64
+    """The longest continuation, in tokens."""
+    until_end: bool = True
+    """Whether the text ends at the end-of-document token; if not, that token is never drawn and the text has exactly
+    ``max_new_tokens`` tokens."""
+    temperature: float = 0.8
+    """Divides the logits; 0 takes the most likely token each time (greedy)."""
+    top_k: int = 50
+    """Draw among the k most likely tokens; 0 for all."""
+    top_p: float = 1.0
+    """Then draw among the fewest most likely tokens whose probabilities add up to this; 1 for all."""
+    repetition_penalty: float = 1.0
+    """The logits of tokens that prompt or text hold are divided by it when positive, else multiplied; 1 for none."""
+    seed: int = 0
+    """Of the draws; equal seeds give equal texts. Row i of a batch has the seed ``seed + i``."""
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens: {self.max_new_tokens}; expected at least 1")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature: {self.temperature}; expected at least 0 and finite")
+        if self.top_k < 0:
+            raise ValueError(f"top_k: {self.top_k}; expected at least 0")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p: {self.top_p}; expected above 0 and at most 1")
+        if not 1 <= self.repetition_penalty < math.inf:
+            raise ValueError(f"repetition_penalty: {self.repetition_penalty}; expected at least 1 and finite")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed: {self.seed}; expected a whole number from 0 to 2**63 - 1")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each field of ``SamplingConfig``, with its default."""
+    for field in fields(SamplingConfig):
+        name, text = f"--{field.name.replace('_', '-')}", HELP[field.name]
+        if isinstance(field.default, bool):
+            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=field.default, help=text)
+        else:
+            kind = type(field.default)
+            parser.add_argument(name, type=kind, default=field.default, help=f"{text} (default: %(default)s)")
+
+
+def as_arguments(given: Mapping[str, Any]) -> list[str]:
+    """The options that say the same as the parsed ones."""
+    found = []
+    for field in fields(SamplingConfig):
+        name, value = field.name.replace("_", "-"), given[field.name]
+        found.append(("--" if value else "--no-") + name if isinstance(value, bool) else f"--{name}={value}")
+    return found
