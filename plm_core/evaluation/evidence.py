@@ -23,7 +23,7 @@ and, for a task, the text that was trained on; not the seed, for all seeds of a 
 import csv
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,7 @@ LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "me
 TASK_COLUMNS = ("id", "sha256", "subset", "label", "prediction", "confidence", "score", "measured")
 COST_COLUMNS = ("quantity", "value")
 SCORE = "score"
-"""The metric of a task is ``<task>/score``."""
+"""The metric of a task is ``<task>/score``; by another score, such as ``macro_f1``, it is ``<task>/macro_f1``."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,25 @@ class Table:
     """``[N]``: what is true, as it is written."""
     predictions: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
     """``[S][N]``: what each seed answered, likewise."""
+
+    def by(self, score: str) -> "Table":
+        """A task's answers by another score than its own.
+
+        Raises:
+            ValueError: these answers have no such score.
+        """
+        task, own = self.metric.partition("/")[0], self.results
+        assert not isinstance(own, Sums)
+        if family(score) != family(own.score):
+            raise ValueError(f"is of {family(score)}, and the answers are {family(own.score)}")
+        _check(score, self.labels)
+        if isinstance(own, Answers):
+            results: Results = replace(own, score=score)
+        else:
+            found = [[_counted(score, *pair) for pair in zip(s, self.labels, strict=True)] for s in self.predictions]
+            above, below = np.array(found).transpose(3, 2, 0, 1)
+            results = Ratios(score, above, below, own.strata, own.subsets)
+        return replace(self, metric=f"{task}/{score}", value=scores(results)[""], results=results)
 
     @property
     def ids(self) -> list[str]:
@@ -136,7 +155,7 @@ def read_task(files: list[Path]) -> Table:
                 "with every seed (a file of a seed that is no longer trained can be removed)"
             )
     try:
-        _check(files[0], score, [row["label"] for row in first])
+        _check(score, [row["label"] for row in first])
     except ValueError as error:
         raise BadInput(f"{files[0]}: {error}") from error
     results = _ratios(files, score, seeds) if family(score) in ("tags", "texts") else _answers(files, score, seeds)
@@ -184,21 +203,25 @@ def _ratios(files: list[Path], score: str, seeds: list[list[dict[str, str]]]) ->
     for s, (path, rows) in enumerate(zip(files, seeds, strict=True)):
         for n, row in enumerate(rows):
             try:
-                for p, (part, _) in enumerate(parts_of(score)):
-                    found[:, p, s, n] = counts(part, row["prediction"], row["label"])
+                found[:, :, s, n] = np.transpose(_counted(score, row["prediction"], row["label"]))
             except ValueError as error:
                 raise BadInput(f"{path}: {row['id']!r}: {error}; expected what stage finetune writes") from error
     return Ratios(score, found[0], found[1], strata, subsets)
 
 
-def _check(path: Path, score: str, labels: list[str]) -> None:
-    """Refuse labels of which the score says nothing."""
+def _counted(score: str, prediction: str, label: str) -> list[tuple[float, float]]:
+    """Of each part of a score of tags or texts, what is above and below in one example's ratio."""
+    return [counts(part, prediction, label) for part, _ in parts_of(score)]
+
+
+def _check(score: str, labels: Sequence[str]) -> None:
+    """Raise ValueError for labels of which the score says nothing."""
     if of_numbers(score) and len(set(labels)) < 2:
-        raise BadInput(f"{path}: all labels are {labels[0]}; expected different ones, for {score} is of their order")
+        raise ValueError(f"all labels are {labels[0]}; expected different ones, for {score} is of their order")
     for _, of in parts_of(score):
         if of and of not in labels:
             known = ", ".join(sorted(set(labels)))
-            raise BadInput(f"{path}: no label is {of!r}, whose F1 is the score; expected it among {known}")
+            raise ValueError(f"no label is {of!r}, whose F1 is the score; expected it among {known}")
 
 
 def _numbers(path: Path, column: str, texts: list[str]) -> np.ndarray:

@@ -24,13 +24,14 @@ from plm_core.evaluation.evidence import (
     COST,
     LIKELIHOOD,
     PARAMETERS,
+    SCORE,
     Table,
     read_cost,
     read_likelihood,
     read_task,
     task_files,
 )
-from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
+from plm_core.evaluation.rules import EVERY_TASK, GateRules, score_of, source
 from plm_core.evaluation.significance import Interval
 
 UNJUDGED = ("not measured", "not comparable")
@@ -48,6 +49,20 @@ class Evidence:
     """By task, and under ``likelihood.csv``."""
     parameters: float | None = None
     """What it costs; None where that is not known."""
+
+    def table(self, metric: str) -> Table | None:
+        """What a metric is taken of, by its score; None where there is none.
+
+        Raises:
+            BadInput: the task's answers have no such score.
+        """
+        found, score = self.tables.get(source(metric)), score_of(metric)
+        if found is None or score in ("", SCORE):
+            return found
+        try:
+            return found.by(score)
+        except ValueError as error:
+            raise BadInput(f"promotion.metrics.{metric}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -175,8 +190,8 @@ def _rows(challenger: Evidence, champion: Evidence | None, rules: GateRules) -> 
     rng = significance.generator()
     for row in sorted(rows, key=lambda row: row.metric):
         if row.difference is not None and row.metric != EVERY_TASK:
-            pair = (champion.tables[source(row.metric)], challenger.tables[source(row.metric)])
-            theirs, ours = significance.bootstrap([table.results for table in pair], rng)
+            pair = [_results(row.metric, side) for side in (champion, challenger)]
+            theirs, ours = significance.bootstrap(pair, rng)
             draws[row.metric] = ours[""] - theirs[""]
     if all(name in draws for name in rules.tasks()) and rules.tasks():
         draws[EVERY_TASK] = np.mean([draws[name] for name in rules.tasks()], axis=0)
@@ -193,7 +208,8 @@ def _judge(name: str, challenger: Evidence, champion: Evidence | None, rules: Ga
     if name == EVERY_TASK:
         ours, theirs = (_mean(side, rules) if side else None for side in (challenger, champion))
     else:
-        table, other = challenger.tables[source(name)], champion.tables.get(source(name)) if champion else None
+        table, other = challenger.table(name), champion.table(name) if champion else None
+        assert table is not None  # ``decide`` has looked
         ours, theirs = (_finite(side.value) if side and side.metric == name else None for side in (table, other))
         if table.metric != name:
             return Row(name, direction, theirs, None, None, "not measured", _quantities(table, other))
@@ -248,7 +264,13 @@ def _mean(evidence: Evidence, rules: GateRules) -> float | None:
 
 def _parts(metric: str, evidence: Evidence, rules: GateRules) -> list[Results]:
     """What a metric is the mean of."""
-    return [evidence.tables[source(name)].results for name in (rules.tasks() if metric == EVERY_TASK else [metric])]
+    return [_results(name, evidence) for name in (rules.tasks() if metric == EVERY_TASK else [metric])]
+
+
+def _results(metric: str, evidence: Evidence) -> Results:
+    table = evidence.table(metric)
+    assert table is not None
+    return table.results
 
 
 def _comparable(challenger: Table, champion: Table | None) -> bool:

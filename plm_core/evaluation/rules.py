@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_core.config import BadInput
+from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, read_likelihood, task_files
 
 EVERY_TASK = SCORE
@@ -53,8 +54,14 @@ class GateRules:
         for name, rule in self.metrics.items():
             if name not in (*COMPARED, EVERY_TASK) and not is_of_a_task(name):
                 raise ValueError(
-                    f"metrics.{name}: unknown; expected {EVERY_TASK}, <task>/{SCORE} or one of {', '.join(COMPARED)}"
+                    f"metrics.{name}: unknown; expected {EVERY_TASK}, <task>/{SCORE}, <task>/<another score> or one of "
+                    f"{', '.join(COMPARED)}"
                 )
+            if is_of_a_task(name) and (score := score_of(name)) != SCORE:
+                try:
+                    parts_of(score)
+                except ValueError as error:
+                    raise ValueError(f"metrics.{name}: {error}") from error
             better = "lower" if name in COMPARED else "higher"
             if rule.direction != better:
                 raise ValueError(
@@ -73,7 +80,7 @@ class GateRules:
         of_tasks = {f"{task}/{SCORE}": every for task in task_files(folder)}
         if self.primary != EVERY_TASK:
             return replace(self, metrics=of_tasks | rules)
-        if of_tasks or any(is_of_a_task(name) for name in rules):
+        if of_tasks or any(is_of_a_task(name) and score_of(name) == SCORE for name in rules):
             return replace(self, metrics={EVERY_TASK: every} | of_tasks | rules)
         quantity = read_likelihood(folder / LIKELIHOOD).metric
         if quantity not in rules:
@@ -86,8 +93,8 @@ class GateRules:
         return replace(self, primary=quantity, metrics=rules)
 
     def tasks(self) -> list[str]:
-        """The metrics among these that are a task's score."""
-        return [name for name in self.metrics if is_of_a_task(name)]
+        """The metrics among these that are a task's own score: what ``score`` is the mean of."""
+        return [name for name in self.metrics if is_of_a_task(name) and score_of(name) == SCORE]
 
     def sources(self) -> list[str]:
         """The evidence that these metrics need: tasks by name, and ``likelihood.csv``."""
@@ -95,10 +102,16 @@ class GateRules:
 
 
 def is_of_a_task(metric: str) -> bool:
-    """Whether it is written ``<task>/score``."""
-    return metric.endswith(f"/{SCORE}") and metric.count("/") == 1
+    """Whether it is written ``<task>/score``, or with another score of the task, ``<task>/macro_f1``."""
+    task, _, score = metric.partition("/")
+    return bool(task and score) and "/" not in score
 
 
 def source(metric: str) -> str:
     """The task's name, or ``likelihood.csv``."""
-    return LIKELIHOOD if metric in COMPARED else metric.removesuffix(f"/{SCORE}")
+    return LIKELIHOOD if metric in COMPARED else metric.partition("/")[0]
+
+
+def score_of(metric: str) -> str:
+    """How a task's answers are scored: ``score``, which is its own, or another."""
+    return metric.partition("/")[2]

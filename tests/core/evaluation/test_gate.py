@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_core.config import BadInput, from_dict
-from plm_core.evaluation.evidence import COMPARED, Table
+from plm_core.evaluation.evidence import COMPARED, Table, read_task
 from plm_core.evaluation.gate import UNJUDGED, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import GateRules, MetricRule
 
@@ -271,6 +271,73 @@ def test_no_single_task_may_lose_more_than_the_tolerance_whatever_the_mean_gains
     decision = by_tasks(challenger, champion)
     assert decision.reasons == ["next/score: worse by 0.04; allowed are 0.03"]
     assert verdicts(decision)["score"] == "better"
+
+
+def answers(folder, said, true, score="accuracy", task="era"):
+    """An evidence folder of one task and one seed, with these predictions and labels."""
+    folder.mkdir()
+    rows = [
+        (f"e{i}", f"s{i}", "", label, guess, score, "r")
+        for i, (guess, label) in enumerate(zip(said, true, strict=True))
+    ]
+    with (folder / f"{task}.1.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "sha256", "subset", "label", "prediction", "score", "measured"), *rows])
+    return folder
+
+
+def test_a_task_is_judged_by_other_scores_beside_its_own(tmp_path):
+    """One says the frequent class always: as often right as the other, which finds the rare one, too."""
+    true = ["often"] * 90 + ["rarely"] * 10
+    lazy = answers(tmp_path / "lazy", ["often"] * 100, true)
+    able = answers(tmp_path / "able", ["often"] * 80 + ["rarely"] * 20, true)
+    metrics = {name: MetricRule("higher", 0.02) for name in ("era/score", "era/macro_f1", "era/f1:rarely+matthews")}
+    rules = replace(RULES, primary="era/score", margin=0.05, metrics=metrics)
+    decision = judge(lazy, able, rules)
+    assert not decision.passed
+    assert verdicts(decision) == {"era/score": "equal", "era/macro_f1": "worse", "era/f1:rarely+matthews": "worse"}
+    shown = {row.metric: (row.champion, row.challenger) for row in decision.table}
+    assert shown["era/macro_f1"] == pytest.approx(((160 / 170 + 20 / 30) / 2, (180 / 190) / 2))
+    assert all(row.interval is not None for row in decision.table)
+    by_macro = replace(rules, primary="era/macro_f1")
+    assert judge(able, lazy, by_macro).passed
+    assert judge(able, lazy, by_macro).reasons[0].startswith("era/macro_f1 is significantly better: +0.3")
+    # What `score` is the mean of are the tasks' own scores only.
+    both = replace(PAPERS, metrics={"score": MetricRule("higher", 0.0), **metrics})
+    assert both.for_evidence(able).tasks() == ["era/score"]
+
+
+@pytest.mark.parametrize(
+    ("said", "true", "own", "other"),
+    [
+        (["B-A O", "O O"], ["B-A O", "O B-A"], "entity_f1", "entity_f1"),
+        (["red car", "blue"], ['["a red car"]', '["blue", "sky"]'], "exact_match", "exact_match+answer_f1"),
+        (["1.5", "2", "4"], ["1", "2", "3"], "pearson", "spearman"),
+    ],
+)
+def test_answers_by_another_score_are_those_that_were_written_under_it(tmp_path, said, true, own, other):
+    one, two = (answers(tmp_path / score, said, true, score) for score in ("own", "other"))
+    for folder, score in ((one, own), (two, other)):
+        text = (folder / "era.1.csv").read_text()
+        (folder / "era.1.csv").write_text(text.replace(f",{folder.name},", f",{score},"))
+    found, expected = (read_task([folder / "era.1.csv"]) for folder in (one, two))
+    by = found.by(other)
+    assert (by.metric, by.value) == (f"era/{other}", expected.value)
+    assert np.array_equal(by.results.columns, expected.results.columns)
+
+
+def test_a_score_that_a_tasks_answers_do_not_have_is_refused_by_name(tmp_path):
+    folder = answers(tmp_path / "a", ["x", "y"], ["x", "y"])
+    for score, says in (
+        ("pearson", r"^promotion\.metrics\.era/pearson: is of numbers, and the answers are classes"),
+        ("f1:z", r"^promotion\.metrics\.era/f1:z: no label is 'z', whose F1 is the score; expected it among x, y"),
+    ):
+        rules = replace(RULES, primary=f"era/{score}", metrics={f"era/{score}": MetricRule("higher", 0.0)})
+        with pytest.raises(BadInput, match=says):
+            judge(folder, folder, rules)
+    with pytest.raises(
+        ValueError, match=r"^metrics\.era/macrof1: score: found 'macrof1'; expected accuracy, f1:<class>"
+    ):
+        replace(RULES, primary="era/macrof1", metrics={"era/macrof1": MetricRule("higher", 0.0)})
 
 
 def test_with_several_seeds_their_mean_is_judged(tmp_path):
