@@ -34,9 +34,9 @@ from plm_core.shared import paths
 from plm_core.text.views import stream_seed
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import best_report, train
-from plm_core.training.passes import Evaluate
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
+from plm_core.training.step import Evaluate
 from tasks.reporting.meters import Ledger
 from tasks.runtime.checked import write_checked
 from tasks.runtime.evidence import write_rows

@@ -25,11 +25,11 @@ from plm_core.text.views import Span, stream_seed
 from plm_core.training.device import prepare
 from plm_core.training.loop import best_report, train
 from plm_core.training.meters import bytes_per_position
-from plm_core.training.passes import Evaluate
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Report
+from plm_core.training.step import Evaluate
 from tasks.reporting.meters import Ledger
 from tasks.runtime.launch import launch, ranks_wanted
 from tasks.runtime.stage import main, stage

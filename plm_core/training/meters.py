@@ -62,6 +62,8 @@ class Instruments:
         self._model, self._loss_of, self._device, self._ranks = model, loss_of, device.device, ranks
         self._precision: Precision = precision if device.bfloat16 else "float32"
         self._clock, self._energy = Clock(device.device), Energy(device.device)
+        self.reads = 0
+        """How often the meters were read."""
         self._flops: float | None = None
         self._measured: float | None = None
         self._datasheet = datasheet_flops(device_name(device.device)) if self._precision == "bfloat16" else None
@@ -93,6 +95,7 @@ class Instruments:
         Waits for the device, and ends a lap ``other``.
         """
         self.lap("other")
+        self.reads += 1
         split = self._clock.split()
         speed = positions / (seconds := sum(split.values()))
         needed = None if self._flops is None else self._flops * speed / self._ranks

@@ -88,6 +88,8 @@ class Snapshots:
         self._keep, self._ranks = keep, ranks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
+        self._newest: tuple[int, int] | None = None
+        """The step of the last one that was begun, and of how many rollbacks."""
         # torch says so whenever one process saves or loads.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
 
@@ -95,8 +97,12 @@ class Snapshots:
         """Begin to write a snapshot of ``tensors``, copied now, and ``fixed``, which nobody changes any more.
 
         Snapshots whose step is a multiple of ``every`` are the periodic ones, of which the newest is kept as well. One
-        that cannot be written is a warning, and the ones before it stay: call ``wait`` to know.
+        that cannot be written is a warning, and the ones before it stay: call ``wait`` to know. What was saved last is
+        not written again.
         """
+        if self._newest == (newest := (progress.step, len(progress.rollbacks))):
+            return
+        self._newest = newest
         # Here and not in the thread: two threads that import at once can wait for each other.
         import torch.distributed.checkpoint  # noqa: F401
 

@@ -4,6 +4,7 @@ Randomness is a function of (seed, step) and the order of the data too, so weigh
 memory carries from batch to batch, and a few numbers are the whole state.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import NamedTuple
@@ -165,6 +166,28 @@ class State:
         numbers = zip(waiting, self.ranks.sum(nats).tolist(), norms.tolist(), strict=True)
         settled = [done._replace(nats=one, norm=norm) for done, one, norm in numbers]
         self.pending[len(self.pending) - len(waiting) :] = settled
+
+    def told(self, rate: float, valid_loss: float | None, meters: Meters, first: bool) -> Report:
+        """The report of the pending steps, which are settled and pending no more; the last was done at ``rate``."""
+        trained = [done for done in self.pending if not done.skipped]
+        predictions = sum(done.predictions for done in trained)
+        report = Report(
+            step=self.step,
+            steps=len(self.pending),
+            predictions=predictions,
+            positions=sum(done.positions for done in self.pending),
+            loss=math.fsum(float(done.nats) for done in trained) / predictions if trained else math.nan,
+            gradient_norm=float(self.pending[-1].norm),
+            learning_rate=rate,
+            skipped=len(self.pending) - len(trained),
+            passed=self.batch - self.step,
+            valid_loss=valid_loss,
+            meters=meters,
+            first=first,
+        )
+        self.pending = []
+        self.reports.append(report)
+        return report
 
     def keep_best(self) -> None:
         """The weights are the best so far."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from plm_core.files import atomic_text
-from plm_core.training.loop import Diverged, Stopped
+from plm_core.training.loop import Stopped
+from plm_core.training.recovery import Diverged
 from plm_core.training.state import Report, Unfit
 from tasks.reporting.meters import Ledger
 from tasks.runtime.guard import Edited

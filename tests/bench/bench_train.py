@@ -42,8 +42,8 @@ from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.passes import Evaluate
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.step import Evaluate
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
 OUT = Path("artifacts/bench/train.json")

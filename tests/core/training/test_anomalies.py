@@ -11,7 +11,8 @@ from folds import CAUSAL, CONFIG, batch_at, plain, same
 from plm_core.config import BadInput, from_dict
 from plm_core.objectives.loss import Loss
 from plm_core.training.anomalies import AnomalyConfig, judged
-from plm_core.training.loop import Diverged, Stopped
+from plm_core.training.loop import Stopped
+from plm_core.training.recovery import Diverged
 
 
 def policy(name, **more):

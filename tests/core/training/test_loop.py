@@ -11,8 +11,9 @@ from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same
 from plm_core.config import BadInput, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.training.config import LoopConfig
-from plm_core.training.loop import Diverged, Stopped, best_report
+from plm_core.training.loop import Stopped, best_report
 from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.recovery import Diverged
 from plm_core.training.schedule import learning_rate_at, progress_at
 
 

@@ -1,0 +1,137 @@
+"""A step of a training, and a look at held-out rows: the passes over a batch, in parts that fit into memory.
+
+Used by the loop. Out of memory cuts the rows into twice as many parts, of the same batch.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from plm_core.objectives.loss import Batch, Carry, Loss
+from plm_core.training.anomalies import judged
+from plm_core.training.config import LoopConfig
+from plm_core.training.device import Device
+from plm_core.training.meters import Instruments
+from plm_core.training.ranks import Ranks, Shared, full
+from plm_core.training.state import Done, State, Unfit, joined
+
+Seeds = Callable[[int], int]
+"""The randomness of a step: the number of a part, over all processes, to the seed of its dropout."""
+
+Evaluate = Callable[[Batch, Carry | None], Loss]
+"""The loss of rows that continue what another call's rows left, without a gradient."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the steps of a training are done with; none of it changes from step to step."""
+
+    shared: Shared
+    config: LoopConfig
+    device: Device
+    ranks: Ranks
+    instruments: Instruments
+
+
+def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) -> str | None:
+    """Do the next step of ``state``, in place, by the gradient of the global batch; returns what is wrong with it.
+
+    What is looked at before the update leaves it out when something is wrong. With the policy ``rollback`` the step
+    then counts for nothing.
+    """
+    count = int(batch.count)  # still on the CPU: nobody waits for a GPU to learn it
+    rows = setup.ranks.rows(batch).to(setup.device.device)
+    setup.instruments.lap("data")
+    nats, carries = _gradient(setup, state, rows, count, seeds)
+    norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
+    wrong = None
+    if setup.config.anomalies.policy != "stop":
+        loss = float(setup.ranks.sum(nats.double().cpu())) / count
+        wrong = judged(loss, setup.ranks.tell(float(norm)), state.recent, setup.config.anomalies)
+    if wrong is None:
+        state.optimizer.step(rate)
+        state.carries = carries
+    else:
+        setup.shared.model.zero_grad(set_to_none=True)
+        # What a model with memory carries is not of the text before the next batch.
+        state.carries = [None] * len(state.carries)
+        if setup.config.anomalies.policy == "rollback":
+            return wrong
+    state.pending.append(Done(nats, norm, count, batch.inputs.numel(), wrong is not None))
+    state.step += 1
+    setup.instruments.lap("optimizer")
+    return wrong
+
+
+def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Loss:
+    """The loss on rows that every process reads, no more of them at a time than in a step."""
+    while True:
+        most = state.rows // len(state.carries)
+        parts = -(-len(rows.inputs) // most)
+        carries = [None] * parts if carry is None else zip(*(c.chunk(parts) for c in carry), strict=True)
+        try:
+            found = [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
+            break
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            _cut_smaller(setup, state, " ".join(str(error).split()))
+    nats, count = torch.stack([f.nats for f in found]).sum(), torch.stack([f.count for f in found]).sum()
+    return found[0] if parts == 1 else Loss(nats, count, joined([f.carry for f in found]))
+
+
+def _gradient(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -> tuple[Tensor, list[Carry | None]]:
+    """Leave the gradient of a step in the parameters; the summed nats and what the parts carry on."""
+    while True:
+        try:
+            return _passes(setup, state, rows, count, seeds)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            _cut_smaller(setup, state, " ".join(str(error).split()))
+        setup.shared.model.zero_grad(set_to_none=True)
+        if setup.device.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _passes(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -> tuple[Tensor, list[Carry | None]]:
+    """Forward and backward over each part of the rows."""
+    parts = len(state.carries)
+    nats = torch.zeros((), device=setup.device.device)
+    carries: list[Carry | None] = []
+    setup.shared.model.train()
+    for part, some in enumerate(rows.split(parts)):
+        torch.manual_seed(seeds(setup.ranks.rank * parts + part))
+        with setup.shared.part(last=part == parts - 1):
+            with setup.device.autocast(setup.config.precision):
+                loss = setup.shared.loss(some, state.carries[part])
+            setup.instruments.lap("forward")
+            setup.shared.add_gradient(loss, count)
+            setup.instruments.lap("backward")
+        nats = nats + loss.nats.detach()
+        carries.append(loss.carry)
+    return nats, carries
+
+
+def _cut_smaller(setup: Setup, state: State, error: str) -> None:
+    """Cut the rows of this process into twice as many parts."""
+    parts = len(state.carries)
+    if parts == state.rows or setup.ranks.size > 1:
+        raise Unfit(
+            f"accumulation: out of memory at step {state.step + 1} with {state.rows // parts} rows at a time "
+            f"({error}); expected more parts, a smaller model.context, or a smaller model"
+        )
+    state.cut(2 * parts)
+    warnings.warn(
+        f"out of memory at step {state.step + 1}: from now on {state.rows // len(state.carries)} rows at a time, "
+        f"in {len(state.carries)} parts of the same batch ({error})",
+        stacklevel=2,
+    )
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU or the CPU's allocator had no memory left."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
