@@ -39,33 +39,10 @@ from mlflow.store.tracking import sqlalchemy_store as _store  # noqa: F401
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatches
 
-from plm_core.shared.sampling import SamplingConfig
-
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
 READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
 """And the library that reads the checkpoint's tokenizer, by its file."""
-
-SAMPLING = SamplingConfig()
-SIGNATURE = ModelSignature(
-    inputs=Schema([ColSpec("string", "text")]),
-    outputs=Schema(
-        [
-            ColSpec("string", "text"),
-            ColSpec("string", "continuation"),
-            ColSpec("double", "likelihood"),
-            ColSpec("string", "quantity"),
-        ]
-    ),
-    params=ParamSchema(
-        [
-            ParamSpec("max_new_tokens", DataType.long, SAMPLING.max_new_tokens),
-            ParamSpec("temperature", DataType.double, SAMPLING.temperature),
-            ParamSpec("seed", DataType.long, SAMPLING.seed),
-        ]
-    ),
-)
-
 
 TRIAL = pd.DataFrame([{"text": "The state of the union is"}]), {"max_new_tokens": 8}
 """What a version is asked to prove that it works."""
@@ -102,10 +79,30 @@ def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: 
             artifacts={"checkpoint": str(folder)},
             code_paths=[str(Path(plm_core.__file__).parent)],
             pip_requirements=requirements(folder),
-            signature=SIGNATURE,  # and no example: MLflow would run the model here
+            signature=_signature(),  # and no example: MLflow would run the model here
         )
         mlflow.log_metrics(read_metrics(folder.name, files), model_id=info.model_id)
     mlflow.register_model(info.model_uri, model, tags=tags)
+
+
+def _signature() -> ModelSignature:
+    """What a version is asked and answers, and the parameters of the request with their defaults."""
+    # Not at the top of the file: who tries a version must not have the core of the checkout.
+    from plm_core.shared.sampling import SamplingConfig
+
+    defaults = SamplingConfig()
+    columns = {"text": "string", "continuation": "string", "likelihood": "double", "quantity": "string"}
+    return ModelSignature(
+        inputs=Schema([ColSpec("string", "text")]),
+        outputs=Schema([ColSpec(kind, name) for name, kind in columns.items()]),
+        params=ParamSchema(
+            [
+                ParamSpec("max_new_tokens", DataType.long, defaults.max_new_tokens),
+                ParamSpec("temperature", DataType.double, defaults.temperature),
+                ParamSpec("seed", DataType.long, defaults.seed),
+            ]
+        ),
+    )
 
 
 def try_version(uri: str) -> None:
