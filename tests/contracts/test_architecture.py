@@ -219,6 +219,31 @@ def test_a_file_says_what_it_is_and_stays_readable(path):
             assert getattr(node.type, "id", "") not in ("Exception", "BaseException"), f"line {node.lineno}"
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_what_a_page_says_lies_somewhere_lies_there(page):
+    """Paths in the project's folders; what is generated, or a pattern, is not looked for."""
+    text = (ROOT / page).read_text()
+    places = set(re.findall(r"`((?:flows|tasks|plm_core|tests|infra)/[\w./-]*)`", text))
+    assert places
+    assert [place for place in sorted(places) if not (ROOT / place).exists()] == []
+    linked = set(re.findall(r"\]\(([^)#:]+)\)", text))
+    assert [link for link in sorted(linked) if not (ROOT / link).exists()] == []
+
+
+def test_the_rooms_of_the_core_are_told_as_they_are():
+    told = re.search(r"imports go down only:\n\n```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
+    rooms = [re.split(r"\s{2,}", line)[0].split(", ") for line in told.splitlines()]
+    contract = re.search(
+        r'containers = \["plm_core"\]\nlayers = \[(.*?)\n\]', (ROOT / "pyproject.toml").read_text(), re.DOTALL
+    )
+    layers = [sorted(names.split(" | ")) for names in re.findall(r'"([^"]+)"', contract[1])]
+    flat = [name for names in layers for name in names]
+    assert sorted(flat) == sorted(name for names in rooms for name in names)
+    assert [name for names in rooms for name in sorted(names) if name not in ("config", "files", "shared")] == [
+        name for name in flat if name not in ("config", "files", "shared")
+    ]
+
+
 def test_no_file_mentions_a_path_of_a_machine():
     texts = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *ROOT.glob("*.*"), ROOT / "Makefile"]
     places = re.compile(r"(?<![\w.$}~-])/" + r"(work|root|home|Users|mnt)/\w")
