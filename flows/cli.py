@@ -15,7 +15,7 @@ from flows import checkpoints, comparing, standing, tokenizers
 from plm_core.shared import paths
 from plm_core.shared.sampling import add_options, as_arguments
 
-BAD_INPUT = 2
+USER_ERROR = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(given.command(root, given))
     except (GraphError, PipelineError, RegistryError, ServerError, SettingsError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
+        sys.exit(USER_ERROR)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 
@@ -178,7 +178,7 @@ def _project() -> Path:
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
             return folder
     print(f"error: {here}: no dvc.yaml and params.yaml here or above; run plm in the project's folder", file=sys.stderr)
-    sys.exit(BAD_INPUT)
+    sys.exit(USER_ERROR)
 
 
 def _add_sampling(it: argparse.ArgumentParser) -> None:

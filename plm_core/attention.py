@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from plm_core.finetuning.layouts import Layout
+from plm_core.finetuning.input_formats import InputFormat
 
 
 @torch.no_grad()
-def attention_maps(model: Any, ids: Tensor, layout: Layout) -> Tensor:
+def attention_maps(model: Any, ids: Tensor, input_format: InputFormat) -> Tensor:
     """The attention weights of one text, ids ``[1, T]``, as ``[L, H, T, T]``; each row of a map sums to one.
 
-    The text is read as the layout has it for fine-tuning: from left to right, or in both directions (XLNet: the content
-    stream).
+    The text is read as the input format has it for fine-tuning: from left to right, or in both directions (XLNet: the
+    content stream).
 
     Raises:
         ValueError: ids hold another number of rows than one.
@@ -29,7 +29,7 @@ def attention_maps(model: Any, ids: Tensor, layout: Layout) -> Tensor:
         raise ValueError(f"ids: {len(ids)} rows; expected 1")
     model.eval()
     with _Recorder() as recorder:
-        layout.states(model, ids, torch.zeros_like(ids), torch.tensor([ids.shape[1]], device=ids.device))
+        input_format.states(model, ids, torch.zeros_like(ids), torch.tensor([ids.shape[1]], device=ids.device))
     return torch.cat(recorder.maps)
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.sections.models import MODELS, shape
 from plm_core.text.tokenizer import Tokenizer
@@ -110,12 +110,12 @@ def describe(folder: Path) -> CheckpointConfig:
     """Verify a checkpoint and read what it says of itself, without its weights.
 
     Raises:
-        BadInput: a file is missing or damaged, or the checkpoint is of another format.
+        UserError: a file is missing or damaged, or the checkpoint is of another format.
     """
     verify_checksums(folder)
     config = from_dict(CheckpointConfig, json.loads((folder / CONFIG_FILE).read_text()), str(folder / CONFIG_FILE))
     if config.format != FORMAT:
-        raise BadInput(f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}")
+        raise UserError(f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}")
     return config
 
 
@@ -123,12 +123,12 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     """Read, verify and build a checkpoint.
 
     Raises:
-        BadInput: a file is missing or damaged, of another format, or its weights do not fit its configuration.
+        UserError: a file is missing or damaged, of another format, or its weights do not fit its configuration.
     """
     config = describe(folder)
     tokenizer = open_tokenizer(folder)
     if tokenizer.sha256 != config.tokenizer_sha256:
-        raise BadInput(f"{tokenizer.path}: is not the tokenizer that {CONFIG_FILE} names")
+        raise UserError(f"{tokenizer.path}: is not the tokenizer that {CONFIG_FILE} names")
     model = build(config.architecture, config.model, str(folder / CONFIG_FILE))
     try:
         tensors = load_file(folder / WEIGHTS_FILE)
@@ -136,5 +136,5 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
         model.load_state_dict(own)
     except (SafetensorError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise BadInput(f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE} ({reason})") from error
+        raise UserError(f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE} ({reason})") from error
     return Loaded(model.to(device).eval(), tokenizer, config, sha256_file(folder / CHECKSUMS), tensors)

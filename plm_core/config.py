@@ -1,6 +1,6 @@
 """Strict configuration: a plain dict becomes a frozen dataclass or one clear error. Used by every room.
 
-``BadInput`` is the project's one exception for what the user can mend: a parameter, a file, a folder.
+``UserError`` is the project's one exception for what the user can mend: a parameter, a file, a folder.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class BadInput(Exception):
+class UserError(Exception):
     """Something that the user gave cannot be used; the message names the place and what was expected."""
 
-    beside: tuple["BadInput", ...] = ()
+    beside: tuple["UserError", ...] = ()
     """What else was found in the same section."""
 
     def lines(self) -> list[str]:
@@ -35,33 +35,33 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
     nothing else is converted.
 
     Raises:
-        BadInput: an unknown or missing key, a wrong type, or a value that ``cls.__post_init__`` refuses; the first of
+        UserError: an unknown or missing key, a wrong type, or a value that ``cls.__post_init__`` refuses; the first of
             them, with the others ``beside`` it.
     """
     if not isinstance(data, Mapping):
-        raise BadInput(f"{where}: found {_show(data)}; expected a section with the keys {', '.join(_names(cls))}")
+        raise UserError(f"{where}: found {_show(data)}; expected a section with the keys {', '.join(_names(cls))}")
     refused = []
     for key in data:
         if key not in _names(cls):
             hint = did_you_mean(str(key), _names(cls)) or f"; expected one of {', '.join(_names(cls))}"
-            refused.append(BadInput(f"{where}.{key}: unknown parameter{hint}"))
+            refused.append(UserError(f"{where}.{key}: unknown parameter{hint}"))
     hints = typing.get_type_hints(cls)
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in data:
             try:
                 values[field.name] = _convert(hints[field.name], data[field.name], f"{where}.{field.name}")
-            except BadInput as error:
+            except UserError as error:
                 refused.append(error)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            refused.append(BadInput(f"{where}.{field.name}: missing; expected {_describe(hints[field.name])}"))
+            refused.append(UserError(f"{where}.{field.name}: missing; expected {_describe(hints[field.name])}"))
     if refused:
         refused[0].beside += tuple(refused[1:])
         raise refused[0]
     try:
         return cls(**values)
     except ValueError as error:
-        raise BadInput(f"{where}.{error}") from error
+        raise UserError(f"{where}.{error}") from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -98,11 +98,11 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
     if kind is float and type(value) in (int, float):
         if not math.isfinite(value):
-            raise BadInput(f"{where}: found {value}; expected a finite number")
+            raise UserError(f"{where}: found {value}; expected a finite number")
         return float(value)
     if kind in (int, str, bool) and type(value) is kind:
         return value
-    raise BadInput(f"{where}: found {_show(value)}; expected {_describe(kind)}{_hint(kind, value)}")
+    raise UserError(f"{where}: found {_show(value)}; expected {_describe(kind)}{_hint(kind, value)}")
 
 
 def _hint(kind: Any, value: Any) -> str:

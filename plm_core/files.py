@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 CHECKSUMS = "SHA256SUMS"
 """The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
@@ -121,27 +121,27 @@ def verify_checksums(folder: Path) -> None:
     """Compare every file named in ``SHA256SUMS`` with its digest.
 
     Raises:
-        BadInput: the folder or its list is missing, a named file is missing, or its bytes have changed.
+        UserError: the folder or its list is missing, a named file is missing, or its bytes have changed.
     """
     listing = folder / CHECKSUMS
     if not listing.is_file():
-        raise BadInput(f"{listing}: missing; expected a folder written by this pipeline")
+        raise UserError(f"{listing}: missing; expected a folder written by this pipeline")
     *lines, rest = listing.read_bytes().decode("utf-8", errors="replace").split("\n")
     recorded = {}
     for number, line in enumerate(lines, start=1):
         expected, _, name = line.partition("  ")
         if len(expected) != 64 or not name:
-            raise BadInput(f"{listing}:{number}: damaged line; expected '<sha256>  <file name>'")
+            raise UserError(f"{listing}:{number}: damaged line; expected '<sha256>  <file name>'")
         recorded[name] = expected
     present = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p != listing}
     for name in recorded.keys() - present:
-        raise BadInput(f"{folder / name}: missing, though {listing} names it; {RESTORE}")
+        raise UserError(f"{folder / name}: missing, though {listing} names it; {RESTORE}")
     if rest or present - recorded.keys():
         odd = ", ".join(sorted(present - recorded.keys())) or "its last line has no end"
-        raise BadInput(f"{listing}: does not name every file that lies there ({odd}); {RESTORE}")
+        raise UserError(f"{listing}: does not name every file that lies there ({odd}); {RESTORE}")
     for name, expected in recorded.items():
         if (found := sha256_file(folder / name)) != expected:
-            raise BadInput(
+            raise UserError(
                 f"{folder / name}: checksum {found[:12]} differs from the recorded {expected[:12]}: damaged; {RESTORE}"
             )
 

@@ -9,8 +9,8 @@ import torch
 
 from plm_core import checkpoint
 from plm_core.attention import attention_maps
-from plm_core.config import BadInput
-from plm_core.finetuning.layouts import layout_of
+from plm_core.config import UserError
+from plm_core.finetuning.input_formats import input_format_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.training.device import prepare
 from tasks.runtime.stage import main
@@ -25,22 +25,22 @@ def attend(folder: Path, text: str, out: Path) -> None:
     """Draw the attention maps of a text, one row of maps a layer and one column a head, as the PNG file ``out``.
 
     Raises:
-        BadInput: the checkpoint is damaged, or the text has no token or too many.
+        UserError: the checkpoint is damaged, or the text has no token or too many.
     """
     loaded = checkpoint.load(folder, prepare().device)
     ids = loaded.tokenizer.encode(text)
     if not ids:
-        raise BadInput("attend.text: found no token; expected a text")
+        raise UserError("attend.text: found no token; expected a text")
     before, after = OBJECTIVES[loaded.config.objective].frame
     ids = [*before, *ids, *after]
     most = min(MOST_TOKENS, loaded.model.config.context)
     if len(ids) > most:
-        raise BadInput(f"attend.text: found {len(ids)} tokens, special ones included; expected at most {most}")
+        raise UserError(f"attend.text: found {len(ids)} tokens, special ones included; expected at most {most}")
     if out.suffix != ".png" or not out.parent.is_dir():
-        raise BadInput(f"attend.out: found {out}; expected a file name that ends in .png, in a folder that exists")
+        raise UserError(f"attend.out: found {out}; expected a file name that ends in .png, in a folder that exists")
     device = next(loaded.model.parameters()).device
-    layout = layout_of(loaded.config.objective)
-    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), layout)
+    input_format = input_format_of(loaded.config.objective)
+    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format)
     title = f"{loaded.config.architecture}, {loaded.config.objective}: attention weights"
     _draw(maps.float().cpu().numpy(), [_label(loaded.tokenizer.piece(i)) for i in ids], title, out)
     print(f"{out}: {maps.shape[0]} layer(s), {maps.shape[1]} head(s), {len(ids)} tokens")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
 from plm_core.benchmarks.sources import ExamplesConfig, task_of
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig
 from plm_core.corpus.hub import read_pin
@@ -26,7 +26,7 @@ from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.shared import paths
 from plm_core.text.tokenizer import TokenizerConfig
-from tasks.runtime.stage import BAD_INPUT
+from tasks.runtime.stage import USER_ERROR
 from tasks.settings import params
 from tasks.settings.pretraining import pretrain_section, require_start, require_trainable
 
@@ -42,7 +42,7 @@ def problems() -> list[str]:
     def tried(check: Callable[..., T], *given: Any) -> T | None:
         try:
             return check(*given)
-        except BadInput as error:
+        except UserError as error:
             found.extend(error.lines())
             return None
 
@@ -118,7 +118,7 @@ def _finetune() -> None:
 
 def _asked_model(name: str, config: FewshotConfig) -> None:
     if name not in (known := params.names("models")):
-        raise BadInput(f"fewshot.models: found {name!r}; expected some of models: {', '.join(known)}")
+        raise UserError(f"fewshot.models: found {name!r}; expected some of models: {', '.join(known)}")
     config.require_ranker(name, pretrain_section(name).objective["name"])
 
 
@@ -128,7 +128,7 @@ def _asked_task(name: str, config: FewshotConfig) -> None:
 
 
 def _require(path: str) -> None:
-    """Raise BadInput for an input that is not there and that no stage writes."""
+    """Raise UserError for an input that is not there and that no stage writes."""
     if not Path(path).is_relative_to(paths.ARTIFACTS) and not Path(path).exists():
         raise params.missing(Path(path))
 
@@ -136,4 +136,4 @@ def _require(path: str) -> None:
 if __name__ == "__main__":
     for problem in (found := problems()):
         print(f"error: {problem}", file=sys.stderr)
-    sys.exit(BAD_INPUT if found else 0)
+    sys.exit(USER_ERROR if found else 0)

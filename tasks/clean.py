@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig, account, clean_document, counted
 from plm_core.corpus.document import document_writer, merge_documents
 from plm_core.corpus.language import require_known
@@ -68,7 +68,7 @@ def _removed(total: Counter[str]) -> dict[str, int]:
 def _require_some(total: Counter[str]) -> None:
     """The removals are written by then, so that people can look at what was removed."""
     if not total["kept_documents"]:
-        raise BadInput(
+        raise UserError(
             f"clean: no document is left of {total['read_documents']} (removed: {_removed(total)}; see {REMOVED}); "
             "expected at least one: loosen the rules"
         )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.comparison import Compared, Comparison, Estimate, compare
 from plm_core.files import atomic_text
 from plm_core.shared import paths
@@ -33,7 +33,7 @@ def write(first: str, second: str, out: Path | None, names: Sequence[str] | None
     """Compare two models, print the page or the JSON, and write both.
 
     Raises:
-        BadInput: a side has no evidence, or the two cannot be compared.
+        UserError: a side has no evidence, or the two cannot be compared.
     """
     sides = (_folder(first), _folder(second))
     one, two = names or (_name(first), _name(second))
@@ -104,7 +104,7 @@ def _folder(given: str) -> Path:
         if folder.is_dir():
             return folder
     known = ", ".join(sorted(path.name for path in paths.EVIDENCE.glob("*"))) or "none yet"
-    raise BadInput(f"{given}: no evidence of a model of this name, and no folder; models with evidence: {known}")
+    raise UserError(f"{given}: no evidence of a model of this name, and no folder; models with evidence: {known}")
 
 
 def _name(given: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.document import Texts
 from plm_core.shared import paths
 from plm_core.text.tokenizer import Tokenizer, TokenizerConfig
@@ -43,13 +43,13 @@ def compare(sections: Sequence[dict[str, Any]], most: int | None, as_json: bool)
     ``most`` is about how many characters of the training split are trained on; None for all.
 
     Raises:
-        BadInput: a split is missing, or the validation split holds no text.
+        UserError: a split is missing, or the validation split holds no text.
     """
     if most is not None and most < 1:
-        raise BadInput(f"tokenizer compare: --sample {most}; expected at least 1 character")
+        raise UserError(f"tokenizer compare: --sample {most}; expected at least 1 character")
     whole, unseen = Texts(paths.CORPUS / "train.parquet"), sample(Texts(paths.CORPUS / "valid.parquet"))
     if not any(text.split() for text in unseen):
-        raise BadInput(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
+        raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
     texts: Iterable[str] = whole if most is None else sample(whole, most)
     words = telling_words(unseen)
     rows = []
@@ -75,7 +75,7 @@ def _rows(
         start = time.perf_counter()
         try:
             tokenizer = _trained(texts, from_dict(TokenizerConfig, section, "tokenizer"))
-        except BadInput as error:
+        except UserError as error:
             yield row | {"refused": str(error)}
             continue
         row["training_seconds"] = round(time.perf_counter() - start, 2)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.decontaminate import DecontaminateConfig, Hit, decontaminate, hit_writer, in_parts
 from plm_core.corpus.deduplicate import Deduplicated, deduplicate
 from plm_core.corpus.document import Document, document_writer, read_documents, write_documents
@@ -170,9 +170,9 @@ def _measured(documents: Iterable[Document], side: str, account: _Account) -> It
         yield document
 
 
-def _nothing_on(side: str, counts: Counter[str]) -> BadInput:
+def _nothing_on(side: str, counts: Counter[str]) -> UserError:
     share, kept = "valid" if side == "train" else side, {k: n for k, n in counts.items() if k.endswith("_documents")}
-    return BadInput(
+    return UserError(
         f"split.{share}: no document falls on the side {side!r} (so far: {kept}); expected at least one: ingest more "
         "documents (some fifty do for the demo's shares), change the shares, or loosen the rules"
     )

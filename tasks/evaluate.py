@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest
+from plm_core.config import UserError, digest
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation import continuations
 from plm_core.evaluation.cloze import filler_of
@@ -30,7 +30,7 @@ from plm_core.shared import paths
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.runtime.evidence import write_rows
-from tasks.runtime.progress import Meter
+from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -117,7 +117,7 @@ def _score(
 ) -> list[DocumentScore]:
     read = (tokenized(text, loaded.tokenizer) for text in texts)
     scores: list[DocumentScore] = []
-    with Meter(what, len(texts)) as meter:
+    with ProgressBar(what, len(texts)) as meter:
         for result in scorer_of(quantity)(loaded.model, read, config, device):
             scores.append(result)
             meter.update(len(scores))
@@ -129,7 +129,7 @@ def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) 
     would go the same way.
 
     Raises:
-        BadInput: a text of ``cloze`` is longer than the model's context.
+        UserError: a text of ``cloze`` is longer than the model's context.
     """
     if (fill := filler_of(loaded.config.objective)) is None:
         prompts = _beginnings() if config.prompts is None else config.prompts
@@ -142,7 +142,7 @@ def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) 
     try:
         return [{"cloze": text, "fills": fill(loaded.model, loaded.tokenizer, text, device)} for text in texts]
     except ValueError as error:
-        raise BadInput(f"evaluate.{error}") from error
+        raise UserError(f"evaluate.{error}") from error
 
 
 def _beginnings() -> list[str]:

@@ -11,7 +11,7 @@ def export(folder: Path, target: Path) -> None:
     """Write the checkpoint in ``folder`` as a folder of Hugging Face transformers.
 
     Raises:
-        BadInput: the checkpoint is damaged or has no counterpart there, or ``target`` holds something.
+        UserError: the checkpoint is damaged or has no counterpart there, or ``target`` holds something.
     """
     export_hf(folder, target)
     print(f"{target}: written; its README.md says how to load it")

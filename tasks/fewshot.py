@@ -11,14 +11,14 @@ from plm_core import checkpoint
 from plm_core.benchmarks.examples import file_of, read_examples, sample
 from plm_core.benchmarks.prompts import GOES_ON, FewshotConfig, prompt_of
 from plm_core.benchmarks.task import read_task
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.shared import paths
 from plm_core.training.device import prepare
 from tasks.runtime.evidence import write_rows
-from tasks.runtime.progress import Meter
+from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -37,7 +37,10 @@ def fewshot(name: str) -> None:
         device = prepare(threads=1).device
         loaded = checkpoint.load(folder, device)
         pairs = [(asked, shots) for asked in tasks for shots in config.shots]
-        with atomic_folder(paths.FEWSHOT / name, checksums=False) as new, Meter(f"fewshot-{name}", len(pairs)) as meter:
+        with (
+            atomic_folder(paths.FEWSHOT / name, checksums=False) as new,
+            ProgressBar(f"fewshot-{name}", len(pairs)) as meter,
+        ):
             for done, (asked, shots) in enumerate(pairs, start=1):
                 found = answers(asked, shots, loaded, device)
                 write_rows(new / f"{asked.task.name}.{shots}.csv", COLUMNS, rows(asked.task, found))
@@ -53,17 +56,17 @@ def _slices(task: str) -> Path:
 
 
 def _asked(name: str, config: FewshotConfig) -> Asked:
-    """A task with its prompt and examples; BadInput when it cannot be asked, or a file of it is missing or damaged."""
+    """A task with its prompt and examples; UserError when it cannot be asked, or a file of it is missing or damaged."""
     folder = paths.EXAMPLES / name
     verify_checksums(folder)
     task = read_task(folder)
     prompt = prompt_of(task, config.prompts)
     train, test = (read_examples(file_of(folder, split), task) for split in ("train", "test"))
     if not train or not test:
-        raise BadInput(f"{folder}: holds no example to train on or to test; expected another task (fewshot.tasks)")
+        raise UserError(f"{folder}: holds no example to train on or to test; expected another task (fewshot.tasks)")
     if prompt is not GOES_ON and ("{b}" in prompt.template) != (test[0].b is not None):
         expected = "no {b}, for it has one text" if test[0].b is None else "{b} too, for it has two texts"
-        raise BadInput(f"fewshot.prompts.{name}.template: found {prompt.template!r}; expected {expected}")
+        raise UserError(f"fewshot.prompts.{name}.template: found {prompt.template!r}; expected {expected}")
     test, facts = sample(test, config.examples), read_slices(_slices(name))
     overlaps = [facts[example.id].overlap for example in test]
     return Asked(task, prompt, test, overlaps, train, config.seed, config.words)

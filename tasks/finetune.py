@@ -26,18 +26,18 @@ from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
-from plm_core.finetuning.layouts import layout_of
+from plm_core.finetuning.featurize import Rows, encoded, read_rows
+from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.lora import adapt, merge
-from plm_core.finetuning.reading import Rows, encoded, read_rows
 from plm_core.objectives.loss import Batch
 from plm_core.shared import paths
-from plm_core.text.views import stream_seed
+from plm_core.text.samplers import stream_seed
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import best_report, train
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Report
+from plm_core.training.state import StepMetrics
 from plm_core.training.step import Evaluate
-from tasks.reporting.meters import Ledger
+from tasks.reporting.costs import CostReport
 from tasks.runtime.checked import write_checked
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.stage import Stage, main, stage
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     """A fine-tuned model and what it said of the test examples."""
 
     classifier: Classifier
-    reports: list[Report]
+    reports: list[StepMetrics]
     train: Rows
     test: Rows
     predicted: Predicted
@@ -82,8 +82,8 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.metrics["best_step"] = best_report(outcome.reports).step
 
         def asked(examples: list[Example]) -> list[Any]:
-            layout, context = layout_of(pretrained.config.objective), pretrained.model.config.context
-            rows = encoded(examples, task, layout, pretrained.tokenizer, context).encoded
+            input_format, context = input_format_of(pretrained.config.objective), pretrained.model.config.context
+            rows = encoded(examples, task, input_format, pretrained.tokenizer, context).encoded
             return predict(outcome.classifier, rows, config.training.batch, device.device).answers
 
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
@@ -99,13 +99,13 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
 
 
 def examples_of(task_name: str) -> Path:
-    """The folder with the examples of a task; BadInput for a name that is no section of ``examples``."""
+    """The folder with the examples of a task; UserError for a name that is no section of ``examples``."""
     params.require_examples("finetune.tasks", [task_name])
     return paths.EXAMPLES / task_name
 
 
 def task_in(folder: Path) -> GlueTask:
-    """The task whose examples are in the folder; BadInput when a file of it is missing or damaged."""
+    """The task whose examples are in the folder; UserError when a file of it is missing or damaged."""
     verify_checksums(folder)
     return read_task(folder)
 
@@ -154,8 +154,8 @@ def fit(
     if run is None:
         seen = list(training())
     else:
-        ledger = Ledger(run.name, snapshots.folder.name, device)
-        seen = follow(training, loop.steps, run, "finetune", examples, ledger)
+        costs = CostReport(run.name, snapshots.folder.name, device)
+        seen = follow(training, loop.steps, run, "finetune", examples, costs)
     merge(classifier.backbone)
     predicted = predict(classifier, test_set.encoded, loop.batch, device.device)
     answers = results.answered(task, test_set, predicted, pretrained.tokenizer)
@@ -170,12 +170,12 @@ def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: chec
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
     """The pretrained model with a head of random weights, before its training."""
-    layout = layout_of(pretrained.config.objective)
+    input_format = input_format_of(pretrained.config.objective)
     torch.manual_seed(stream_seed(seed, "head"))
     if config.lora is not None:
         adapt(pretrained.model, config.lora)
-    auxiliary = config.auxiliary if layout.predicts_next else 0.0
-    return Classifier(pretrained.model, layout, task.kind, len(task.labels), config.dropout, auxiliary)
+    auxiliary = config.auxiliary if input_format.predicts_next else 0.0
+    return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, auxiliary)
 
 
 def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> None:

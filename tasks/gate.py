@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.evidence import SCORE, task_files
 from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         challenger = read_evidence(options.challenger, rules)
         champion = read_evidence(options.champion, rules, partial=True) if options.champion else None
         decision = decide(challenger, champion, rules)
-    except BadInput as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     told = asdict(decision) | {"table": _table(decision, challenger, options.challenger, options.champion, rules)}

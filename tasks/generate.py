@@ -20,7 +20,7 @@ def generate(folder: Path, prompts: Sequence[str], sampling: SamplingConfig) -> 
     """Print each prompt with what the model makes of it.
 
     Raises:
-        BadInput: the checkpoint is damaged, or its model does not continue texts.
+        UserError: the checkpoint is damaged, or its model does not continue texts.
     """
     loaded = checkpoint.load(folder, prepare().device)
     for prompt in prompts:

@@ -4,7 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.interchange import import_hf
 from plm_core.shared.paths import IMPORTED
 from plm_core.text.tokenizers import open_tokenizer
@@ -17,13 +17,13 @@ def import_(folder: Path, name: str) -> None:
     """Write the folder of Hugging Face transformers as a checkpoint, and print how a pretraining starts from it.
 
     Raises:
-        BadInput: the name is no folder's name or taken, or the folder cannot be read.
+        UserError: the name is no folder's name or taken, or the folder cannot be read.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise BadInput(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
+        raise UserError(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
     target = IMPORTED / name
     if target.exists():
-        raise BadInput(f"name: {target} exists; expected a name that is free, or that folder removed")
+        raise UserError(f"name: {target} exists; expected a name that is free, or that folder removed")
     digest = import_hf(folder, target)
     print(f"{target}: written, digest {digest}")
     print("to start a pretraining from it, in its section of params.yaml:")

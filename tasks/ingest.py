@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document, write_documents
 from plm_core.corpus.order import Sorter
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
@@ -58,14 +58,14 @@ def ingest(name: str) -> None:
 def _require_enough(name: str, config: IngestConfig, first: Quarantined | None, bad: int, read: int) -> None:
     """Refuse a source that gave nothing, or too much that cannot be used."""
     if first and bad >= config.min_quarantined and bad > config.max_quarantined * read:
-        raise BadInput(
+        raise UserError(
             f"{first.place}: {first.reason} ({first.detail}), the first of {bad} quarantined records of "
             f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}/{name}.jsonl); expected a share of at most "
             f"{config.max_quarantined} (sources.{name}.max_quarantined), or fewer than {config.min_quarantined} "
             f"(sources.{name}.min_quarantined)"
         )
     if read == bad:
-        raise BadInput(f"{config.input}: no document in it; expected at least one text (sources.{name}.input)")
+        raise UserError(f"{config.input}: no document in it; expected at least one text (sources.{name}.input)")
 
 
 if __name__ == "__main__":

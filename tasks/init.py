@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.survey import ALL_FILES, Survey, survey
@@ -39,14 +39,14 @@ def init(folder: Path, agreed: bool, dry_run: bool) -> None:
     """Propose the parameters, and write them when agreed.
 
     Raises:
-        BadInput: the folder holds nothing to read, or too few documents.
+        UserError: the folder holds nothing to read, or too few documents.
     """
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     if not folder.exists():
-        raise BadInput(f"{folder}: missing; expected a folder of text")
+        raise UserError(f"{folder}: missing; expected a folder of text")
     found = survey(folder)
     if found.documents < FEWEST:
-        raise BadInput(f"{folder}: holds {found.documents} documents; expected at least {FEWEST}: add some")
+        raise UserError(f"{folder}: holds {found.documents} documents; expected at least {FEWEST}: add some")
     _describe(folder, found)
     old = params.PARAMS.read_text(encoding="utf-8")
     new = edited(old, proposed(folder, found))
@@ -120,7 +120,7 @@ def _value(name: str) -> Any:
     """The parameter as it is; None where there is none."""
     try:
         return params.read(name)
-    except BadInput:
+    except UserError:
         return None
 
 

@@ -12,25 +12,25 @@ import torch
 from torch import nn
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest
+from plm_core.config import UserError, digest
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import Batch, Batches, Loss
 from plm_core.shared import paths
+from plm_core.text.samplers import TokenRange, stream_seed
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
-from plm_core.text.views import Span, stream_seed
 from plm_core.training.device import prepare
 from plm_core.training.loop import best_report, train
-from plm_core.training.meters import bytes_per_position
+from plm_core.training.profiler import bytes_per_position
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Report
+from plm_core.training.state import StepMetrics
 from plm_core.training.step import Evaluate
-from tasks.reporting.meters import Ledger
+from tasks.reporting.costs import CostReport
 from tasks.runtime.launch import launch, ranks_wanted
 from tasks.runtime.stage import main, stage
 from tasks.runtime.training import follow, listed, write_curve
@@ -69,8 +69,8 @@ def pretrain(name: str) -> None:
         folder = paths.SNAPSHOTS / digest(name, config, run.inputs, run.guard.code)[:16]
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
         training = partial(train, model, objective.loss, batch_at, mean_loss(held_out), loop, device, snapshots, ranks)
-        ledger = Ledger(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
-        reports = follow(training, loop.steps, run, section, documents, ledger)
+        costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
+        reports = follow(training, loop.steps, run, section, documents, costs)
         weights = whole(model.state_dict())
         if not ranks.first:
             return
@@ -104,14 +104,14 @@ def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], float]:
     return validate
 
 
-def documents_read(store: TokenStore, spans: list[list[Span]]) -> str:
+def documents_read(store: TokenStore, spans: list[list[TokenRange]]) -> str:
     """Which documents the rows of a batch came from, for a message."""
     numbers = sorted({n for row in spans for span in row for n in store.within(span.start, span.stop)})
     return f"{len(numbers)} documents: {listed(store.ids(numbers))}"
 
 
 def described_by(
-    config: PretrainConfig, model: Any, tokenizer: Tokenizer, best: Report, lineage: checkpoint.Lineage
+    config: PretrainConfig, model: Any, tokenizer: Tokenizer, best: StepMetrics, lineage: checkpoint.Lineage
 ) -> checkpoint.CheckpointConfig:
     """What the checkpoint says of itself."""
     return checkpoint.CheckpointConfig(
@@ -136,7 +136,7 @@ def run(name: str) -> None:
         leave()
 
 
-def passed_over(reports: list[Report]) -> list[list[int]]:
+def passed_over(reports: list[StepMetrics]) -> list[list[int]]:
     """What rollbacks passed over, as ``checkpoint.Lineage.passed``: they go back to steps that were reported."""
     return [[one.step, other.passed] for one, other in pairwise(reports) if one.passed != other.passed] + (
         [[0, reports[0].passed]] if reports[0].passed else []
@@ -147,7 +147,7 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, section: str) -> Any
     """The model of a section before its training: of random weights, or of those of its ``start``.
 
     Raises:
-        BadInput: the section describes no model, or one that its objective does not train, or see ``start_from``.
+        UserError: the section describes no model, or one that its objective does not train, or see ``start_from``.
     """
     require_trainable(config, tokenizer.vocab_size, section)
     torch.manual_seed(stream_seed(config.training.seed, "weights"))
@@ -161,13 +161,13 @@ def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where
     """Give the model the weights of a checkpoint.
 
     Raises:
-        BadInput: it is not the checkpoint that ``sha256`` names, of another shape, or made with another tokenizer.
+        UserError: it is not the checkpoint that ``sha256`` names, of another shape, or made with another tokenizer.
     """
     loaded = checkpoint.load(Path(start.checkpoint))
     if loaded.digest != start.sha256:
-        raise BadInput(f"{where}.sha256: {start.checkpoint} is {loaded.digest}; expected {start.sha256}")
+        raise UserError(f"{where}.sha256: {start.checkpoint} is {loaded.digest}; expected {start.sha256}")
     if loaded.tokenizer.sha256 != tokenizer.sha256:
-        raise BadInput(
+        raise UserError(
             f"{where}.checkpoint: {start.checkpoint} was made with another tokenizer; expected in section tokenizer: "
             f"given: {{file: {loaded.tokenizer.path}, sha256: {loaded.tokenizer.sha256}}}"
         )
@@ -175,7 +175,7 @@ def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where
         model.load_state_dict(loaded.model.state_dict())
     except RuntimeError as error:
         sizes = ", ".join(f"{name}: {value}" for name, value in loaded.config.model.items() if name != "vocab_size")
-        raise BadInput(
+        raise UserError(
             f"{where}.checkpoint: {start.checkpoint} is of another shape; expected architecture: "
             f"{loaded.config.architecture} and model: {{{sizes}}}"
         ) from error
@@ -188,7 +188,7 @@ def _batches(
     try:
         return objective.batches(store, model.config, rows)
     except ValueError as error:
-        raise BadInput(f"{section}.{error}") from error
+        raise UserError(f"{section}.{error}") from error
 
 
 def _said_of_packing(metrics: dict[str, float]) -> str:

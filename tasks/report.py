@@ -22,7 +22,7 @@ SECTIONS = ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.transf
 LOSSY = """**Lossy**: the tokenizer (wordpiece) does not keep all of a text: the bits are those of what it keeps, over \
 the bytes of the whole text. Compare only models with this very tokenizer."""
 
-READING = """\
+LEGEND = """\
 - **positions read**: steps, times rows, times the context. **Predictions trained on**: a causal model predicts at every
   position, a masked one at 15 % of them, a permutation model at one in six: that is how their papers train them.
 - **bits per byte** of any kind: the model's surprise at held-out text, divided by the text's UTF-8 bytes; lower is
@@ -200,7 +200,7 @@ def _corpus() -> str:
 
 
 def _reading() -> str:
-    return f"## How to read this\n\n{READING}"
+    return f"## How to read this\n\n{LEGEND}"
 
 
 def _metrics(name: str) -> dict[str, Any]:

@@ -13,18 +13,18 @@ from itertools import groupby
 from typing import Any
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, digest, from_dict
+from plm_core.config import UserError, digest, from_dict
 from plm_core.files import verify_checksums
 from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.sections.models import shape
 from plm_core.shared import paths
+from plm_core.text.samplers import TokenRange
 from plm_core.text.special import PAD, PIECES
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
-from plm_core.text.views import Span
 from plm_core.training.config import LoopConfig
 from plm_core.training.sizes import sized
 from tasks.runtime.stage import main
@@ -50,14 +50,14 @@ def seen(name: str, step: int, rows: int, as_json: bool) -> None:
     """Print the first ``rows`` rows of the batch that section ``pretrain.<name>`` read at a step, from 1.
 
     Raises:
-        BadInput: there is no such step, or the checkpoint was trained from something else than lies there now.
+        UserError: there is no such step, or the checkpoint was trained from something else than lies there now.
     """
     training = opened(name)
     loop = training.loop
     if not 1 <= step <= loop.steps:
-        raise BadInput(f"seen.step: {step}; expected 1 to {loop.steps} (pretrain.{name}.training.steps)")
+        raise UserError(f"seen.step: {step}; expected 1 to {loop.steps} (pretrain.{name}.training.steps)")
     if rows < 1:
-        raise BadInput(f"seen.rows: {rows}; expected at least 1")
+        raise UserError(f"seen.rows: {rows}; expected at least 1")
     objective = build_objective(params.read(f"pretrain.{name}.objective"), f"pretrain.{name}.objective")
     described = training.described
     config = shape(described.architecture, described.model, f"pretrain.{name}")
@@ -80,7 +80,7 @@ def opened(name: str) -> Training:
     loop = from_dict(LoopConfig, sized(values, section)["training"], f"{section}.training")
     described, remedy = checkpoint.describe(folder), f"`dvc repro pretrain@{name}` trains on what lies there now"
     if described.lineage is None:
-        raise BadInput(f"{folder}: does not say what it was trained on; {remedy}")
+        raise UserError(f"{folder}: does not say what it was trained on; {remedy}")
     verify_checksums(paths.TOKENIZER)
     tokenizer, store = open_tokenizer(paths.TOKENIZER), TokenStore(paths.TOKENS / SPLIT)
     store.require(tokenizer)
@@ -90,11 +90,11 @@ def opened(name: str) -> Training:
         (f"{params.PARAMS} ({section})", described.lineage.parameters_sha256, digest(values)),
     ):
         if was != now:
-            raise BadInput(f"{folder}: was trained from another {what} ({was[:12]}, now {now[:12]}); {remedy}")
+            raise UserError(f"{folder}: was trained from another {what} ({was[:12]}, now {now[:12]}); {remedy}")
     return Training(name, described, described.lineage, loop, store, tokenizer)
 
 
-def row_of(training: Training, objective: Objective, batch: Batch, row: int, spans: list[Span]) -> dict[str, Any]:
+def row_of(training: Training, objective: Objective, batch: Batch, row: int, spans: list[TokenRange]) -> dict[str, Any]:
     """A row as JSON: its documents, its input pieces, what was predicted where, and its text for people."""
     tokenizer, inputs = training.tokenizer, batch.inputs[row].tolist()
     targets = [
@@ -116,7 +116,7 @@ def row_of(training: Training, objective: Objective, batch: Batch, row: int, spa
     } | objective.facts(batch, row)
 
 
-def _documents(store: TokenStore, spans: list[Span]) -> Iterator[dict[str, Any]]:
+def _documents(store: TokenStore, spans: list[TokenRange]) -> Iterator[dict[str, Any]]:
     """The part of each document in the spans; its tokens are counted from 0, and EOS is its last."""
     parts = []
     for position, start, stop in spans:

@@ -51,7 +51,7 @@ class CheckpointModel(PythonModel):
         """Load the checkpoint, once a process.
 
         Raises:
-            plm_core.config.BadInput: the checkpoint is damaged.
+            plm_core.config.UserError: the checkpoint is damaged.
         """
         import torch
 

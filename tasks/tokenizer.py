@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Texts
 from plm_core.files import atomic_folder
 from plm_core.shared import paths
@@ -42,11 +42,11 @@ def read_given(given: GivenTokenizer) -> Tokenizer:
     """A tokenizer that is not to be trained.
 
     Raises:
-        BadInput: it cannot be used as one, or it is not the file that ``sha256`` names.
+        UserError: it cannot be used as one, or it is not the file that ``sha256`` names.
     """
     tokenizer = open_tokenizer(Path(given.file))
     if tokenizer.sha256 != given.sha256:
-        raise BadInput(f"tokenizer.given.sha256: {given.file} is {tokenizer.sha256}; expected {given.sha256}")
+        raise UserError(f"tokenizer.given.sha256: {given.file} is {tokenizer.sha256}; expected {given.sha256}")
     return tokenizer
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 FILE = "checks.jsonl"
 EXPECTATIONS = ("label", "same", "other")
@@ -70,10 +70,10 @@ def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = 
     A line without an id has one of its number: ``check-1``.
 
     Raises:
-        BadInput: the file is missing, or a line is no check of the task; the message names the line.
+        UserError: the file is missing, or a line is no check of the task; the message names the line.
     """
     if not path.is_file():
-        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
+        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
     ids, checks = set(known), list[Check]()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -85,7 +85,7 @@ def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = 
                     raise ValueError(f"expect: no test example and no check before has the id {one.of!r}")
             except (ValueError, TypeError, KeyError) as error:
                 said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-                raise BadInput(f"{path}:{number}: {said}; expected a check of {task.name} ({__name__})") from error
+                raise UserError(f"{path}:{number}: {said}; expected a check of {task.name} ({__name__})") from error
             ids.add(one.id)
             checks.append(one)
     return checks

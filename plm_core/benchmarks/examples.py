@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.files import RESTORE, sha256_text
 
 SPLITS = ("train", "valid", "test")
@@ -84,10 +84,10 @@ def read_examples(path: Path, task: GlueTask) -> list[Example]:
     """The examples of a file that ``write_examples`` wrote, in order.
 
     Raises:
-        BadInput: the file is missing or damaged; the message names the line.
+        UserError: the file is missing or damaged; the message names the line.
     """
     if not path.is_file():
-        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
+        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
     examples = []
     classes = {name: i for i, name in enumerate(task.labels)}
     with path.open("rb") as file:  # a line ends at \n alone: a text may hold what other readers take for its end
@@ -95,7 +95,7 @@ def read_examples(path: Path, task: GlueTask) -> list[Example]:
             try:
                 examples.append(_example(json.loads(line.decode("utf-8")), task, classes))
             except (ValueError, KeyError, TypeError) as error:
-                raise BadInput(f"{path}:{number}: {error!r}; expected an example of {task.name}; {RESTORE}") from error
+                raise UserError(f"{path}:{number}: {error!r}; expected an example of {task.name}; {RESTORE}") from error
     return examples
 
 

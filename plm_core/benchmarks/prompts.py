@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.objectives import OBJECTIVES
 
 _TEXT = re.compile(r"\{([ab])\}")
@@ -82,10 +82,10 @@ class FewshotConfig:
             raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
 
     def require_ranker(self, name: str, objective: str) -> None:
-        """Raise BadInput for a model that cannot say how likely an option is."""
+        """Raise UserError for a model that cannot say how likely an option is."""
         if OBJECTIVES[objective].ranker is None:
             able = ", ".join(each for each, other in OBJECTIVES.items() if other.ranker)
-            raise BadInput(
+            raise UserError(
                 f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
                 f"expected {able} ones: take it out"
             )
@@ -109,27 +109,27 @@ def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
     """The prompt of a task: the team's own, or the row of the table; a multiple choice goes on with its texts.
 
     Raises:
-        BadInput: there is none, it does not fit the task's classes, or the task's answers are no options.
+        UserError: there is none, it does not fit the task's classes, or the task's answers are no options.
     """
     where = f"fewshot.prompts.{task.name}"
     if task.kind not in ("classification", "multiple_choice"):
-        raise BadInput(
+        raise UserError(
             f"fewshot.tasks: {task.name} is of the kind {task.kind}, whose answers are no options; expected a "
             "classification or a multiple choice: take it out"
         )
     prompt = own.get(task.name) or PROMPTS.get(task.name)
     if task.kind == "multiple_choice":
         if prompt is not None and prompt.options:
-            raise BadInput(f"{where}.options: found some; expected none, for each example has its own choices")
+            raise UserError(f"{where}.options: found some; expected none, for each example has its own choices")
         return prompt or GOES_ON
     if prompt is None:
-        raise BadInput(f"{where}: missing; expected a template and options for a task of your own")
+        raise UserError(f"{where}: missing; expected a template and options for a task of your own")
     for label in task.labels:
         if label not in prompt.options:
-            raise BadInput(f"{where}.options: nothing for the class {label!r}; expected a text for each class")
+            raise UserError(f"{where}.options: nothing for the class {label!r}; expected a text for each class")
     if more := prompt.options.keys() - set(task.labels):
         known = ", ".join(task.labels)
-        raise BadInput(f"{where}.options.{min(more)}: no class of {task.name}; expected one of {known}")
+        raise UserError(f"{where}.options.{min(more)}: no class of {task.name}; expected one of {known}")
     return prompt
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.files import RESTORE
 
 FILE = "task.json"
@@ -88,15 +88,15 @@ def read_task(folder: Path) -> GlueTask:
     """The task in a folder of examples.
 
     Raises:
-        BadInput: its ``task.json`` is missing or damaged.
+        UserError: its ``task.json`` is missing or damaged.
     """
     path = folder / FILE
     try:
         return from_dict(GlueTask, json.loads(path.read_text(encoding="utf-8")), str(path))
     except FileNotFoundError:
-        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro examples`)") from None
+        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)") from None
     except ValueError as error:
-        raise BadInput(f"{path}: {error}; {RESTORE}") from error
+        raise UserError(f"{path}: {error}; {RESTORE}") from error
 
 
 def _require_labels(labels: tuple[str, ...]) -> None:

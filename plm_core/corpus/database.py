@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 
 @contextlib.contextmanager
@@ -16,7 +16,7 @@ def open_database(scratch: Path, memory: str) -> Iterator[duckdb.DuckDBPyConnect
     One thread, so that a run takes the same way every time.
 
     Raises, here and in the block:
-        BadInput: ``memory`` is too small for one step of the work.
+        UserError: ``memory`` is too small for one step of the work.
         OSError: the disk is full.
     """
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -29,6 +29,6 @@ def open_database(scratch: Path, memory: str) -> Iterator[duckdb.DuckDBPyConnect
             yield database
     except duckdb.OutOfMemoryException as error:
         reason = str(error).partition("\n")[0]
-        raise BadInput(f"PLM_MEMORY: {memory} is too little ({reason}); expected more") from error
+        raise UserError(f"PLM_MEMORY: {memory} is too little ({reason}); expected more") from error
     except duckdb.IOException as error:
         raise OSError(f"{scratch}: {' '.join(str(error).split())}") from error

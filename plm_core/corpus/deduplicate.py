@@ -42,7 +42,7 @@ def deduplicate(
         memory: what the database of ``find_duplicates`` may take, such as ``1GB``.
 
     Raises:
-        BadInput: ``memory`` is too small for one step of the work.
+        UserError: ``memory`` is too small for one step of the work.
         OSError: the disk is full.
     """
     documents = _Originals(None)

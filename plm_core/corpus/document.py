@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.tables import RowWriter, read_rows, row_writer
 from plm_core.files import RESTORE
 
@@ -49,13 +49,13 @@ def read_documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a Parquet file in order, holding a few at a time.
 
     Raises:
-        BadInput: the file is missing, damaged, or has other columns than those above.
+        UserError: the file is missing, damaged, or has other columns than those above.
     """
     for row in read_rows(path, SCHEMA):
         try:
             metadata = json.loads(row["metadata"])
         except (TypeError, ValueError) as error:
-            raise BadInput(f"{path}: damaged metadata of {row['id']!r} ({error}); {RESTORE}") from error
+            raise UserError(f"{path}: damaged metadata of {row['id']!r} ({error}); {RESTORE}") from error
         yield Document(row["id"], row["text"], row["source"], metadata)
 
 
@@ -63,13 +63,13 @@ def merge_documents(paths: Sequence[Path]) -> Iterator[Document]:
     """Yield the documents of several files, each sorted by id, in the order of their ids, holding a few of each.
 
     Raises:
-        BadInput: as ``read_documents``, or an id does not come after the one before.
+        UserError: as ``read_documents``, or an id does not come after the one before.
     """
     last: str | None = None
     for document in heapq.merge(*map(read_documents, paths), key=lambda document: document.id):
         if last is not None and document.id <= last:
             names = ", ".join(map(str, paths))
-            raise BadInput(
+            raise UserError(
                 f"{names}: the id {document.id!r} comes after {last!r}; expected unique ids in order; {RESTORE}"
             )
         last = document.id

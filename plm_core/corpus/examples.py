@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import records
 from plm_core.files import sha256_file
@@ -32,23 +32,23 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
     """Yield the evaluation set, the name and the text of every text field of its records; of text files, every line.
 
     Raises:
-        BadInput: the file is missing, not the one that ``sha256`` names, holds no text, or a record of it cannot be
+        UserError: the file is missing, not the one that ``sha256`` names, holds no text, or a record of it cannot be
             read.
     """
     path = Path(given.file)
     if not path.is_file():
-        raise BadInput(f"{path}: missing; expected the examples of {given.name} (decontaminate.examples)")
+        raise UserError(f"{path}: missing; expected the examples of {given.name} (decontaminate.examples)")
     if (found := sha256_file(path)) != given.sha256:
-        raise BadInput(f"decontaminate.examples: {path} is {found}; expected {given.sha256}")
+        raise UserError(f"decontaminate.examples: {path} is {found}; expected {given.sha256}")
     empty = True
     for record in records(path, LONGEST):
         if isinstance(record.content, Refused):
-            raise BadInput(f"{path}:{record.number}: {record.content}")
+            raise UserError(f"{path}:{record.number}: {record.content}")
         for place, text in _texts(record.content, record.number):
             empty = False
             yield given.name, f"{path.name}:{place}", text
     if empty:
-        raise BadInput(f"{path}: holds no text; expected the examples of {given.name} (decontaminate.examples)")
+        raise UserError(f"{path}: holds no text; expected the examples of {given.name} (decontaminate.examples)")
 
 
 def _texts(content: Mapping[str, object] | str, number: int) -> Iterator[tuple[str, str]]:

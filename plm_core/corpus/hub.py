@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 
 PATIENCE = 10
 """Seconds in which the hub must answer; the library itself asks five times, for more than half a minute."""
@@ -40,11 +40,11 @@ class HubPin:
 
 
 def read_pin(cls: type[Pin], path: Path) -> Pin:
-    """The manifest in a file; BadInput when it is none."""
+    """The manifest in a file; UserError when it is none."""
     try:
         return from_dict(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {error}; expected the manifest of a dataset on the hub (JSON)") from error
+        raise UserError(f"{path}: {error}; expected the manifest of a dataset on the hub (JSON)") from error
 
 
 def hub_rows(
@@ -56,7 +56,7 @@ def hub_rows(
     numbers of 32 bits the shortest decimals that mean them: what people wrote before the dataset was made.
 
     Raises:
-        BadInput: the hub has no such dataset, commit, configuration or split.
+        UserError: the hub has no such dataset, commit, configuration or split.
         OSError: the hub cannot be reached, which is found out by one request.
     """
     import datasets
@@ -73,7 +73,7 @@ def hub_rows(
     # No such dataset, commit or file; no such configuration or split. A hub that cannot be reached is tried again.
     except (FileNotFoundError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise BadInput(f"{manifest}: {pin.dataset} at {pin.revision}: {reason}") from error
+        raise UserError(f"{manifest}: {pin.dataset} at {pin.revision}: {reason}") from error
 
 
 def _require_reachable(pin: HubPin, manifest: Path) -> None:

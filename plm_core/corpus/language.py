@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 BEGINNING = 1000
 """Characters that are read; already with 300 of any State of the Union address the probability is above 0.99."""
@@ -45,13 +45,13 @@ def require_known(config: LanguageConfig) -> None:
     """Make sure that each language of ``keep`` is one that can be found.
 
     Raises:
-        BadInput: it is not; the message lists those that can.
+        UserError: it is not; the message lists those that can.
     """
     known = {*_identifier().labels, UNDETERMINED}
     for code in config.keep:
         if code not in known:
             listed = ", ".join(sorted(known))
-            raise BadInput(f"clean.languages.keep: {code!r} is no language that is told apart; expected of {listed}")
+            raise UserError(f"clean.languages.keep: {code!r} is no language that is told apart; expected of {listed}")
 
 
 @functools.cache

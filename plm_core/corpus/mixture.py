@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]
     """How often the documents of each source stand in the training split, given each source's bytes there.
 
     Raises:
-        BadInput: ``shares`` names other sources than those with training text.
+        UserError: ``shares`` names other sources than those with training text.
     """
     if config.shares is None:
         return dict.fromkeys(sizes, 1.0)
@@ -46,10 +46,10 @@ def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]
 
 
 def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
-    """Raise BadInput unless ``shares``, where there are some, are those of just these sources."""
+    """Raise UserError unless ``shares``, where there are some, are those of just these sources."""
     if config.shares is not None and config.shares.keys() != set(sources):
         found, expected = ", ".join(sorted(config.shares)), ", ".join(sorted(sources))
-        raise BadInput(f"mixture.shares: found {found}; expected the sources with training text: {expected}")
+        raise UserError(f"mixture.shares: found {found}; expected the sources with training text: {expected}")
 
 
 def copies(document_id: str, repeats: float) -> int:

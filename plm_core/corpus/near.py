@@ -61,7 +61,7 @@ def find_duplicates(texts: Iterable[str], similarity: Similarity, scratch: Path,
         memory: what the database may take, such as ``1GB``.
 
     Raises:
-        BadInput: ``memory`` is too small for one step of the work.
+        UserError: ``memory`` is too small for one step of the work.
         OSError: the disk is full.
     """
     with open_database(scratch, memory) as database:

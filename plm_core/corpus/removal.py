@@ -56,7 +56,7 @@ def read_removals(path: Path) -> Iterator[Removal]:
     """Yield the removals of a Parquet file in order, holding a few at a time.
 
     Raises:
-        BadInput: the file is missing, damaged, or has other columns than those above.
+        UserError: the file is missing, damaged, or has other columns than those above.
     """
     for row in read_rows(path, SCHEMA):
         yield Removal(**row)

@@ -45,7 +45,7 @@ def sizes(path: Path) -> dict[str, Sizes]:
     """The sizes of a corpus file by source, sorted by name.
 
     Raises:
-        BadInput: the file is missing or damaged.
+        UserError: the file is missing or damaged.
     """
     found: dict[str, Sizes] = {}
     for document in read_documents(path):
@@ -85,7 +85,7 @@ def rules(paths: Iterable[Path]) -> list[Rule]:
     """What each rule removed, in the order in which they first did.
 
     Raises:
-        BadInput: a file is missing or damaged.
+        UserError: a file is missing or damaged.
     """
     found: dict[tuple[str, str], Rule] = {}
     for path in paths:
@@ -107,7 +107,7 @@ def texts_of(names: Iterable[str], path: Path) -> dict[str, str]:
     """The texts of a corpus file that are named as removals name them: ``document`` or ``document#paragraph``.
 
     Raises:
-        BadInput: the file is missing or damaged.
+        UserError: the file is missing or damaged.
     """
     wanted = set(names)
     holders = wanted | {name.rpartition("#")[0] for name in wanted}

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import mean
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import UNDETERMINED, LanguageConfig, language_of
@@ -64,7 +64,7 @@ def survey(root: Path) -> Survey:
     """Look at a folder, or a file.
 
     Raises:
-        BadInput: there is nothing to read in it, or no record has a text.
+        UserError: there is nothing to read in it, or no record has a text.
         OSError: a file cannot be read.
     """
     pattern, text_field, id_fields = _described(root)
@@ -85,7 +85,7 @@ def survey(root: Path) -> Survey:
             values[name].add(found.metadata.get(name))
     unique = [name for name, seen in values.items() if len(seen) == count and not seen & {None, ""}]
     if not count:
-        raise BadInput(f"{root}: no document in it; expected {READABLE}, with a text in each row")
+        raise UserError(f"{root}: no document in it; expected {READABLE}, with a text in each row")
     return Survey(pattern, text_field, next(iter(unique), None), count, bad, size, len(characters), sample)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.files import RESTORE, atomic_file
 
 T = TypeVar("T")
@@ -68,22 +68,22 @@ def read_rows(path: Path, schema: pa.Schema) -> Iterator[Row]:
     """Yield the rows of a Parquet file in order, holding at most one of its row groups.
 
     Raises:
-        BadInput: the file is missing, damaged, or has other columns than ``schema``.
+        UserError: the file is missing, damaged, or has other columns than ``schema``.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(schema):
                 found, expected = _columns(file.schema_arrow), _columns(schema)
-                raise BadInput(f"{path}: has the columns {found}; expected {expected}")
+                raise UserError(f"{path}: has the columns {found}; expected {expected}")
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group]):
                     yield from batch.to_pylist()
     except FileNotFoundError:
-        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
+        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno:
             raise  # of the machine, not of the file
-        raise BadInput(f"{path}: damaged, or no Parquet file ({error}); {RESTORE}") from error
+        raise UserError(f"{path}: damaged, or no Parquet file ({error}); {RESTORE}") from error
 
 
 def _columns(schema: pa.Schema) -> str:

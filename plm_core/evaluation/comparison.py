@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers, Ratios, scores
 from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, Table, read_likelihood, read_task, task_files
@@ -106,14 +106,14 @@ def compare(
     ``only`` are the names of the tasks' files that count; None: all that are there.
 
     Raises:
-        BadInput: a file is damaged, a task's examples are not the same ones on both sides, or nothing is on both.
+        UserError: a file is damaged, a task's examples are not the same ones on both sides, or nothing is on both.
     """
     rng = significance.generator()
     tables, notes = _shared(folders, names, only)
     pairs = {task: _task(task, sides, rng) for task, sides in tables.items()}
     likelihood = _likelihood(folders, rng, notes)
     if not pairs and not likelihood:
-        raise BadInput(f"{folders[0]} and {folders[1]}: have nothing in common; {'; '.join(notes)}")
+        raise UserError(f"{folders[0]} and {folders[1]}: have nothing in common; {'; '.join(notes)}")
     holm = significance.holm([whole.p or 0.0 for whole, *_ in pairs.values()])
     tasks = []
     for (whole, *parts), corrected in zip(pairs.values(), holm, strict=True):
@@ -136,7 +136,7 @@ def _shared(
         one, two = read_task(first[task]), read_task(second[task])
         if one.examples != two.examples:
             both = len({e[:2] for e in one.examples} & {e[:2] for e in two.examples})
-            raise BadInput(
+            raise UserError(
                 f"{second[task][0]}: holds other examples than {first[task][0]}, or they were measured by other rules "
                 f"({both} examples are on both sides); expected the same: evaluate both models again"
             )
@@ -201,7 +201,7 @@ def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: lis
         return []
     if one.examples != two.examples:
         if one.documents != two.documents:
-            raise BadInput(f"{folders[1] / LIKELIHOOD}: holds other documents than {folders[0] / LIKELIHOOD}")
+            raise UserError(f"{folders[1] / LIKELIHOOD}: holds other documents than {folders[0] / LIKELIHOOD}")
         notes.append("likelihood: excerpts of other lengths are not comparable")
         return []
     first, second = significance.bootstrap([one.results, two.results], rng)

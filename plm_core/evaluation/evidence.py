@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, of_numbers, parts_of, scores
 from plm_core.evaluation.spans import counts
 from plm_core.objectives import OBJECTIVES
@@ -101,12 +101,12 @@ def read_likelihood(path: Path) -> Table:
     """Read ``likelihood.csv``.
 
     Raises:
-        BadInput: it is damaged, or of no or several quantities.
+        UserError: it is damaged, or of no or several quantities.
     """
     rows = _rows(path, LIKELIHOOD_COLUMNS)
     quantities = sorted({row["quantity"] for row in rows})
     if len(quantities) > 1 or quantities[0].removeprefix(LOSSY) not in COMPARED:
-        raise BadInput(
+        raise UserError(
             f"{path}: the column quantity holds {', '.join(quantities)}; expected one of {', '.join(COMPARED)}"
         )
     try:
@@ -115,9 +115,9 @@ def read_likelihood(path: Path) -> Table:
         # fsum is exact: the order of the rows changes no digit.
         nats = math.fsum(each)
     except (ValueError, OverflowError) as error:
-        raise BadInput(f"{path}: {error}; expected numbers in the columns bytes and nats") from error
+        raise UserError(f"{path}: {error}; expected numbers in the columns bytes and nats") from error
     if sum(sizes) <= 0 or min(sizes) < 0:
-        raise BadInput(f"{path}: {sum(sizes)} bytes of text; expected at least 1, and none below 0")
+        raise UserError(f"{path}: {sum(sizes)} bytes of text; expected at least 1, and none below 0")
     results = Sums(np.array(each), np.array(sizes, dtype=np.float64))
     return Table(_examples(rows, "bytes"), quantities[0], nats / math.log(2) / sum(sizes), results, (path.name,))
 
@@ -139,7 +139,7 @@ def read_task(files: list[Path]) -> Table:
     """Read the files of one task, one a seed.
 
     Raises:
-        BadInput: one is damaged, its score is unknown or cannot be had of these labels, or it has other examples than
+        UserError: one is damaged, its score is unknown or cannot be had of these labels, or it has other examples than
             the first.
     """
     # The registry may hold evidence of a version from before confidences were kept.
@@ -148,16 +148,18 @@ def read_task(files: list[Path]) -> Table:
     content = _content(first)
     for path, rows in zip(files, seeds, strict=True):
         if {row["score"] for row in rows} != {score}:
-            raise BadInput(f"{path}: the column score holds other than {score!r}; expected one score for all of a task")
+            raise UserError(
+                f"{path}: the column score holds other than {score!r}; expected one score for all of a task"
+            )
         if _content(rows) != content:
-            raise BadInput(
+            raise UserError(
                 f"{path}: holds other examples than {files[0].name}, or was measured by other rules; expected the same "
                 "with every seed (a file of a seed that is no longer trained can be removed)"
             )
     try:
         _check(score, [row["label"] for row in first])
     except ValueError as error:
-        raise BadInput(f"{files[0]}: {error}") from error
+        raise UserError(f"{files[0]}: {error}") from error
     results = _ratios(files, score, seeds) if family(score) in ("tags", "texts") else _answers(files, score, seeds)
     confidences = np.stack([_confidences(path, rows) for path, rows in zip(files, seeds, strict=True)])
     examples = _examples(first, "label", "subset", "score")
@@ -171,14 +173,14 @@ def read_cost(path: Path) -> dict[str, float]:
     """Read ``cost.csv``.
 
     Raises:
-        BadInput: it is damaged.
+        UserError: it is damaged.
     """
     found = {}
     for number, row in enumerate(_rows(path, COST_COLUMNS), start=2):
         try:
             found[row["quantity"]] = float(row["value"])
         except ValueError as error:
-            raise BadInput(f"{path}:{number}: found {row['value']!r}; expected a number") from error
+            raise UserError(f"{path}:{number}: found {row['value']!r}; expected a number") from error
     return found
 
 
@@ -205,7 +207,7 @@ def _ratios(files: list[Path], score: str, seeds: list[list[dict[str, str]]]) ->
             try:
                 found[:, :, s, n] = np.transpose(_counted(score, row["prediction"], row["label"]))
             except ValueError as error:
-                raise BadInput(f"{path}: {row['id']!r}: {error}; expected what stage finetune writes") from error
+                raise UserError(f"{path}: {row['id']!r}: {error}; expected what stage finetune writes") from error
     return Ratios(score, found[0], found[1], strata, subsets)
 
 
@@ -228,9 +230,9 @@ def _numbers(path: Path, column: str, texts: list[str]) -> np.ndarray:
     try:
         numbers = np.array([float(text) for text in texts])
     except ValueError as error:
-        raise BadInput(f"{path}: {error}; expected numbers in the column {column}") from error
+        raise UserError(f"{path}: {error}; expected numbers in the column {column}") from error
     if not np.isfinite(numbers).all():
-        raise BadInput(
+        raise UserError(
             f"{path}: the column {column} holds {numbers[~np.isfinite(numbers)][0]}; expected finite numbers"
         )
     return numbers
@@ -240,7 +242,7 @@ def _confidences(path: Path, rows: list[dict[str, str]]) -> np.ndarray:
     """``[N]`` probabilities, NaN where the field is empty."""
     found = _numbers(path, "confidence", [row["confidence"] or "0" for row in rows])
     if len(outside := found[(found < 0) | (found > 1)]):
-        raise BadInput(f"{path}: the column confidence holds {outside[0]}; expected probabilities")
+        raise UserError(f"{path}: the column confidence holds {outside[0]}; expected probabilities")
     return np.where([row["confidence"] == "" for row in rows], np.nan, found)
 
 
@@ -269,17 +271,17 @@ def _rows(path: Path, columns: tuple[str, ...], unless: str = "") -> list[dict[s
             fields = reader.fieldnames or ()
             rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
+        raise UserError(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
     if missing := [name for name in columns if name not in fields and name != unless]:
-        raise BadInput(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it anew")
+        raise UserError(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it anew")
     if not rows:
-        raise BadInput(f"{path}: holds no example; expected at least one row")
+        raise UserError(f"{path}: holds no example; expected at least one row")
     key, seen = columns[0], set[str]()
     for number, row in enumerate(rows, start=2):
         row |= {} if unless in fields or not unless else {unless: ""}
         if any(row[name] is None for name in columns):
-            raise BadInput(f"{path}:{number}: too few fields; expected {','.join(columns)}")
+            raise UserError(f"{path}:{number}: too few fields; expected {','.join(columns)}")
         if row[key] in seen:
-            raise BadInput(f"{path}:{number}: the {key} {row[key]!r} occurs twice; expected one row an example")
+            raise UserError(f"{path}:{number}: the {key} {row[key]!r} occurs twice; expected one row an example")
         seen.add(row[key])
     return sorted(rows, key=lambda row: row[key])

@@ -16,7 +16,7 @@ from plm_core.benchmarks.prompts import Prompt
 from plm_core.benchmarks.shots import Shots
 from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import Loaded
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers, scores
 from plm_core.evaluation.options import RULES, SEAM, Question, chosen, question, ranker_of
@@ -72,7 +72,7 @@ def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> l
     """A model's answer to each test example behind at most ``shots`` shots, in order.
 
     Raises:
-        BadInput: an option is longer than the model's context, or two are the same to its tokenizer.
+        UserError: an option is longer than the model's context, or two are the same to its tokenizer.
     """
     read, alone = _questions(asked, shots, loaded)
     likelihoods = ranker_of(loaded.config.objective)
@@ -99,11 +99,11 @@ def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question]
             for example in asked.test
         ]
     except ValueError as error:
-        raise BadInput(f"fewshot.tasks: {asked.task.name}: {error}") from error
+        raise UserError(f"fewshot.tasks: {asked.task.name}: {error}") from error
     for options, by_itself in alone.items() if asked.prompt.options else ():
         for i, tokens in enumerate(by_itself.options):
             if tokens in by_itself.options[:i]:
-                raise BadInput(
+                raise UserError(
                     f"fewshot.prompts.{asked.task.name}.options: to the model's tokenizer {options[i]!r} is the same "
                     "as another option; expected other words"
                 )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Results
 from plm_core.evaluation.evidence import (
@@ -54,7 +54,7 @@ class Evidence:
         """What a metric is taken of, by its score; None where there is none.
 
         Raises:
-            BadInput: the task's answers have no such score.
+            UserError: the task's answers have no such score.
         """
         found, score = self.tables.get(source(metric)), score_of(metric)
         if found is None or score in ("", SCORE):
@@ -62,7 +62,7 @@ class Evidence:
         try:
             return found.by(score)
         except ValueError as error:
-            raise BadInput(f"promotion.metrics.{metric}: {error}") from error
+            raise UserError(f"promotion.metrics.{metric}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evid
     """Read the evidence that ``rules`` need from ``folder``; with ``partial``, what exists of it.
 
     Raises:
-        BadInput: a file is missing or damaged.
+        UserError: a file is missing or damaged.
     """
     found, tasks = {}, task_files(folder)
     for name in rules.sources():
@@ -110,7 +110,7 @@ def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evid
         elif not partial:
             file = name if name == LIKELIHOOD else f"{name}.1.csv"
             needing = ", ".join(metric for metric in rules.metrics if metric != EVERY_TASK and source(metric) == name)
-            raise BadInput(f"{folder / file}: missing; expected it for promotion.metrics: {needing}")
+            raise UserError(f"{folder / file}: missing; expected it for promotion.metrics: {needing}")
     cost = read_cost(folder / COST) if (folder / COST).is_file() else {}
     return Evidence(found, cost.get(PARAMETERS))
 
@@ -122,11 +122,11 @@ def decide(challenger: Evidence, champion: Evidence | None, rules: GateRules) ->
     metric has been judged where a challenger passes.
 
     Raises:
-        BadInput: the challenger's evidence lacks what the rules need.
+        UserError: the challenger's evidence lacks what the rules need.
     """
     for name in rules.sources():
         if name not in challenger.tables:
-            raise BadInput(f"promotion.metrics: the challenger's evidence lacks {name}")
+            raise UserError(f"promotion.metrics: the challenger's evidence lacks {name}")
     differ: list[str] = []
     if champion is not None:
         pairs = {name: (challenger.tables[name], champion.tables.get(name)) for name in rules.sources()}

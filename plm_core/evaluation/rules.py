@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, read_likelihood, task_files
 
@@ -72,7 +72,7 @@ class GateRules:
         """The same rules with ``score`` written out for the tasks whose evidence lies in ``folder``.
 
         Raises:
-            BadInput: the mean score is the primary, there is no task, and no rule for the likelihood either.
+            UserError: the mean score is the primary, there is no task, and no rule for the likelihood either.
         """
         rules = dict(self.metrics)
         if (every := rules.pop(EVERY_TASK, None)) is None:
@@ -86,7 +86,7 @@ class GateRules:
         if quantity not in rules:
             lossy = quantity.startswith(LOSSY)
             other = "a tokenizer that keeps all of a text" if lossy else f"promotion.metrics.{quantity}"
-            raise BadInput(
+            raise UserError(
                 f"promotion.primary: {EVERY_TASK}, but no task was measured, and {quantity} has no rule; expected "
                 f"tasks in finetune.tasks, or {other}"
             )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.answers import Answers, of_numbers
 from plm_core.files import RESTORE
 
@@ -54,10 +54,10 @@ def read_slices(path: Path) -> dict[str, Facts]:
     """What is known of each test example, by id.
 
     Raises:
-        BadInput: the file is missing or damaged; the message names the line.
+        UserError: the file is missing or damaged; the message names the line.
     """
     if not path.is_file():
-        raise BadInput(f"{path}: missing; run the stage that writes it (`dvc repro slices`)")
+        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro slices`)")
     found = {}
     with path.open(encoding="utf-8", newline="") as file:
         for number, row in enumerate(csv.DictReader(file), start=2):
@@ -65,7 +65,7 @@ def read_slices(path: Path) -> dict[str, Facts]:
                 found[row["id"]] = Facts(int(row["words"]), row["subset"], float(row["overlap"]))
             except (KeyError, TypeError, ValueError) as error:
                 expected = f"expected {','.join(COLUMNS)}; {RESTORE}"
-                raise BadInput(f"{path}:{number}: {error!r}; {expected}") from error
+                raise UserError(f"{path}:{number}: {error!r}; {expected}") from error
     return found
 
 

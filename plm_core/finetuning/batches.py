@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plm_core.text.views import epoch_order, stream_seed
+from plm_core.text.samplers import epoch_order, stream_seed
 
 POOL = 50
 """Of how many batches the examples are sorted by length together, as in the LengthGroupedSampler of transformers: with

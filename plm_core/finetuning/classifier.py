@@ -1,8 +1,9 @@
 """A pretrained model with a new head on the vector that stands for an example; all weights are trained.
 
 Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5. How examples
-are written and summed up is in ``layouts.py``, what each kind of task asks in ``kinds.py``. Shapes: B rows, K sequences
-a row, T positions, P places, D width, C outputs.
+are written and summed up is in ``input_formats.py``, what each kind of task asks in ``kinds.py``.
+
+Shapes: B rows, K sequences a row, T positions, P places, D width, C outputs.
 """
 
 import math
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.benchmarks import task
+from plm_core.finetuning.input_formats import InputFormat, Written
 from plm_core.finetuning.kinds import KINDS, NOWHERE, ExampleBatch, SpanBatch, TagBatch
-from plm_core.finetuning.layouts import Layout, Written
 from plm_core.objectives.loss import IGNORED, Batch, Carry, Loss
 from plm_core.text.special import PAD
 
@@ -43,16 +44,24 @@ class Row(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """A pretrained model with a new head on the summary that its layout names, or on the states of places."""
+    """A pretrained model with a new head on the summary that its input format names, or on the states of places."""
 
     def __init__(
-        self, backbone: Any, layout: Layout, kind: task.Kind, classes: int, dropout: float, auxiliary: float = 0.0
+        self,
+        backbone: Any,
+        input_format: InputFormat,
+        kind: task.Kind,
+        classes: int,
+        dropout: float,
+        auxiliary: float = 0.0,
     ) -> None:
         """``auxiliary`` is the weight of the language model's loss in ``loss``; 0 computes none."""
         super().__init__()
         width = backbone.config.width
-        self.backbone, self.layout, self.kind, self.auxiliary = backbone, layout, KINDS[kind], auxiliary
-        projection = [nn.Linear(width, width), nn.Tanh()] if layout.projected and self.kind.reads != "place" else []
+        self.backbone, self.input_format, self.kind, self.auxiliary = backbone, input_format, KINDS[kind], auxiliary
+        projection = (
+            [nn.Linear(width, width), nn.Tanh()] if input_format.projected and self.kind.reads != "place" else []
+        )
         self.head = nn.Sequential(*projection, nn.Dropout(dropout), nn.Linear(width, self.kind.outputs(classes)))
         for layer in self.head:
             if isinstance(layer, nn.Linear):
@@ -80,14 +89,14 @@ class Classifier(nn.Module):
 
     def _states(self, batch: ExampleBatch) -> Tensor:
         flat = (tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths))
-        return self.layout.states(self.backbone, *flat)
+        return self.input_format.states(self.backbone, *flat)
 
     def _outputs(self, batch: ExampleBatch, states: Tensor) -> Tensor:
         if isinstance(batch, SpanBatch):
             rows = torch.arange(len(states), device=states.device)[:, None]
             vectors = states[rows, batch.asked.clamp(min=0)]
         else:
-            summaries = self.layout.summary(self.backbone, states, batch.lengths.flatten())
+            summaries = self.input_format.summary(self.backbone, states, batch.lengths.flatten())
             vectors = summaries.unflatten(0, batch.lengths.shape)
             vectors = vectors.sum(1) if self.kind.reads == "row" else vectors
         return self.kind.shaped(self.head(vectors), batch)
@@ -136,10 +145,10 @@ class Predicted(NamedTuple):
     """What a model answers to rows, in their order, or to examples."""
 
     answers: list[Any]
-    """Class ids, places of choices, or numbers; the tags of the words at ``places``; or a ``Span``."""
+    """Class ids, places of choices, or numbers; the tags of the words at ``places``; or an ``AnswerSpan``."""
     confidences: list[float]
-    """The probability of each answer: of a class, or of all tags together; NaN of a number, and of a ``Span``, which
-    tells it itself."""
+    """The probability of each answer: of a class, or of all tags together; NaN of a number, and of an ``AnswerSpan``,
+    which tells it itself."""
     loss: float
     """The mean loss of rows or words, in nats or squared; the language model's has no part in it."""
 

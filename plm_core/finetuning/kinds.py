@@ -54,7 +54,7 @@ class TagBatch(SpanBatch):
         return (self.targets != IGNORED).sum()
 
 
-class Span(NamedTuple):
+class AnswerSpan(NamedTuple):
     """The likeliest answer in a window, and that there is none in it."""
 
     score: float
@@ -117,7 +117,7 @@ def _spans(outputs: Tensor, batch: SpanBatch) -> Answered:
     nulls, norms = starts[:, 0] + ends[:, 0], outputs.logsumexp(-1).sum(1)
     columns = (scores, chosen // sums.shape[2], chosen % sums.shape[2], (scores - norms).exp())
     rows = zip(*(column.tolist() for column in (*columns, nulls, (nulls - norms).exp())), strict=True)
-    return [(Span(*row), math.nan) for row in rows]
+    return [(AnswerSpan(*row), math.nan) for row in rows]
 
 
 def _places_alone(outputs: Tensor, batch: SpanBatch) -> Tensor:

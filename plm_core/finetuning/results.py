@@ -14,8 +14,8 @@ from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
 from plm_core.evaluation import metrics
 from plm_core.finetuning.classifier import Predicted
-from plm_core.finetuning.kinds import Span
-from plm_core.finetuning.reading import Rows, characters
+from plm_core.finetuning.featurize import Rows, characters
+from plm_core.finetuning.kinds import AnswerSpan
 from plm_core.text.tokenizer import Tokenizer
 
 
@@ -95,7 +95,7 @@ def constant(task: GlueTask, predicted: Predicted) -> str | None:
 
 
 def _cut_out(
-    text: str, spans: Sequence[tuple[Span, int]], unanswerable: bool, tokenizer: Tokenizer
+    text: str, spans: Sequence[tuple[AnswerSpan, int]], unanswerable: bool, tokenizer: Tokenizer
 ) -> tuple[str, float]:
     """The best answer of all windows, each with the number of its first token, cut out of the text; its probability.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from plm_core.checkpoint import Loaded
-from plm_core.generation.reading import Reading
+from plm_core.generation.decoding import Decoding
 from plm_core.generation.sampling import distribution
 from plm_core.shared.sampling import SamplingConfig
 from plm_core.text.special import EOS, PIECES
@@ -29,11 +29,11 @@ def continue_ids(
     again: the tokens are the same.
 
     Raises:
-        BadInput: a model of this objective does not continue texts.
+        UserError: a model of this objective does not continue texts.
     """
     if not prompts:
         return
-    reading = Reading(model, objective, use_cache)
+    reading = Decoding(model, objective, use_cache)
     sources = [torch.Generator().manual_seed(config.seed + row) for row in range(len(prompts))]
     texts = [[EOS, *prompt] for prompt in prompts]
     ended = [False] * len(prompts)
@@ -61,7 +61,7 @@ def generate(loaded: Loaded, prompt: str, config: SamplingConfig) -> str:
     """The continuation of a prompt, as text.
 
     Raises:
-        BadInput: a model of this objective does not continue texts.
+        UserError: a model of this objective does not continue texts.
     """
     return generate_batch(loaded, [prompt], config)[0]
 
@@ -70,7 +70,7 @@ def generate_batch(loaded: Loaded, prompts: Sequence[str], config: SamplingConfi
     """The continuation of each prompt, read together; prompt i has the text of ``generate`` with the seed ``seed + i``.
 
     Raises:
-        BadInput: a model of this objective does not continue texts.
+        UserError: a model of this objective does not continue texts.
     """
     starts = [loaded.tokenizer.encode(prompt) for prompt in prompts]
     texts = [start.copy() for start in starts]
@@ -86,7 +86,7 @@ def stream(loaded: Loaded, prompt: str, config: SamplingConfig) -> Iterator[str]
     """``generate`` piece by piece; a character spelled in several byte tokens comes when it is whole.
 
     Raises:
-        BadInput: a model of this objective does not continue texts.
+        UserError: a model of this objective does not continue texts.
     """
     decode = loaded.tokenizer.decode
     ids: list[int] = loaded.tokenizer.encode(prompt)

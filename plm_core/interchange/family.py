@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 
 class Layout(NamedTuple):
@@ -120,7 +120,7 @@ class Family:
         ``encoder_only`` is for a folder that holds no head, as those of sentence encoders: what it lacks is left out.
 
         Raises:
-            BadInput: a weight is missing, one has no place in our model, or two that are one differ.
+            UserError: a weight is missing, one has no place in our model, or two that are one differ.
         """
         names = {self._full_name(name): name for name in tensors if not name.endswith(self.ignored)}
         given = {full: tensors[name] for full, name in names.items()}
@@ -135,16 +135,16 @@ class Family:
                 found[ours] = layout.ours([given[name] for name in theirs]).contiguous()
             except (RuntimeError, IndexError) as error:
                 shapes = ", ".join(f"{name} {tuple(given[name].shape)}" for name in theirs)
-                raise BadInput(f"{where}: {shapes}: not of the shapes of a {self.model_class}") from error
+                raise UserError(f"{where}: {shapes}: not of the shapes of a {self.model_class}") from error
         used = {name for _, theirs, _ in self.lines(layers) for name in theirs}
         for name, other in self.tied.items():
             if name in given and other in given and not torch.equal(given[name], given[other]):
-                raise BadInput(f"{where}: {name} differs from {other}; expected them tied, as in {self.model_class}")
+                raise UserError(f"{where}: {name} differs from {other}; expected them tied, as in {self.model_class}")
         if missing:
-            raise BadInput(f"{where}: lacks {_listed(missing)}; expected the weights of a {self.model_class}")
+            raise UserError(f"{where}: lacks {_listed(missing)}; expected the weights of a {self.model_class}")
         if unknown := given.keys() - used - self.tied.keys():
             known = _listed({names[name] for name in unknown})
-            raise BadInput(f"{where}: holds {known}, which {self.model_class} of {layers} layers has not")
+            raise UserError(f"{where}: holds {known}, which {self.model_class} of {layers} layers has not")
         return found
 
     def _full_name(self, name: str) -> str:
@@ -164,11 +164,11 @@ class Family:
         """Our configuration of a model with their configuration ``theirs``.
 
         Raises:
-            BadInput: a size is missing, or the configuration asks for a computation that is not ours.
+            UserError: a size is missing, or the configuration asks for a computation that is not ours.
         """
         for name, accepted in self.fixed.items():
             if name in theirs and theirs[name] not in accepted:
-                raise BadInput(
+                raise UserError(
                     f"{where}.{name}: found {theirs[name]!r}; expected {' or '.join(repr(a) for a in accepted)}: "
                     f"{self.architecture} computes nothing else"
                 )
@@ -176,13 +176,13 @@ class Family:
         for size in self.sizes:
             value = theirs.get(size.theirs[0])
             if value is None and size.default is None:
-                raise BadInput(f"{where}.{size.theirs[0]}: missing; expected the model's {size.ours}")
+                raise UserError(f"{where}.{size.theirs[0]}: missing; expected the model's {size.ours}")
             if value is not None and type(value) not in (int, float):
-                raise BadInput(f"{where}.{size.theirs[0]}: found {value!r}; expected a number")
+                raise UserError(f"{where}.{size.theirs[0]}: found {value!r}; expected a number")
             model[size.ours] = size.default if value is None else value
         inner = theirs.get(self.inner)
         if inner not in (None, 4 * model["width"]):
-            raise BadInput(f"{where}.{self.inner}: found {inner}; expected {4 * model['width']}, 4 times the width")
+            raise UserError(f"{where}.{self.inner}: found {inner}; expected {4 * model['width']}, 4 times the width")
         return model
 
 

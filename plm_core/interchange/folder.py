@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.files import atomic_folder
 from plm_core.interchange import bert, gpt, tokenizer, xlnet
 from plm_core.interchange.card import card
@@ -43,11 +43,11 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     """Write a checkpoint as a folder that transformers' automatic classes load without a network.
 
     Raises:
-        BadInput: the checkpoint is damaged, fine-tuned or of a training that transformers has no model for, or
+        UserError: the checkpoint is damaged, fine-tuned or of a training that transformers has no model for, or
             ``target`` holds something.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise BadInput(f"{target}: holds something; expected an empty or a new folder")
+        raise UserError(f"{target}: holds something; expected an empty or a new folder")
     loaded = checkpoint.load(checkpoint_folder)
     family = _family(loaded.config, checkpoint_folder)
     sizes = asdict(loaded.model.config)
@@ -70,19 +70,21 @@ def import_hf(source: Path, target: Path) -> str:
     not say them.
 
     Raises:
-        BadInput: the folder lacks a file or a tokenizer of this project, or its model is not one that we compute.
+        UserError: the folder lacks a file or a tokenizer of this project, or its model is not one that we compute.
     """
     place = source / checkpoint.CONFIG_FILE
     theirs = _read(place)
     families = {family.model_type: family for family in FAMILIES.values()}
     family = families.get(str(theirs.get("model_type")))
     if family is None:
-        raise BadInput(f"{place}.model_type: found {theirs.get('model_type')!r}; expected one of {', '.join(families)}")
+        raise UserError(
+            f"{place}.model_type: found {theirs.get('model_type')!r}; expected one of {', '.join(families)}"
+        )
     own = source / MODEL_FILE
     text = open_tokenizer(own) if own.is_file() else tokenizer.without_frame(source / JSON_FILE, family)
     sizes = family.our_config(theirs, str(place))
     if sizes["vocab_size"] != text.vocab_size:
-        raise BadInput(
+        raise UserError(
             f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {text.path.name}"
         )
     model: Any = checkpoint.build(family.architecture, sizes, str(place))
@@ -105,32 +107,32 @@ def weights_of(source: Path) -> dict[str, Tensor]:
     """All tensors of a folder's ``model*.safetensors``, as float32.
 
     Raises:
-        BadInput: there is none, or one cannot be read.
+        UserError: there is none, or one cannot be read.
     """
     files = sorted(source.glob("model*.safetensors"))
     if not files:
-        raise BadInput(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors")
+        raise UserError(f"{source / checkpoint.WEIGHTS_FILE}: missing; expected weights as safetensors")
     found: dict[str, Tensor] = {}
     for file in files:
         try:
             found |= load_file(file)
         except SafetensorError as error:
-            raise BadInput(f"{file}: not a safetensors file ({error})") from error
+            raise UserError(f"{file}: not a safetensors file ({error})") from error
     return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in found.items()}
 
 
 def _family(config: checkpoint.CheckpointConfig, folder: Path) -> Family:
     """The family of a checkpoint that has one."""
     if config.head is not None:
-        raise BadInput(f"{folder}: is a fine-tuned model; expected a pretrained one")
+        raise UserError(f"{folder}: is a fine-tuned model; expected a pretrained one")
     family = FAMILIES.get(config.architecture)
     if family is None:
-        raise BadInput(
+        raise UserError(
             f"{folder}: of architecture {config.architecture}, which cannot be written for transformers; "
             f"expected one of {', '.join(FAMILIES)}"
         )
     if config.objective != family.objective:
-        raise BadInput(
+        raise UserError(
             f"{folder}: is {config.architecture} trained by the {config.objective} objective, which has no counterpart "
             f"in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
@@ -142,9 +144,9 @@ def _fill(model: Any, weights: dict[str, Tensor], source: Path) -> None:
     for name, own in model.state_dict().items():
         if weights[name].shape != own.shape:
             found, expected = tuple(weights[name].shape), tuple(own.shape)
-            raise BadInput(f"{source}: the weights of {name} are {found}; expected {expected}, as config.json says")
+            raise UserError(f"{source}: the weights of {name} are {found}; expected {expected}, as config.json says")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
-            raise BadInput(f"{source}: the weights of {name} are not all finite numbers")
+            raise UserError(f"{source}: the weights of {name} are not all finite numbers")
     model.load_state_dict(weights)
 
 
@@ -152,11 +154,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise BadInput(f"{path}: missing; expected a folder of transformers") from error
+        raise UserError(f"{path}: missing; expected a folder of transformers") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadInput(f"{path}: not JSON ({error})") from error
+        raise UserError(f"{path}: not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise BadInput(f"{path}: found a {type(content).__name__}; expected an object")
+        raise UserError(f"{path}: found a {type(content).__name__}; expected an object")
     return content
 
 

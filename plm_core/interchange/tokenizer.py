@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.normalize import WORD_BOUNDARY
 from plm_core.interchange.family import Family
 from plm_core.text.sentencepieces import SentencePiece
@@ -65,12 +65,12 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
     """Our tokenizer from a ``tokenizer.json`` that was exported with one of the kinds of the library tokenizers.
 
     Raises:
-        BadInput: it is not one that ``tokenizer_json`` could have made.
+        UserError: it is not one that ``tokenizer_json`` could have made.
     """
     from plm_core.text.library import parsed, written
 
     if not path.is_file():
-        raise BadInput(f"{path}: missing, {EXPECTED}")
+        raise UserError(f"{path}: missing, {EXPECTED}")
     theirs = parsed(path, path.read_bytes())
     steps = theirs.get("normalizer")
     steps = steps.get("normalizers") if isinstance(steps, dict) else None
@@ -78,10 +78,10 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
     own = theirs | {"normalizer": last[0] if last else None, "added_tokens": [], "post_processor": None}
     try:
         tokenizer = read_tokenizer(path, written(own))
-    except BadInput as error:
-        raise BadInput(f"{path}: not a wordpiece or bytelevel tokenizer of this project, {EXPECTED}") from error
+    except UserError as error:
+        raise UserError(f"{path}: not a wordpiece or bytelevel tokenizer of this project, {EXPECTED}") from error
     if tokenizer_json(tokenizer, family) != theirs:
-        raise BadInput(f"{path}: reads texts otherwise than a {family.architecture} of this project, {EXPECTED}")
+        raise UserError(f"{path}: reads texts otherwise than a {family.architecture} of this project, {EXPECTED}")
     return tokenizer
 
 

@@ -35,10 +35,10 @@ class Objective(ABC):
     """Whether nats a token and their exponential are told of such models too."""
     beside: ClassVar[tuple[Quantity, ...]] = ()
     """Further quantities, for people; one that the configuration does not ask for yields no score."""
-    layout: ClassVar[str]
-    """How an example is written down for fine-tuning: a ``plm_core.finetuning.layouts.Layout``."""
+    input_format: ClassVar[str]
+    """How an example is written down for fine-tuning: a ``plm_core.finetuning.input_formats.InputFormat``."""
     decoder: ClassVar[str | None] = None
-    """How such a model is asked for the next token: a ``plm_core.generation.reading.Reader``. None: it continues no
+    """How such a model is asked for the next token: a ``plm_core.generation.decoding.Decoder``. None: it continues no
     text."""
     filler: ClassVar[str | None] = None
     """How such a model fills a blank: a ``plm_core.evaluation.cloze.Filler``. None: it fills none."""
@@ -60,7 +60,7 @@ class Objective(ABC):
 
         Raises:
             ValueError: as ``require_fit``.
-            BadInput: the store does not give such batches.
+            UserError: the store does not give such batches.
         """
 
     @abstractmethod

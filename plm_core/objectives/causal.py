@@ -19,9 +19,9 @@ import numpy as np
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.packing import Packed
+from plm_core.text.samplers import Streams, TokenRange, Windows, items_at, spread
 from plm_core.text.special import EOS, PAD
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Span, Streams, Windows, items_at, spread
 
 if TYPE_CHECKING:
     import torch
@@ -53,8 +53,8 @@ class Causal(Objective):
         meaning="each token given those before it, by the chain rule: a likelihood of the text",
     )
     perplexity = True
-    layout = "plm_core.finetuning.layouts:EXTRACT"
-    decoder = "plm_core.generation.reading:causal"
+    input_format = "plm_core.finetuning.input_formats:EXTRACT"
+    decoder = "plm_core.generation.decoding:causal"
     ranker = "plm_core.evaluation.options:likelihoods"
     frame = (EOS,), ()
     legend = "Every position predicts the token behind it; </s> begins and ends a document."
@@ -88,7 +88,7 @@ class Causal(Objective):
 
         Raises:
             ValueError: ``streams`` or ``packing`` and the model's memory do not fit each other.
-            BadInput: the store is too small.
+            UserError: the store is too small.
         """
         self.require_fit(config)
         T = config.context
@@ -132,9 +132,9 @@ class _Windows(Batches):
         rows = self.view.spread_rows(count)
         return [causal_batch(rows[i : i + self.rows]) for i in range(0, len(rows), self.rows)]
 
-    def spans(self, seed: int, step: int) -> list[list[Span]]:
+    def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
         starts = self.view.starts_at(seed, step, self.rows).tolist()
-        return [[Span(0, start, start + self.view.length - 1)] for start in starts]
+        return [[TokenRange(0, start, start + self.view.length - 1)] for start in starts]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Streams(Batches):
         steps = min(self.view.steps, max(1, count // self.view.rows))
         return [self.at(0, step) for step in range(steps)]
 
-    def spans(self, seed: int, step: int) -> list[list[Span]]:
+    def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
         return [self.view.spans(start, self.view.length - 1) for start in self.view.starts_at(seed, step).tolist()]
 
 
@@ -164,12 +164,12 @@ class _Documents(Batches):
         items = spread(count, len(self.view))
         return [self._batch(items[i : i + self.rows]) for i in range(0, len(items), self.rows)]
 
-    def spans(self, seed: int, step: int) -> list[list[Span]]:
-        spans: list[list[Span]] = [[] for _ in range(self.rows)]
+    def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
+        spans: list[list[TokenRange]] = [[] for _ in range(self.rows)]
         pieces = self.view.pieces(items_at(seed, step, self.rows, len(self.view)))
         for row, position, start, length, begins in zip(*(column.tolist() for column in pieces), strict=True):
             # The last token is a target only; what stands before the first one is EOS, or the piece before.
-            spans[row].append(Span(position + begins, start - (not begins), start + length - 1))
+            spans[row].append(TokenRange(position + begins, start - (not begins), start + length - 1))
         return spans
 
     def metrics(self) -> dict[str, float]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol, Self
 
-from plm_core.text.views import Span
+from plm_core.text.samplers import TokenRange
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ class Batches(Protocol):
         """About ``count`` rows to validate on, always the same; a batch of them may continue the one before."""
         ...
 
-    def spans(self, seed: int, step: int) -> list[list[Span]]:
+    def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
         """Which tokens of the store stand where in the inputs (before any is masked), for each row of ``at``."""
         ...
 

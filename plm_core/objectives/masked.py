@@ -20,9 +20,9 @@ import numpy as np
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.packing import Packed
+from plm_core.text.samplers import Pairs, TokenRange, Windows, draws, items_at, spread, stream_seed
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Pairs, Span, Windows, draws, items_at, spread, stream_seed
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class Masked(Objective):
         "compared with one",
         excerpt=True,
     )
-    layout = "plm_core.finetuning.layouts:CLS_FIRST"
+    input_format = "plm_core.finetuning.input_formats:CLS_FIRST"
     filler = "plm_core.evaluation.cloze:fill"
     frame = (CLS,), (SEP,)
     legend = "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same."
@@ -105,7 +105,7 @@ class Masked(Objective):
 
         Raises:
             ValueError: the context has no room for text, or the model no second segment for a pair.
-            BadInput: the store is too small, or has no two documents to draw pairs from.
+            UserError: the store is too small, or has no two documents to draw pairs from.
         """
         self.require_fit(config)
         length = self.text_length(config.context)
@@ -178,7 +178,7 @@ class _Row(NamedTuple):
     documents: np.ndarray
     """``[n]``, the number of each position's document in the row."""
     following: int
-    spans: list[Span]
+    spans: list[TokenRange]
     """Where its tokens come from."""
 
 
@@ -200,7 +200,7 @@ class MaskedRows(Batches):
         items = spread(count, len(self.view))
         return [self._batch(items[i : i + self.rows], 0, i) for i in range(0, len(items), self.rows)]
 
-    def spans(self, seed: int, step: int) -> list[list[Span]]:
+    def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
         items, masks = items_at(seed, step, self.rows, len(self.view)), stream_seed(seed, "masks")
         return [self._row(int(item), draws(masks, step, row)).spans for row, item in enumerate(items)]
 
@@ -250,7 +250,7 @@ class MaskedRows(Batches):
         numbers, spans, position = [], [], 0
         for number, (start, stop) in enumerate(parts):
             head = [] if pair and number else [CLS]
-            spans.append(Span(position + len(head), start, stop))
+            spans.append(TokenRange(position + len(head), start, stop))
             ids += [np.asarray(head, dtype=np.int64), self.view.store.tokens(start, stop), np.asarray([SEP])]
             numbers += [number] * (len(head) + stop - start + 1)
             position = len(numbers)

@@ -21,9 +21,9 @@ import numpy as np
 
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
+from plm_core.text.samplers import Streams, TokenRange, draws, stream_seed
 from plm_core.text.special import CLS, EOS, SEP
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Span, Streams, draws, stream_seed
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +68,8 @@ class Permutation(Objective):
             excerpt=True,
         ),
     )
-    layout = "plm_core.finetuning.layouts:CLS_LAST"
-    decoder = "plm_core.generation.reading:permutation"
+    input_format = "plm_core.finetuning.input_formats:CLS_LAST"
+    decoder = "plm_core.generation.decoding:permutation"
     frame = (EOS,), ()
     legend = "<3: word> was predicted third, from what it may see of its row and the row's memory."
 
@@ -114,7 +114,7 @@ class Permutation(Objective):
 
         Raises:
             ValueError: the context is one token, R leaves no room for a pair, or nothing would be predicted.
-            BadInput: the store is too small.
+            UserError: the store is too small.
         """
         self.require_fit(config)
         R, length = self.reused(config.context), self.text_length(config.context)
@@ -176,7 +176,7 @@ class _Rows(Batches):
         steps = min(self.view.steps, max(1, count // self.view.rows))
         return [self.at(0, step) for step in range(steps)]
 
-    def spans(self, seed: int, step: int) -> list[list[Span]]:
+    def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
         starts, orders = self.view.starts_at(seed, step).tolist(), stream_seed(seed, "orders")
         rows = []
         for row, start in enumerate(starts):
@@ -185,7 +185,7 @@ class _Rows(Batches):
                 continue
             cut, other = self._cut(draws(orders, step, row))
             behind, position = self.view.length - cut, cut + 1
-            b = [Span(position, other, other + behind)] if other is not None else None
+            b = [TokenRange(position, other, other + behind)] if other is not None else None
             rows.append(self.view.spans(start, cut) + (b or self.view.spans(start + cut, behind, position)))
         return rows
 

@@ -19,9 +19,9 @@ import numpy as np
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.objectives.masked import MaskedBatch, MaskedRows, slots
+from plm_core.text.samplers import Windows, draws, stream_seed
 from plm_core.text.special import CLS, MASK, SEP
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Windows, draws, stream_seed
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class Replaced(Objective):
         "discriminator, the part that is fine-tuned",
         excerpt=True,
     )
-    layout = "plm_core.finetuning.layouts:CLS_FIRST"
+    input_format = "plm_core.finetuning.input_formats:CLS_FIRST"
     filler = "plm_core.evaluation.cloze:fill"
     frame = (CLS,), (SEP,)
     legend = "<mask: word> was to be predicted by the generator; the discriminator read its guess in the mask's stead."
@@ -78,7 +78,7 @@ class Replaced(Objective):
 
         Raises:
             ValueError: the context has no room for text.
-            BadInput: the store is too small.
+            UserError: the store is too small.
         """
         self.require_fit(config)
         length = config.context - FRAMED

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -218,15 +218,15 @@ MODELS = {
 
 
 def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
-    """A model's configuration; ``where`` opens the message of a BadInput about it.
+    """A model's configuration; ``where`` opens the message of a UserError about it.
 
     ``model`` may name a published size as ``preset``; what stands beside it wins.
     """
     if architecture not in MODELS:
-        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
+        raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
     entry = MODELS[architecture]
     if (preset := model.get("preset")) is not None:
         if preset not in entry.presets:
-            raise BadInput(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
+            raise UserError(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
         model = {**entry.presets[preset], **{name: value for name, value in model.items() if name != "preset"}}
     return from_dict(entry.config, model, f"{where}.model")

@@ -39,7 +39,7 @@ class ByteLevel(LibraryTokenizer):
         """Read a file.
 
         Raises:
-            BadInput: it is not one that this project writes for this kind.
+            UserError: it is not one that this project writes for this kind.
         """
         super().__init__(path, data)
         values = {letter: byte for byte, letter in enumerate(LETTERS)}
@@ -79,7 +79,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     """Train a tokenizer on texts and return its file's bytes.
 
     Raises:
-        BadInput: the corpus is empty, or has too few pairs for ``vocab_size``.
+        UserError: the corpus is empty, or has too few pairs for ``vocab_size``.
     """
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,

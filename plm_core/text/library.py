@@ -14,7 +14,7 @@ from typing import Any
 
 import tokenizers
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.normalize import normalize
 from plm_core.text.special import PIECES
 from plm_core.text.tokenizer import JSON_FILE, Tokenizer
@@ -32,7 +32,7 @@ class LibraryTokenizer(Tokenizer):
         """Read a file.
 
         Raises:
-            BadInput: it is not one that this project writes for this kind.
+            UserError: it is not one that this project writes for this kind.
         """
         super().__init__(path, data)
         content = parsed(path, data)
@@ -40,7 +40,9 @@ class LibraryTokenizer(Tokenizer):
         """Every entry of the vocabulary, in the order of ids."""
         own = self._rebuilt(content)
         if own != content:
-            raise BadInput(f"{path}: not a {self.kind} tokenizer of this project; expected what stage tokenizer writes")
+            raise UserError(
+                f"{path}: not a {self.kind} tokenizer of this project; expected what stage tokenizer writes"
+            )
         self._model = tokenizers.Tokenizer.from_str(json.dumps(own))
 
     @property
@@ -64,15 +66,15 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
     """A ``tokenizer.json`` as it is read; ``model.type`` is known to be text.
 
     Raises:
-        BadInput: it is not JSON, or not of a tokenizer.
+        UserError: it is not JSON, or not of a tokenizer.
     """
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: not JSON ({error})") from error
+        raise UserError(f"{path}: not JSON ({error})") from error
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("type"), str):
-        raise BadInput(f"{path}: not a file of the library tokenizers; expected an object with model.type")
+        raise UserError(f"{path}: not a file of the library tokenizers; expected an object with model.type")
     return content
 
 
@@ -112,12 +114,12 @@ def _tokens(path: Path, content: dict[str, Any]) -> list[str]:
     """The vocabulary in the order of ids."""
     vocab = content["model"].get("vocab")
     if not isinstance(vocab, dict) or list(vocab.values()) != list(range(len(vocab))):
-        raise BadInput(f"{path}: model.vocab: expected pieces with the ids 0, 1, 2, ... in this order")
+        raise UserError(f"{path}: model.vocab: expected pieces with the ids 0, 1, 2, ... in this order")
     tokens = list(vocab)
     if tuple(tokens[: len(PIECES)]) != PIECES:
-        raise BadInput(f"{path}: its first pieces are {tuple(tokens[: len(PIECES)])}; expected the special {PIECES}")
+        raise UserError(f"{path}: its first pieces are {tuple(tokens[: len(PIECES)])}; expected the special {PIECES}")
     try:
         "".join(tokens).encode()
     except UnicodeEncodeError as error:
-        raise BadInput(f"{path}: model.vocab: holds half a surrogate pair; expected valid Unicode") from error
+        raise UserError(f"{path}: model.vocab: holds half a surrogate pair; expected valid Unicode") from error
     return tokens

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.text.special import PAD
 from plm_core.text.store import TokenStore
 
@@ -90,7 +90,7 @@ class Packed:
 
     def __post_init__(self) -> None:
         if not len(self):
-            raise BadInput(f"{self.store.folder}: holds no document with a token; expected text to pack into rows")
+            raise UserError(f"{self.store.folder}: holds no document with a token; expected text to pack into rows")
 
     def __len__(self) -> int:
         """R, the number of rows."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
 from plm_core.text.special import BOS, EOS, PAD, PIECES, UNK
 from plm_core.text.tokenizer import (
@@ -68,17 +68,17 @@ class SentencePiece(Tokenizer):
         """Read a model.
 
         Raises:
-            BadInput: it is not a sentencepiece model with this project's special tokens.
+            UserError: it is not a sentencepiece model with this project's special tokens.
         """
         super().__init__(path, data)
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
         except RuntimeError as error:
-            raise BadInput(f"{path}: not a sentencepiece model ({error})") from error
+            raise UserError(f"{path}: not a sentencepiece model ({error})") from error
         pieces = tuple(self._model.id_to_piece(i) for i in range(min(BYTES_AND_SPECIALS, len(self._model))))
         if pieces != GIVEN:
             first = pieces[: len(PIECES)]
-            raise BadInput(f"{path}: its first pieces are {first}; expected {PIECES}, the line end and all bytes")
+            raise UserError(f"{path}: its first pieces are {first}; expected {PIECES}, the line end and all bytes")
         # The scores of a BPE model are its pieces' ranks.
         learned = [self._model.get_score(i) for i in range(BYTES_AND_SPECIALS, len(self._model))]
         self.kind = "bpe" if learned == [-rank for rank in range(len(learned))] else "unigram"
@@ -87,7 +87,7 @@ class SentencePiece(Tokenizer):
         crossed = any(WORD_BOUNDARY in self.piece(i)[1:] or "\n" in self.piece(i)[1:] for i in range(len(self._model)))
         self._words = None if crossed or self.kind == "unigram" else _Words(self._model)
         if self.decode(self.encode(PROBE)) != PROBE or sum(self.spell(PROBE).sizes) != len(PROBE.encode()):
-            raise BadInput(f"{path}: changes texts; expected a model that keeps every character, and adds none")
+            raise UserError(f"{path}: changes texts; expected a model that keeps every character, and adds none")
 
     @property
     def vocab_size(self) -> int:
@@ -134,7 +134,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     """Train a model on texts and return its file's bytes.
 
     Raises:
-        BadInput: the corpus is empty or does not support ``vocab_size`` pieces.
+        UserError: the corpus is empty or does not support ``vocab_size`` pieces.
     """
     lines = (part for text in texts for line in normalize(text).split("\n") if line.strip() for part in _cut(line))
     model = io.BytesIO()
@@ -178,9 +178,11 @@ def _cut(line: str) -> Iterator[str]:
     yield line
 
 
-def _explained(error: str, config: TokenizerConfig) -> BadInput:
+def _explained(error: str, config: TokenizerConfig) -> UserError:
     if limit := re.search(r"<= ?(\d+)", error):
         return too_large(config, int(limit.group(1)))
     if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", error):
         return too_small(config, int(needed.group(2)))
-    return BadInput(f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}")
+    return UserError(
+        f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}"
+    )

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.text.special import EOS
 from plm_core.text.tokenizer import Tokenizer
@@ -96,7 +96,7 @@ class TokenStore:
         """Open and verify a store.
 
         Raises:
-            BadInput: the folder is missing, or a file's checksum fails.
+            UserError: the folder is missing, or a file's checksum fails.
         """
         verify_checksums(folder)
         self.folder = folder
@@ -166,9 +166,9 @@ class TokenStore:
             yield self.tokens(int(start), int(stop))
 
     def require(self, tokenizer: Tokenizer) -> None:
-        """Raise BadInput unless this store was made by ``tokenizer``."""
+        """Raise UserError unless this store was made by ``tokenizer``."""
         if self.index.tokenizer_sha256 != tokenizer.sha256:
-            raise BadInput(
+            raise UserError(
                 f"{self.folder}: made by the tokenizer {self.index.tokenizer_sha256[:12]}; expected "
                 f"{tokenizer.sha256[:12]} ({tokenizer.path}): run `dvc repro pack`"
             )

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
 from plm_core.shared.kinds import Tokenizers
 from plm_core.text.special import PIECES
@@ -95,7 +95,7 @@ class Tokenizer(ABC):
         """The token ids of ``normalize(text)``, without any special token but UNK, which only a lossy tokenizer has.
 
         Raises:
-            BadInput: the text cannot be written as UTF-8.
+            UserError: the text cannot be written as UTF-8.
         """
         return list(self._encode([_normal(text)], 1)[0])
 
@@ -128,19 +128,19 @@ class Tokenizer(ABC):
         """``spell`` of a text in normal form."""
 
 
-def too_large(config: TokenizerConfig, largest: int) -> BadInput:
+def too_large(config: TokenizerConfig, largest: int) -> UserError:
     """The error for a corpus that has fewer pieces than were asked for."""
     if largest <= NOT_LEARNED[config.kind]:
-        return BadInput("tokenizer: no piece can be learned from this corpus; expected more text")
-    return BadInput(
+        return UserError("tokenizer: no piece can be learned from this corpus; expected more text")
+    return UserError(
         f"tokenizer.vocab_size: {config.vocab_size} is more than this corpus supports; "
         f"expected at most {largest}, or more text"
     )
 
 
-def too_small(config: TokenizerConfig, smallest: int) -> BadInput:
+def too_small(config: TokenizerConfig, smallest: int) -> UserError:
     """The error for a corpus that has more characters than pieces were asked for."""
-    return BadInput(f"tokenizer.vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
+    return UserError(f"tokenizer.vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
 
 
 def readable(data: bytes) -> str:
@@ -156,7 +156,7 @@ def _normal(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadInput(
+        raise UserError(
             f"text: holds half a surrogate pair at character {error.start + 1}; expected text that is valid Unicode"
         ) from error
     return text

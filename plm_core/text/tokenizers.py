@@ -7,7 +7,7 @@ A kind is a file beside this one, imported only when one of it is asked for: ``s
 from collections.abc import Iterable
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer, TokenizerConfig
 
 
@@ -15,12 +15,12 @@ def open_tokenizer(place: Path) -> Tokenizer:
     """Read a tokenizer's file, or the one in a folder: ``tokenizer.model`` where there is one, else ``tokenizer.json``.
 
     Raises:
-        BadInput: there is none, or it is not one that stage tokenizer could have written.
+        UserError: there is none, or it is not one that stage tokenizer could have written.
     """
     names = (MODEL_FILE, JSON_FILE) if place.is_dir() else ("",)
     path = next((place / name for name in names if (place / name).is_file()), None)
     if path is None:
-        raise BadInput(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
+        raise UserError(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
     return read_tokenizer(path, path.read_bytes())
 
 
@@ -28,7 +28,7 @@ def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
     """The tokenizer whose file holds ``data``; ``path`` is what messages call it.
 
     Raises:
-        BadInput: it is not one that stage tokenizer could have written.
+        UserError: it is not one that stage tokenizer could have written.
     """
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
         from plm_core.text.sentencepieces import SentencePiece
@@ -51,7 +51,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     ``texts`` is read more than once: it must be a collection, not a generator.
 
     Raises:
-        BadInput: the corpus is empty or does not support ``vocab_size`` pieces.
+        UserError: the corpus is empty or does not support ``vocab_size`` pieces.
     """
     if iter(texts) is texts:
         raise ValueError("texts: can be read only once; expected a collection")

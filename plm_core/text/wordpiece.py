@@ -74,7 +74,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     """Train a tokenizer on texts and return its file's bytes.
 
     Raises:
-        BadInput: the corpus is empty, or has too many characters or too few pairs for ``vocab_size``.
+        UserError: the corpus is empty, or has too many characters or too few pairs for ``vocab_size``.
     """
     known, first = _alphabet(texts, config)
     if len(first) > config.vocab_size:

@@ -1,4 +1,4 @@
-"""A stopwatch with laps, on the clock of the device that does the work. Used by the loop's instruments.
+"""A stopwatch with laps, on the clock of the device that does the work. Used by the loop's profiler.
 
 On a GPU the laps are events in its stream: work is queued there faster than it is done, so that the host's clock would
 give the time of one lap to another. Nobody waits for the device at a lap.

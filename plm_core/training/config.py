@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plm_core.text.views import stream_seed
+from plm_core.text.samplers import stream_seed
 from plm_core.training.anomalies import AnomalyConfig
 from plm_core.training.precision import Precision
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.utils.deterministic
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.training.precision import Precision
 
 
@@ -41,7 +41,7 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
     wanted = os.environ.get("PLM_THREADS")
     if wanted is not None:
         if not wanted.isdecimal() or int(wanted) < 1:
-            raise BadInput(f"PLM_THREADS: found {wanted!r}; expected a whole number above 0")
+            raise UserError(f"PLM_THREADS: found {wanted!r}; expected a whole number above 0")
         threads = int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", beside))

@@ -1,4 +1,4 @@
-"""The energy that a training takes, by the machine's own counters. Used by the instruments.
+"""The energy that a training takes, by the machine's own counters. Used by the profiler.
 
 On a GPU, NVML's counter of its board; on a CPU, the packages' counters of RAPL (Intel SDM, volume 3, "Platform
 specific power management support"; AMD has the same) through Linux's powercap files, which many systems let root alone

@@ -1,4 +1,4 @@
-"""Floating-point operations: what a training needs, what a device can do. Their ratio is MFU. Used by the instruments.
+"""Floating-point operations: what a training needs, what a device can do. Their ratio is MFU. Used by the profiler.
 
 MFU, model FLOPs utilisation: the operations that the model's definition needs in a second over those that the device
 can do (Chowdhery et al. 2022, "PaLM", appendix B). What is computed twice to save memory counts once, and attention

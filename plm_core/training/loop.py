@@ -13,15 +13,15 @@ from time import perf_counter
 from torch import nn
 
 from plm_core.objectives.loss import Batch
-from plm_core.text.views import stream_seed
+from plm_core.text.samplers import stream_seed
 from plm_core.training.compiling import LossOf, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
-from plm_core.training.meters import Instruments
+from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.recovery import go_back, look_at_losses, tolerate
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Report, State
+from plm_core.training.state import State, StepMetrics
 from plm_core.training.step import Evaluate, Setup, evaluate, update
 
 
@@ -46,7 +46,7 @@ def train(
     snapshots: Snapshots,
     ranks: Ranks = ALONE,
     interrupted: Callable[[], int] = lambda: 0,
-) -> Generator[Report, None, None]:
+) -> Generator[StepMetrics, None, None]:
     """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
 
     ``batch_at(step)`` gives the global batch of a step (from 0), ``loss_of(model, rows, carry)`` its loss, where
@@ -75,22 +75,22 @@ def train(
     model.load_state_dict(state.best)
 
 
-def best_report(reports: list[Report]) -> Report:
+def best_report(reports: list[StepMetrics]) -> StepMetrics:
     """The report of the best validation: the one whose weights ``train`` leaves in the model."""
     return min((r for r in reports if r.valid_loss is not None), key=lambda r: (r.valid_loss, r.step))
 
 
 def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, device: Device, ranks: Ranks) -> Setup:
-    """The loss compiled and shared among processes as asked for, and the instruments calibrated on ``some`` batch."""
+    """The loss compiled and shared among processes as asked for, and the profiler calibrated on ``some`` batch."""
     faster = loss_of
     if config.compile and ranks.size > 1 and ranks.mode == "fsdp":
         warnings.warn("training.compile: not compiled, for the weights are sharded (PLM_PARALLEL=fsdp)", stacklevel=3)
     elif config.compile:
         faster = compiled(loss_of, device.device)
-    instruments = Instruments(model, loss_of, device, config.precision, ranks.size)
-    instruments.calibrate(next(some.split(config.accumulation)))  # before the weights may be sharded
+    profiler = Profiler(model, loss_of, device, config.precision, ranks.size)
+    profiler.calibrate(next(some.split(config.accumulation)))  # before the weights may be sharded
     shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device))
-    return Setup(shared, config, device, ranks, instruments)
+    return Setup(shared, config, device, ranks, profiler)
 
 
 def _steps(
@@ -100,13 +100,13 @@ def _steps(
     validate: Callable[[Evaluate], float],
     snapshots: Snapshots,
     interrupted: Callable[[], int],
-) -> Generator[Report, None, None]:
+) -> Generator[StepMetrics, None, None]:
     """Step by step to the end: update, now and then a report with its validation, a snapshot."""
     config, ranks, begun = setup.config, setup.ranks, perf_counter() - state.seconds
     ended = state.ended
     while not ended:
         if not state.pending:
-            setup.instruments.start()
+            setup.profiler.start()
         step, number, rate = state.step, state.batch, state.rate
         seeds = partial(stream_seed, config.seed, "dropout", step)
         wrong = update(setup, state, batch_at(number), rate, seeds)
@@ -116,8 +116,10 @@ def _steps(
         if not moved:
             go_back(state, snapshots, config)
         # The clock is looked at only where there is a budget of time: it is part of the state, and no two are alike.
-        stop, state.seconds = ranks.agree(interrupted(), 0.0 if config.minutes is None else perf_counter() - begun)
-        setup.instruments.lap("other")
+        stop, state.seconds = ranks.all_reduce_max(
+            interrupted(), 0.0 if config.minutes is None else perf_counter() - begun
+        )
+        setup.profiler.lap("other")
         if state.step <= config.optimizer.warmup_steps:
             state.warm = state.seconds
         report = _report(setup, state, validate, snapshots, rate) if moved and state.report_due else None
@@ -138,19 +140,19 @@ def _steps(
 
 def _report(
     setup: Setup, state: State, validate: Callable[[Evaluate], float], snapshots: Snapshots, rate: float
-) -> Report | None:
+) -> StepMetrics | None:
     """What there is to say of the steps since the last report; None when validation sent the training back."""
     config = setup.config
     state.settle()
     positions = sum(done.positions for done in state.pending)
-    meters = setup.instruments.read(positions)
-    meters = replace(meters, joules=setup.ranks.total(meters.joules))
+    throughput = setup.profiler.read(positions)
+    throughput = replace(throughput, joules=setup.ranks.total(throughput.joules))
     if config.anomalies.policy == "stop":  # the others have looked at each step before its update
         look_at_losses(state, snapshots, setup.ranks)
     valid_loss = None
     if state.step % config.valid_every == 0 or state.ended:
         setup.shared.model.eval()
-        valid_loss = setup.ranks.tell(validate(partial(evaluate, setup, state)))
+        valid_loss = setup.ranks.broadcast(validate(partial(evaluate, setup, state)))
         if not math.isfinite(valid_loss):
             wrong, last = f"the validation loss is {valid_loss}", (state.step - 1, state.batch - 1)
             tolerate(wrong, *last, state, snapshots, setup.ranks, weights=True)
@@ -158,4 +160,4 @@ def _report(
             return None
         if valid_loss < min((r.valid_loss for r in state.reports if r.valid_loss is not None), default=math.inf):
             state.keep_best()
-    return state.told(rate, valid_loss, meters, first=setup.instruments.reads == 1)
+    return state.told(rate, valid_loss, throughput, first=setup.profiler.reads == 1)

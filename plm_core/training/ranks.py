@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.training.compiling import LossOf
 
@@ -55,7 +55,7 @@ class Ranks:
 
         return DTensor.from_local(rows, self.mesh, [Shard(0)], run_check=False)
 
-    def agree(self, stop: int, seconds: float) -> tuple[int, float]:
+    def all_reduce_max(self, stop: int, seconds: float) -> tuple[int, float]:
         """The largest ``stop`` and the longest time of all processes: the same answer for everyone."""
         if self.size == 1:
             return stop, seconds
@@ -74,7 +74,7 @@ class Ranks:
         told = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
         return float(told[0]) if told[1] == self.size else None
 
-    def tell(self, value: float) -> float:
+    def broadcast(self, value: float) -> float:
         """What the first process says: decisions are made of it, for the others' numbers may differ in a last bit."""
         told = torch.tensor([value], dtype=torch.float64)
         if self.size > 1:
@@ -170,11 +170,11 @@ def join() -> Ranks:
     ``PLM_PARALLEL`` chooses between ``ddp`` (the default) and ``fsdp``.
 
     Raises:
-        BadInput: ``PLM_PARALLEL`` is neither.
+        UserError: ``PLM_PARALLEL`` is neither.
     """
     mode = os.environ.get("PLM_PARALLEL", "ddp")
     if mode not in ("ddp", "fsdp"):
-        raise BadInput(f"PLM_PARALLEL: found {mode!r}; expected ddp or fsdp")
+        raise UserError(f"PLM_PARALLEL: found {mode!r}; expected ddp or fsdp")
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return ALONE

@@ -2,7 +2,7 @@
 
 import warnings
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.training.anomalies import judged
 from plm_core.training.config import LoopConfig
 from plm_core.training.ranks import Ranks
@@ -10,7 +10,7 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import State, Unfit
 
 
-class Diverged(BadInput):
+class Diverged(UserError):
     """The loss or the gradient is not finite or far above those before, more often than is put up with."""
 
     def __init__(self, message: str, batch: int) -> None:

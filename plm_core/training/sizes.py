@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.sections.models import MODELS
 
 HEAD = 64
@@ -39,7 +39,7 @@ def sized(section: Any, where: str) -> Any:
     where it is not written. The section is not changed. ``where`` is its dotted name.
 
     Raises:
-        BadInput: an unknown size, or one beside ``model.preset``; or what the rule reads is missing or of a wrong type.
+        UserError: an unknown size, or one beside ``model.preset``; what the rule reads is missing or of a wrong type.
     """
     if not isinstance(section, Mapping) or "size" not in section:
         return section
@@ -49,7 +49,7 @@ def sized(section: Any, where: str) -> Any:
     model, training = _part(rest, "model", where), _part(rest, "training", where)
     optimizer = _part(training, "optimizer", f"{where}.training")
     if model.get("preset") is not None:
-        raise BadInput(f"{where}.size: stands beside model.preset; expected one of them")
+        raise UserError(f"{where}.size: stands beside model.preset; expected one of them")
     model = _shape(size, rest.get("architecture"), model, where) | model
     published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}
     layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
@@ -75,10 +75,10 @@ def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> d
         width = _whole({"width": HEAD * size} | model, "width", where)
         return {"layers": size, "heads": max(1, width // HEAD), "width": width}
     if not isinstance(architecture, str) or architecture not in MODELS:
-        raise BadInput(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
+        raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
     presets = MODELS[architecture].presets
     if not isinstance(size, str) or size not in presets:
-        raise BadInput(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {', '.join(presets)}")
+        raise UserError(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {', '.join(presets)}")
     return {"preset": size}
 
 
@@ -86,7 +86,7 @@ def _part(section: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """A section of the section; an empty one where it is not written, which may still lack what is not filled in."""
     found = section.get(name, {})
     if not isinstance(found, Mapping):
-        raise BadInput(f"{where}.{name}: found {found!r}; expected a section")
+        raise UserError(f"{where}.{name}: found {found!r}; expected a section")
     return dict(found)
 
 
@@ -94,5 +94,5 @@ def _whole(model: Mapping[str, Any], name: str, where: str) -> int:
     value = model.get(name)
     if type(value) is not int or value < 1:
         found = "missing" if name not in model else f"found {value!r}"
-        raise BadInput(f"{where}.model.{name}: {found}; expected a whole number of at least 1, which size reads")
+        raise UserError(f"{where}.model.{name}: {found}; expected a whole number of at least 1, which size reads")
     return value

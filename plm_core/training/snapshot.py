@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.training.ranks import ALONE, Ranks
 
@@ -135,13 +135,13 @@ class Snapshots:
                     continue
                 try:
                     verify_checksums(folder)
-                except BadInput as error:
+                except UserError as error:
                     warnings.warn(f"snapshot not used: {error}", stacklevel=2)
                     shutil.rmtree(folder)
                     continue
                 chosen = step
                 break
-        chosen = int(self._ranks.tell(chosen))
+        chosen = int(self._ranks.broadcast(chosen))
         if chosen < 0:
             return None
         folder = self.folder / _name(chosen)

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.objectives.loss import Carry
 from plm_core.training.config import LoopConfig
-from plm_core.training.meters import Meters
 from plm_core.training.optimizer import Optimizer
+from plm_core.training.profiler import Throughput
 from plm_core.training.ranks import Ranks
 from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Progress, Saved
@@ -25,12 +25,12 @@ SHARED = {f.name for f in fields(Progress)} - {"pending", "reports", "accumulati
 """What ``State`` and ``Progress`` both hold, and alike."""
 
 
-class Unfit(BadInput):
+class Unfit(UserError):
     """The batch does not fit the machine: its memory, or the number of its processes."""
 
 
 @dataclass(frozen=True)
-class Report:
+class StepMetrics:
     """What the loop says of the steps since the report before."""
 
     step: int
@@ -53,7 +53,7 @@ class Report:
     """Batches that rollbacks have passed over so far."""
     valid_loss: float | None = None
     """Mean negative log-likelihood on validation data, in nats; None between validations."""
-    meters: Meters | None = None
+    throughput: Throughput | None = None
     """What these steps took; None for a report restored from a snapshot."""
     first: bool = False
     """Whether these were the first steps of a process, whose seconds hold compilation and other preparations."""
@@ -86,7 +86,7 @@ class State:
     """How long its warm-up took, of these seconds."""
     best_step: int = 0
     """The step of the best validation; 0 for none yet."""
-    reports: list[Report] = field(default_factory=list)
+    reports: list[StepMetrics] = field(default_factory=list)
     pending: list[Done] = field(default_factory=list)
     recent: list[tuple[float, float]] = field(default_factory=list)
     """Losses and gradient norms by which the next step is judged."""
@@ -167,11 +167,11 @@ class State:
         settled = [done._replace(nats=one, norm=norm) for done, one, norm in numbers]
         self.pending[len(self.pending) - len(waiting) :] = settled
 
-    def told(self, rate: float, valid_loss: float | None, meters: Meters, first: bool) -> Report:
+    def told(self, rate: float, valid_loss: float | None, throughput: Throughput, first: bool) -> StepMetrics:
         """The report of the pending steps, which are settled and pending no more; the last was done at ``rate``."""
         trained = [done for done in self.pending if not done.skipped]
         predictions = sum(done.predictions for done in trained)
-        report = Report(
+        report = StepMetrics(
             step=self.step,
             steps=len(self.pending),
             predictions=predictions,
@@ -182,7 +182,7 @@ class State:
             skipped=len(self.pending) - len(trained),
             passed=self.batch - self.step,
             valid_loss=valid_loss,
-            meters=meters,
+            throughput=throughput,
             first=first,
         )
         self.pending = []
@@ -210,7 +210,7 @@ class State:
         return Progress(
             **{name: getattr(self, name) for name in SHARED},
             pending=[(float(d.nats), float(d.norm), d.predictions, d.positions, d.skipped) for d in self.pending],
-            reports=[asdict(replace(report, meters=None, first=False)) for report in self.reports],
+            reports=[asdict(replace(report, throughput=None, first=False)) for report in self.reports],
             accumulation=len(self.carries) * self.ranks.size,
         )
 
@@ -218,7 +218,7 @@ class State:
         """Become the state of a snapshot, which any number of processes may have written."""
         for name in SHARED:
             setattr(self, name, getattr(saved.progress, name))
-        self.reports = [Report(**report) for report in saved.progress.reports]
+        self.reports = [StepMetrics(**report) for report in saved.progress.reports]
         self.pending = [Done(*done) for done in saved.progress.pending]
         self.best = self._weights()
         device = next(self.model.parameters()).device

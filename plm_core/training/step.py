@@ -14,7 +14,7 @@ from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.training.anomalies import judged
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
-from plm_core.training.meters import Instruments
+from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import Ranks, Shared, full
 from plm_core.training.state import Done, State, Unfit, joined
 
@@ -33,7 +33,7 @@ class Setup:
     config: LoopConfig
     device: Device
     ranks: Ranks
-    instruments: Instruments
+    profiler: Profiler
 
 
 def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) -> str | None:
@@ -44,13 +44,13 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
     """
     count = int(batch.count)  # still on the CPU: nobody waits for a GPU to learn it
     rows = setup.ranks.rows(batch).to(setup.device.device)
-    setup.instruments.lap("data")
+    setup.profiler.lap("data")
     nats, carries = _gradient(setup, state, rows, count, seeds)
     norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
     wrong = None
     if setup.config.anomalies.policy != "stop":
         loss = float(setup.ranks.sum(nats.double().cpu())) / count
-        wrong = judged(loss, setup.ranks.tell(float(norm)), state.recent, setup.config.anomalies)
+        wrong = judged(loss, setup.ranks.broadcast(float(norm)), state.recent, setup.config.anomalies)
     if wrong is None:
         state.optimizer.step(rate)
         state.carries = carries
@@ -62,7 +62,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
             return wrong
     state.pending.append(Done(nats, norm, count, batch.inputs.numel(), wrong is not None))
     state.step += 1
-    setup.instruments.lap("optimizer")
+    setup.profiler.lap("optimizer")
     return wrong
 
 
@@ -108,9 +108,9 @@ def _passes(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -
         with setup.shared.part(last=part == parts - 1):
             with setup.device.autocast(setup.config.precision):
                 loss = setup.shared.loss(some, state.carries[part])
-            setup.instruments.lap("forward")
+            setup.profiler.lap("forward")
             setup.shared.add_gradient(loss, count)
-            setup.instruments.lap("backward")
+            setup.profiler.lap("backward")
         nats = nats + loss.nats.detach()
         carries.append(loss.carry)
     return nats, carries

@@ -10,7 +10,7 @@ import numpy as np
 from plm_core.benchmarks.checks import TOLERANCE
 from plm_core.benchmarks.examples import Example, file_of, read_examples
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import of_numbers, parts_of
 from plm_core.evaluation.calibration import bins, calibration
@@ -58,7 +58,7 @@ def behind(
     """The parts in Markdown, and pictures by file name, of each model's evidence and its metrics by seed.
 
     Raises:
-        BadInput: the examples, or what is known of them, are missing or others than those of the evidence.
+        UserError: the examples, or what is known of them, are missing or others than those of the evidence.
     """
     parts = [folded("Slices", _slices(task.name, rows))]
     figures = {}
@@ -81,7 +81,9 @@ def _slices(task: str, rows: dict[str, Table]) -> str:
     columns: list[list[Slice]] = []
     for found in rows.values():
         if missing := [name for name in found.ids if name not in known]:
-            raise BadInput(f"{path}: lacks the example {missing[0]!r}; run its stage again (`dvc repro slices@{task}`)")
+            raise UserError(
+                f"{path}: lacks the example {missing[0]!r}; run its stage again (`dvc repro slices@{task}`)"
+            )
         columns.append(slices([known[name] for name in found.ids], _results(found)))
     lines = [
         [each[0].kind, plain(each[0].name), f"{each[0].members.sum():,}", *map(_value, each)]
@@ -148,7 +150,7 @@ def _worst(task: GlueTask, rows: dict[str, Table]) -> str:
         ids = found.ids
         for place, answer, how in _furthest(found) if of_numbers(_results(found).score) else _surest(found):
             if ids[place] not in examples:
-                raise BadInput(f"{path}: lacks the example {ids[place]!r}; run `dvc repro finetune` again")
+                raise UserError(f"{path}: lacks the example {ids[place]!r}; run `dvc repro finetune` again")
             texts = _texts(examples[ids[place]])
             lines.append([model, _cut(found.labels[place]), _cut(answer), f"{how:.3f}", texts, plain(ids[place])])
     measure = "off by" if task.kind == "regression" else "confidence"

@@ -38,7 +38,7 @@ def finetuned(
     """The section as Markdown, and its pictures by file name; ``tasks`` with those that each was learned after.
 
     Raises:
-        BadInput: evidence is missing or damaged.
+        UserError: evidence is missing or damaged.
     """
     if not tasks:
         return "## Fine-tuning\n\nNo GLUE-like task is named in `finetune.tasks`.", {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from plm_core.config import BadInput, digest
+from plm_core.config import UserError, digest
 from plm_core.files import sha256_file
 from tasks.settings import params
 
@@ -23,7 +23,7 @@ HALF_WRITTEN = 0.5
 """Seconds after which a section that differs is looked at again: an editor may have been saving another one."""
 
 
-class Edited(BadInput):
+class Edited(UserError):
     """A source file, parameter or input changed while the stage ran."""
 
 
@@ -91,7 +91,7 @@ def _stands(name: str, value: Any) -> bool:
     """Whether this section of the parameters can be read and is still this one."""
     try:
         return bool(params.read(name) == value)
-    except BadInput:
+    except UserError:
         return False
 
 

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
-from plm_core.config import BadInput
-from tasks.runtime.stage import BAD_INPUT
+from plm_core.config import UserError
+from tasks.runtime.stage import USER_ERROR
 from tasks.tracking.client import INTERRUPTED
 
 SAVING_S = 600
@@ -24,7 +24,7 @@ def ranks_wanted(rows: int) -> int:
     As many as there are GPUs, or ``PLM_RANKS`` of them, but a number that divides the rows.
 
     Raises:
-        BadInput: ``PLM_RANKS`` is no number of processes, or more than there are GPUs.
+        UserError: ``PLM_RANKS`` is no number of processes, or more than there are GPUs.
     """
     if "RANK" in os.environ:
         if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
@@ -37,9 +37,9 @@ def ranks_wanted(rows: int) -> int:
     if given is None:
         most = gpus
     elif not given.isdecimal() or int(given) < 1:
-        raise BadInput(f"PLM_RANKS: found {given!r}; expected a number of processes, 1 or more")
+        raise UserError(f"PLM_RANKS: found {given!r}; expected a number of processes, 1 or more")
     elif 0 < gpus < int(given):
-        raise BadInput(f"PLM_RANKS: {given}; this machine shows {gpus} GPUs, expected no more processes")
+        raise UserError(f"PLM_RANKS: {given}; this machine shows {gpus} GPUs, expected no more processes")
     else:
         most = int(given)
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)
@@ -70,8 +70,8 @@ def launch(module: str, arguments: list[str], ranks: int) -> None:
         codes = {failure.exitcode for failure in error.failures.values()}
         # The launcher's own SIGTERM, to the others once one has failed, says nothing of why.
         told = codes - {-signal.SIGTERM} or codes
-        if BAD_INPUT in told:
-            sys.exit(BAD_INPUT)
+        if USER_ERROR in told:
+            sys.exit(USER_ERROR)
         if (killed := min(told)) < 0:
             # As a process that trains alone and is killed: its snapshots are there, another try is worth it.
             print(f"interrupted: a process was killed by signal {-killed}", file=sys.stderr, flush=True)

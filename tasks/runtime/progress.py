@@ -12,7 +12,7 @@ LINE_EVERY_S = 5.0
 """Seconds between two lines in a log."""
 
 
-class Meter:
+class ProgressBar:
     """Shows how much of ``total`` is done."""
 
     def __init__(self, what: str, total: int) -> None:
@@ -29,7 +29,7 @@ class Meter:
             self._bar = Progress(*columns, TextColumn("{task.fields[note]}"))
             self._task = self._bar.add_task(what, total=total, note="")
 
-    def __enter__(self) -> "Meter":
+    def __enter__(self) -> "ProgressBar":
         if self._bar is not None:
             self._bar.start()
         return self

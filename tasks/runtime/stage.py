@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plm_core.config import BadInput, digest
+from plm_core.config import UserError, digest
 from plm_core.files import atomic_text, sha256_path
 from plm_core.shared import paths
 from tasks.runtime.guard import Guard
@@ -17,7 +17,7 @@ from tasks.settings import params
 from tasks.settings.machine import leads
 from tasks.tracking.client import INTERRUPTED, Tracker, tracked
 
-BAD_INPUT = 2
+USER_ERROR = 2
 """Exit status for what the user must mend: never retried."""
 
 
@@ -57,7 +57,7 @@ def stage(
     filled in: MLflow shows them so.
 
     Raises:
-        BadInput: an input is missing, or something the result depends on was edited while the block ran.
+        UserError: an input is missing, or something the result depends on was edited while the block ran.
     """
     for path in inputs:
         if not path.exists():
@@ -89,9 +89,9 @@ def main(run: Callable[[], None]) -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
     try:
         run()
-    except BadInput as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(BAD_INPUT)
+        sys.exit(USER_ERROR)
     except OSError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(1)

@@ -6,10 +6,10 @@ from pathlib import Path
 from plm_core.files import atomic_text
 from plm_core.training.loop import Stopped
 from plm_core.training.recovery import Diverged
-from plm_core.training.state import Report, Unfit
-from tasks.reporting.meters import Ledger
+from plm_core.training.state import StepMetrics, Unfit
+from tasks.reporting.costs import CostReport
 from tasks.runtime.guard import Edited
-from tasks.runtime.progress import Meter
+from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import Interrupted, Stage, deferred_signals
 from tasks.settings.machine import leads
 
@@ -18,17 +18,17 @@ EDITED = 2
 
 
 def follow(
-    training: Callable[..., Generator[Report, None, None]],
+    training: Callable[..., Generator[StepMetrics, None, None]],
     steps: int,
     stage: Stage,
     section: str,
     batch: Callable[[int], str],
-    ledger: Ledger,
-) -> list[Report]:
+    costs: CostReport,
+) -> list[StepMetrics]:
     """Consume the reports of ``train`` to the end and return them.
 
     ``training(interrupted=...)`` begins it, ``section`` holds its parameters, ``batch(step)`` names what a batch held,
-    ``ledger`` is told what the training takes.
+    ``costs`` is told what the training takes.
 
     Raises:
         Diverged: the loss is not finite; the message names the dotted parameter, the step and the batch.
@@ -36,20 +36,20 @@ def follow(
         Interrupted: SIGTERM or SIGINT came; the state of the last step is saved.
         Edited: something the result depends on has changed; the state is saved too.
     """
-    seen: list[Report] = []
+    seen: list[StepMetrics] = []
     edited: list[Edited] = []
-    with deferred_signals() as interrupted, Meter(stage.name, steps) as meter, ledger:
+    with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs:
         try:
             for report in training(interrupted=lambda: EDITED if edited else int(interrupted())):
                 if seen and report.passed != seen[-1].passed:
                     stage.tracker.repeat(report.step)
-                if report.meters is not None and seen and seen[-1].meters is None and leads():
+                if report.throughput is not None and seen and seen[-1].throughput is None and leads():
                     print(f"{stage.name}: resumed behind step {seen[-1].step} of {steps}", flush=True)
                 seen = [*(before for before in seen if before.step < report.step), report]
-                ledger.add(report.steps, sum(each.positions for each in seen), report.meters, report.first)
-                stage.tracker.log(_points(report) | ledger.points(), report.step)
-                meter.update(report.step, ", ".join(filter(None, (_note(report, seen), ledger.note()))))
-                if report.meters is not None:  # else restored from a snapshot
+                costs.add(report.steps, sum(each.positions for each in seen), report.throughput, report.first)
+                stage.tracker.log(_points(report) | costs.points(), report.step)
+                meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
+                if report.throughput is not None:  # else restored from a snapshot
                     try:
                         stage.guard.check()
                     except Edited as error:
@@ -70,13 +70,13 @@ def listed(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def write_curve(path: Path, reports: list[Report]) -> None:
+def write_curve(path: Path, reports: list[StepMetrics]) -> None:
     """Write the loss curve as CSV with the columns step, loss, valid_loss (nats; empty between validations)."""
     rows = [f"{r.step},{r.loss!r},{'' if r.valid_loss is None else repr(r.valid_loss)}" for r in reports]
     atomic_text(path, "\n".join(["step,loss,valid_loss", *rows]) + "\n")
 
 
-def _points(report: Report) -> dict[str, float]:
+def _points(report: StepMetrics) -> dict[str, float]:
     points = {
         "loss": report.loss,
         "gradient_norm": report.gradient_norm,
@@ -89,6 +89,6 @@ def _points(report: Report) -> dict[str, float]:
     return points
 
 
-def _note(report: Report, seen: list[Report]) -> str:
+def _note(report: StepMetrics, seen: list[StepMetrics]) -> str:
     best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
     return f"loss {report.loss:.3f}" + ("" if best is None else f", best valid {best:.3f}")

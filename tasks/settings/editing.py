@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from tasks.settings.params import PARAMS
 
 
@@ -16,7 +16,7 @@ def edited(text: str, changes: Mapping[str, Any]) -> str:
     A section's parameters stand on a line each; a name that is not there yet is added at the end of its section.
 
     Raises:
-        BadInput: the section that a name belongs to is not there, or is none.
+        UserError: the section that a name belongs to is not there, or is none.
     """
     for name, value in changes.items():
         text = _with(text, name, value)
@@ -29,7 +29,7 @@ def _with(text: str, name: str, value: Any) -> str:
     for key in above:
         section = _entry(section, key)[1]
     if not isinstance(section, yaml.MappingNode) or not section.value:
-        raise BadInput(f"{'.'.join(above)}: no such section in {PARAMS}; expected one with parameters, to set {last}")
+        raise UserError(f"{'.'.join(above)}: no such section in {PARAMS}; expected one with parameters, to set {last}")
     key, old = _entry(section, last)
     if old is not None:
         lines = isinstance(old, yaml.CollectionNode) and not old.flow_style

@@ -4,18 +4,18 @@ import math
 import os
 import re
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 
 def memory() -> str:
     """What sorting and the search for duplicates may take: ``PLM_MEMORY``, such as ``500MB``; by default ``1GB``.
 
     Raises:
-        BadInput: it is not a number and a unit.
+        UserError: it is not a number and a unit.
     """
     value = os.environ.get("PLM_MEMORY", "1GB")
     if not re.fullmatch(r"[1-9][0-9]*(MB|GB)", value):
-        raise BadInput(f"PLM_MEMORY: found {value!r}; expected a number and MB or GB, such as 500MB")
+        raise UserError(f"PLM_MEMORY: found {value!r}; expected a number and MB or GB, such as 500MB")
     return value
 
 
@@ -28,7 +28,7 @@ def price() -> float | None:
     """What an hour of this machine costs, in whatever currency: ``PLM_PRICE_PER_HOUR``; None when it is not said.
 
     Raises:
-        BadInput: it is not a number from 0 upwards.
+        UserError: it is not a number from 0 upwards.
     """
     value = os.environ.get("PLM_PRICE_PER_HOUR")
     if value is None:
@@ -38,5 +38,5 @@ def price() -> float | None:
     except ValueError:
         found = math.nan
     if not 0 <= found < math.inf:
-        raise BadInput(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards, such as 2.49")
+        raise UserError(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards, such as 2.49")
     return found

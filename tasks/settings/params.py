@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from plm_core.config import BadInput, did_you_mean, from_dict
+from plm_core.config import UserError, did_you_mean, from_dict
 from plm_core.shared import paths
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class _StrictLoader(yaml.CSafeLoader):
         keys = [key.value for key, _ in node.value]
         for key, _ in node.value:
             if keys.count(key.value) > 1:
-                raise BadInput(f"{PARAMS}:{key.start_mark.line + 1}: {key.value} stands twice in its section")
+                raise UserError(f"{PARAMS}:{key.start_mark.line + 1}: {key.value} stands twice in its section")
         return super().construct_mapping(node, deep)
 
 
@@ -31,19 +31,19 @@ def read(name: str) -> Any:
     """The plain value of a dotted section, such as ``pretrain.gpt``.
 
     Raises:
-        BadInput: the file is missing or not YAML, or has no such section.
+        UserError: the file is missing or not YAML, or has no such section.
     """
     try:
         value = _parsed(PARAMS.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadInput(f"{PARAMS}: missing; expected to be run in the project's folder") from None
+        raise UserError(f"{PARAMS}: missing; expected to be run in the project's folder") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(f"{PARAMS}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"{PARAMS}: not valid YAML: {' '.join(str(error).split())}") from error
     for depth, key in enumerate(name.split(".")):
         if not isinstance(value, dict) or key not in value:
             place = ".".join(name.split(".")[: depth + 1])
             known = f"; it has {', '.join(map(str, value))}" if isinstance(value, dict) else ""
-            raise BadInput(f"{place}: no such section in {PARAMS}{known}")
+            raise UserError(f"{place}: no such section in {PARAMS}{known}")
         value = value[key]
     return copy.deepcopy(value)
 
@@ -55,7 +55,7 @@ def _parsed(text: str) -> Any:
 
 
 def section(name: str, cls: type[T]) -> T:
-    """A dotted section as its dataclass; BadInput names the dotted parameter that is wrong."""
+    """A dotted section as its dataclass; UserError names the dotted parameter that is wrong."""
     return from_dict(cls, read(name), name)
 
 
@@ -69,38 +69,38 @@ def section_names(section: str) -> list[str]:
     """The names of the sections below ``sources`` or ``examples``, sorted.
 
     Raises:
-        BadInput: there is none, or one cannot be the name of a file and of a stage.
+        UserError: there is none, or one cannot be the name of a file and of a stage.
     """
     found = read(section)
     if not isinstance(found, dict) or not found:
-        raise BadInput(f"{section}: found {found!r}; expected at least one section below it")
+        raise UserError(f"{section}: found {found!r}; expected at least one section below it")
     for name in found:
         if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
-            raise BadInput(
+            raise UserError(
                 f"{section}: found the name {name!r}; expected letters, digits, - and _ (a number in quotes)"
             )
     return sorted(found)
 
 
 def names(name: str) -> list[str]:
-    """A dotted parameter that is a list of names; BadInput for anything else."""
+    """A dotted parameter that is a list of names; UserError for anything else."""
     value = read(name)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BadInput(f"{name}: found {value!r}; expected a list of names")
+        raise UserError(f"{name}: found {value!r}; expected a list of names")
     return value
 
 
 def require_examples(where: str, tasks: Iterable[str]) -> None:
-    """Raise BadInput, which begins with ``where``, when one of the tasks is no section of ``examples``."""
+    """Raise UserError, which begins with ``where``, when one of the tasks is no section of ``examples``."""
     known = section_names("examples")
     for task in tasks:
         if task not in known:
             hint = did_you_mean(task, known)
-            raise BadInput(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")
+            raise UserError(f"{where}: found {task!r}; expected sections of examples: {', '.join(known)}{hint}")
 
 
-def missing(path: Path) -> BadInput:
+def missing(path: Path) -> UserError:
     """The error for an input that is not there: one that a stage writes, or one that the user names."""
     if path.is_relative_to(paths.ARTIFACTS):
-        return BadInput(f"{path}: missing; run the stage that writes it (`dvc repro` runs what is needed, in order)")
-    return BadInput(f"{path}: missing; put it there, or name another file or folder in {PARAMS}")
+        return UserError(f"{path}: missing; run the stage that writes it (`dvc repro` runs what is needed, in order)")
+    return UserError(f"{path}: missing; put it there, or name another file or folder in {PARAMS}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.objectives import build_objective
 from plm_core.sections.models import MODELS, shape
 from plm_core.training.config import LoopConfig
@@ -53,26 +53,26 @@ def pretrain_section(name: str) -> PretrainConfig:
 
 
 def require_start(config: PretrainConfig, section: str) -> None:
-    """Raise BadInput when the checkpoint to start from is not there."""
+    """Raise UserError when the checkpoint to start from is not there."""
     if config.start and not Path(config.start.checkpoint).exists():
         where = f"{section}.start.checkpoint: {config.start.checkpoint}"
-        raise BadInput(f"{where} is missing; expected a checkpoint (`plm import`)")
+        raise UserError(f"{where} is missing; expected a checkpoint (`plm import`)")
 
 
 def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> None:
     """Check all of a pretraining that needs no data.
 
     Raises:
-        BadInput: the section describes no model, or one that its objective does not train.
+        UserError: the section describes no model, or one that its objective does not train.
     """
     model = shape(config.architecture, config.model | {"vocab_size": vocab_size}, section)
     objective = build_objective(config.objective, f"{section}.objective")
     if (asked := config.objective["name"]) not in (able := MODELS[config.architecture].objectives):
-        raise BadInput(
+        raise UserError(
             f"{section}.objective.name: {asked} does not train architecture {config.architecture}; expected "
             f"{' or '.join(able)}"
         )
     try:
         objective.require_fit(model)
     except ValueError as error:
-        raise BadInput(f"{section}.{error}") from error
+        raise UserError(f"{section}.{error}") from error

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.shared.stores import BY_JOURNAL
 from tasks.settings.machine import leads
 from tasks.tracking import service
@@ -55,7 +55,7 @@ class Tracker:
         try:
             store = service.store()
             self._service = service.Service(store)
-        except BadInput as error:
+        except UserError as error:
             _warn(f"{error}; the run waits in its journal")
         tags = {"dvc.stage": os.environ.get("PLM_STAGE", self._stage), "plm.stage_pid": str(os.getpid())} | origin()
         with contextlib.suppress(OSError):

@@ -89,7 +89,7 @@ def store() -> str:
     """Names the MLflow that this process's environment and ``params.yaml`` mean, and whoever it is there.
 
     Raises:
-        BadInput: ``params.yaml`` has no section ``tracking``.
+        UserError: ``params.yaml`` has no section ``tracking``.
     """
     settings = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
     return digest(params.read("tracking"), settings)[:12]

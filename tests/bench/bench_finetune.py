@@ -25,13 +25,13 @@ from peers import NAME, SameTrainer, same_weights, train_by
 from plm_core.benchmarks.sources.rows import file_rows
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss, predict
-from plm_core.finetuning.layouts import layout_of
+from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.recipe import Recipe
 from plm_core.models.bert import BERT, BERTConfig
+from plm_core.text.samplers import stream_seed
 from plm_core.text.special import PAD
 from plm_core.text.tokenizer import TokenizerConfig
 from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
-from plm_core.text.views import stream_seed
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
@@ -67,7 +67,7 @@ def side(link: Connection, job: Job, name: str) -> None:
     """A process: trains as ``name`` says, ours or the peer in a precision; a turn for each message that it gets."""
     device, watch = prepare(threads=1 if job.busy else None), Watch(link, job.busy)
     tokenizer = read_tokenizer(job.tokenizer, job.tokenizer.read_bytes())
-    layout = layout_of("masked")
+    layout = input_format_of("masked")
     data = {
         split: [
             Row([layout.write(a, None, tokenizer, SHAPE["context"])], label) for a, label in read(job.folder, split)

@@ -15,7 +15,7 @@ import yaml
 from torch import nn
 
 from flows.sources import MARK, closure, file_of, imports, tree, written
-from plm_core.finetuning.layouts import Layout
+from plm_core.finetuning.input_formats import InputFormat
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.models import MODELS
 from plm_core.shared import paths
@@ -148,10 +148,10 @@ def test_an_outside_library_enters_through_its_named_places(library, places):
 
 def test_what_is_named_and_not_imported_is_there():
     for objective in OBJECTIVES.values():
-        named = [objective.layout, objective.decoder, objective.filler, objective.ranker]
+        named = [objective.input_format, objective.decoder, objective.filler, objective.ranker]
         named += [quantity.scorer for quantity in (objective.likelihood, *objective.beside)]
-        assert all(callable(resolve_name(place)) or place == objective.layout for place in named if place)
-        assert isinstance(resolve_name(objective.layout), Layout)
+        assert all(callable(resolve_name(place)) or place == objective.input_format for place in named if place)
+        assert isinstance(resolve_name(objective.input_format), InputFormat)
     assert all(issubclass(architecture.model, nn.Module) for architecture in MODELS.values())
 
 

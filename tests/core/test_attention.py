@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from plm_core.attention import attention_maps, weights
-from plm_core.finetuning.layouts import layout_of
+from plm_core.finetuning.input_formats import input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
@@ -43,7 +43,7 @@ KINDS = [("gpt", "causal"), ("bert", "masked"), ("xlnet", "permutation"), ("xlne
 
 @pytest.mark.parametrize(("name", "objective"), KINDS)
 def test_a_map_has_one_distribution_a_token_and_no_two_heads_look_alike(models, ids, name, objective):
-    maps = attention_maps(models[name], ids, layout_of(objective))
+    maps = attention_maps(models[name], ids, input_format_of(objective))
     assert maps.shape == (L, H, T, T)
     torch.testing.assert_close(maps.sum(-1), torch.ones(L, H, T, dtype=torch.float64), rtol=1e-12, atol=1e-12)
     assert (maps >= 0).all()
@@ -58,7 +58,7 @@ def test_a_map_has_one_distribution_a_token_and_no_two_heads_look_alike(models, 
 
 @torch.no_grad()
 def test_the_first_layer_of_gpt_by_hand(models, ids):
-    model, maps = models["gpt"], attention_maps(models["gpt"], ids, layout_of("causal"))
+    model, maps = models["gpt"], attention_maps(models["gpt"], ids, input_format_of("causal"))
     x = model.blocks[0].norm_1(model.tokens(ids[0]) + model.positions(torch.arange(T)))
     q, k, _ = model.blocks[0].attention.qkv(x).split(21, dim=-1)
     for h in range(H):
@@ -73,7 +73,7 @@ def test_the_first_layer_of_gpt_by_hand(models, ids):
 @torch.no_grad()
 def test_the_first_layer_of_xlnet_by_hand(models, ids):
     """score(i, j) = ((q_i + u) k_j + (q_i + v) r_(i-j)) / sqrt(D/H), equations of Dai et al. 2019, section 3.3."""
-    model, maps = models["xlnet"], attention_maps(models["xlnet"], ids, layout_of("permutation"))
+    model, maps = models["xlnet"], attention_maps(models["xlnet"], ids, input_format_of("permutation"))
     attention, x = model.blocks[0].attention, model.tokens(ids[0])
     q, k = (layer(x).view(T, H, 6) for layer in (attention.q, attention.k))
     frequencies = 10000 ** (-torch.arange(0, 18, 2, dtype=torch.float64) / 18)
@@ -106,12 +106,12 @@ def test_the_weights_are_those_that_attention_multiplies_values_with(kind):
 
 def test_more_than_one_row_is_refused(models, ids):
     with pytest.raises(ValueError, match=r"^ids: 2 rows; expected 1"):
-        attention_maps(models["gpt"], ids.expand(2, T), layout_of("causal"))
+        attention_maps(models["gpt"], ids.expand(2, T), input_format_of("causal"))
 
 
 def test_recording_changes_nothing_and_ends(models, ids):
     before = models["bert"](ids)
-    attention_maps(models["bert"], ids, layout_of("masked"))
+    attention_maps(models["bert"], ids, input_format_of("masked"))
     assert torch.equal(models["bert"](ids), before)
 
 
@@ -134,7 +134,7 @@ def test_gpt_agrees_with_transformers(models, ids):
     other.load_state_dict(state)
     expected = torch.cat(other(ids, output_attentions=True).attentions)
     torch.testing.assert_close(
-        attention_maps(models["gpt"], ids, layout_of("causal")), expected, rtol=1e-10, atol=1e-12
+        attention_maps(models["gpt"], ids, input_format_of("causal")), expected, rtol=1e-10, atol=1e-12
     )
 
 
@@ -167,5 +167,5 @@ def test_bert_agrees_with_transformers(models, ids):
     other.load_state_dict(state)
     expected = torch.cat(other(ids, output_attentions=True).attentions)
     torch.testing.assert_close(
-        attention_maps(models["bert"], ids, layout_of("masked")), expected, rtol=1e-10, atol=1e-12
+        attention_maps(models["bert"], ids, input_format_of("masked")), expected, rtol=1e-10, atol=1e-12
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plm_core import checkpoint
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.files import CHECKSUMS, write_checksums
 from plm_core.text.store import TokenStore, write_store
 
@@ -87,7 +87,7 @@ def test_a_hundred_single_bit_flips_are_a_hundred_refusals(saved, tmp_path, toke
         damaged = bytearray(data)
         damaged[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         path.write_bytes(damaged)
-        with pytest.raises(BadInput, match=folder.name):
+        with pytest.raises(UserError, match=folder.name):
             read(folder)
         path.write_bytes(data)
     read(folder)
@@ -117,5 +117,5 @@ def resigned(folder, change):
 )
 def test_a_checkpoint_that_does_not_fit_itself_is_refused_by_name(saved, change, place):
     resigned(saved[0], change)
-    with pytest.raises(BadInput, match=place):
+    with pytest.raises(UserError, match=place):
         checkpoint.load(saved[0])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput, digest, from_dict
+from plm_core.config import UserError, digest, from_dict
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def build(**changes):
 
 
 def message(**changes):
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         build(**changes)
     return str(caught.value)
 
@@ -92,7 +92,7 @@ def test_a_wrong_parameter_is_named_with_what_was_found_and_expected(changes, pl
 
 
 def test_a_missing_section_names_it():
-    with pytest.raises(BadInput, match=r"^pretrain\.gpt: found None; expected a section"):
+    with pytest.raises(UserError, match=r"^pretrain\.gpt: found None; expected a section"):
         from_dict(Outer, None, "pretrain.gpt")
 
 
@@ -113,7 +113,7 @@ def test_any_mapping_gives_the_dataclass_or_one_line_of_bad_input(data):
     try:
         refusal = None
         assert dataclasses.is_dataclass(from_dict(Outer, data, "s"))
-    except BadInput as error:
+    except UserError as error:
         refusal = str(error)
     assert refusal is None or (refusal.startswith("s") and "\n" not in refusal)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plm_core import files
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.files import (
     CHECKSUMS,
     atomic_folder,
@@ -129,9 +129,9 @@ def test_a_missing_file_and_a_missing_list_are_named(tmp_path):
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "text")
     (tmp_path / "x/sub/b.bin").unlink()
-    with pytest.raises(BadInput, match=r"x/sub/b\.bin: missing"):
+    with pytest.raises(UserError, match=r"x/sub/b\.bin: missing"):
         verify_checksums(tmp_path / "x")
-    with pytest.raises(BadInput, match=r"y/SHA256SUMS: missing"):
+    with pytest.raises(UserError, match=r"y/SHA256SUMS: missing"):
         verify_checksums(tmp_path / "y")
 
 
@@ -143,7 +143,7 @@ def test_a_truncated_list_is_damage_and_never_an_intact_folder_with_fewer_files(
     whole = listing.read_text()
     first_line = whole.index("\n") + 1
     listing.write_text({0: "", 1: whole[:first_line], 70: whole[:70], -1: "\n" + whole}[keep])
-    with pytest.raises(BadInput, match=r"x/"):
+    with pytest.raises(UserError, match=r"x/"):
         verify_checksums(tmp_path / "x")
 
 
@@ -157,7 +157,7 @@ def test_every_single_bit_of_a_checksum_list_matters(tmp_path):
         try:
             verify_checksums(tmp_path)
             unnoticed.append(bit)
-        except BadInput:
+        except UserError:
             pass
         flip(listing, bit)
     assert not unnoticed

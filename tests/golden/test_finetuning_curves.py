@@ -15,7 +15,7 @@ import torch
 from test_curves import initial_model
 
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
-from plm_core.finetuning.layouts import Written, layout_of
+from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.loop import train
@@ -49,7 +49,7 @@ def curve(paper, objective, kind, sequences, auxiliary):
     """The losses of ten steps, and the gradient norms."""
     torch.set_num_threads(1)
     backbone, _ = initial_model(paper)
-    model = Classifier(backbone, layout_of(objective), kind, 3, 0.0, auxiliary).double()
+    model = Classifier(backbone, input_format_of(objective), kind, 3, 0.0, auxiliary).double()
     draw = np.random.Generator(np.random.PCG64(5))
     with torch.no_grad():
         for parameter in model.head.parameters():

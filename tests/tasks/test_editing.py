@@ -4,7 +4,7 @@ import pytest
 import yaml
 from projects import ROOT
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from tasks.settings.editing import edited
 
 TEXT = """\
@@ -69,5 +69,5 @@ def test_what_a_section_takes_over_from_another_is_overridden_below_it():
 
 
 def test_a_section_that_is_not_there_is_refused():
-    with pytest.raises(BadInput, match=r"^clean\.rule: no such section in params\.yaml"):
+    with pytest.raises(UserError, match=r"^clean\.rule: no such section in params\.yaml"):
         edited(TEXT, {"clean.rule.words": 3})

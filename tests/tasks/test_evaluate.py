@@ -10,7 +10,7 @@ import torch
 from projects import Project, source
 
 from plm_core import checkpoint
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.document import write_documents
 from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.text.special import PIECES
@@ -114,7 +114,7 @@ def test_a_text_to_be_filled_that_is_too_long_is_refused_before_anything_is_writ
 
 def test_a_text_without_a_blank_is_refused_by_its_dotted_name():
     section = {"stride": 13, "prompts": [], "sampling": {}, "cloze": ["no blank"]}
-    with pytest.raises(BadInput, match=r"^evaluate.cloze: 'no blank' has 0 blanks; expected exactly one ___"):
+    with pytest.raises(UserError, match=r"^evaluate.cloze: 'no blank' has 0 blanks; expected exactly one ___"):
         from_dict(EvaluateConfig, section, "evaluate")
 
 

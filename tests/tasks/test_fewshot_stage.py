@@ -8,7 +8,7 @@ from projects import Project
 
 from plm_core.benchmarks.examples import read_examples, sample
 from plm_core.benchmarks.table import TASKS
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.slices import read_slices
 from plm_core.files import write_checksums
 from tasks.fewshot import fewshot
@@ -140,7 +140,7 @@ def test_what_cannot_be_asked_is_refused(small, monkeypatch, changes, error, mor
     before = small.files()
     monkeypatch.chdir(small.root)
     monkeypatch.setenv("PLM_TRACKING", "off")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(UserError) as refused:
         fewshot("gpt")
     assert str(refused.value).startswith(error)
     assert more in str(refused.value)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from projects import ROOT
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from tasks.init import init, proposed, survey
 
 SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
@@ -82,5 +82,5 @@ def test_the_sizes_follow_from_the_text(folder):
 @pytest.mark.parametrize(("count", "error"), [(0, "no document"), (19, "holds 19 documents; expected at least 20")])
 def test_a_folder_with_too_little_is_refused(folder, count, error):
     write(folder, count, SENTENCE)
-    with pytest.raises(BadInput, match=error):
+    with pytest.raises(UserError, match=error):
         init(folder, agreed=True, dry_run=False)

@@ -9,14 +9,14 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.shared import paths
 from plm_core.training.device import Device
-from plm_core.training.meters import Meters
-from tasks.reporting.meters import Ledger
+from plm_core.training.profiler import Throughput
+from tasks.reporting.costs import CostReport
 
 DEVICE = Device(torch.device("cpu"), 3, False)
-METERS = Meters(
+METERS = Throughput(
     seconds=8.0,
     positions=4000,
     split={"data": 1.0, "forward": 2.0, "backward": 4.0, "optimizer": 0.5, "other": 0.5},
@@ -35,7 +35,7 @@ def now(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
     moment = [1000.0]
-    monkeypatch.setattr("tasks.reporting.meters.monotonic", lambda: moment[0])
+    monkeypatch.setattr("tasks.reporting.costs.monotonic", lambda: moment[0])
     return moment
 
 
@@ -79,34 +79,34 @@ def rows():
 
 def interrupted(now):
     """A training that is interrupted after its first ten steps and 100 seconds."""
-    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
-        ledger.add(10, 1000, FIRST, first=True)
+    with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
+        costs.add(10, 1000, FIRST, first=True)
         now[0] += 100.0
         raise KeyboardInterrupt
 
 
 def test_the_first_report_has_memory_and_money_and_no_speed(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
-    with Ledger("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as ledger:
+    with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as costs:
         now[0] += 110.0
-        ledger.add(10, 1000, FIRST, first=True)
-        assert ledger.points() == {
+        costs.add(10, 1000, FIRST, first=True)
+        assert costs.points() == {
             "peak_memory_gib": 1.5,
             "joules": 700.0,
             "cost": pytest.approx(1.1),
             "bytes_seen": 2500.0,
         }
-        assert ledger.note() == "1.5 GiB"
+        assert costs.note() == "1.5 GiB"
 
 
 def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
-    with Ledger("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as ledger:
+    with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=2.5) as costs:
         now[0] += 110.0
-        ledger.add(10, 1000, FIRST, first=True)
+        costs.add(10, 1000, FIRST, first=True)
         now[0] += 90.0  # with a validation
-        ledger.add(4, 5000, METERS, first=False)
-        assert ledger.points() == {
+        costs.add(4, 5000, METERS, first=False)
+        assert costs.points() == {
             "peak_memory_gib": 1.5,
             "joules": 760.0,
             "cost": pytest.approx(2.0),
@@ -119,15 +119,15 @@ def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, 
             "seconds_optimizer": 0.125,
             "seconds_other": 0.125,
         }
-        assert ledger.note() == "500 tokens/s, 25 % MFU, 1.5 GiB"
+        assert costs.note() == "500 tokens/s, 25 % MFU, 1.5 GiB"
 
 
 def test_what_is_not_known_is_absent(now):
     bare = replace(METERS, mfu_measured=None, joules=None, tokens_per_second=5421.3)
-    with Ledger("finetune-gpt-sotu-era", "abc", DEVICE) as ledger:
-        ledger.add(4, 4000, bare, first=False)
-        assert not {"joules", "cost", "bytes_seen", "mfu_measured", "mfu_datasheet"} & ledger.points().keys()
-        assert ledger.note() == "5,421 tokens/s, 1.5 GiB"
+    with CostReport("finetune-gpt-sotu-era", "abc", DEVICE) as costs:
+        costs.add(4, 4000, bare, first=False)
+        assert not {"joules", "cost", "bytes_seen", "mfu_measured", "mfu_datasheet"} & costs.points().keys()
+        assert costs.note() == "5,421 tokens/s, 1.5 GiB"
     found = kept("finetune-gpt-sotu-era")
     assert (found["joules"], found["cost"], found["mfu_measured"]) == (None, None, None)
     row = rows()["finetune-gpt-sotu-era"]
@@ -136,10 +136,10 @@ def test_what_is_not_known_is_absent(now):
 
 def test_a_row_tells_what_a_training_took(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
-    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
-        ledger.add(10, 1000, FIRST, first=True)
-        ledger.add(4, 5000, METERS, first=False)
-        ledger.add(4, 9000, replace(METERS, seconds=24.0, mfu_measured=0.05, mfu_datasheet=None), first=False)
+    with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
+        costs.add(10, 1000, FIRST, first=True)
+        costs.add(4, 5000, METERS, first=False)
+        costs.add(4, 9000, replace(METERS, seconds=24.0, mfu_measured=0.05, mfu_datasheet=None), first=False)
         now[0] += 200.0
     row = rows()["pretrain-gpt"]
     assert row.pop("device")
@@ -167,8 +167,8 @@ def test_a_row_tells_what_a_training_took(now, monkeypatch):
 def test_a_row_links_to_the_run(now):
     paths.RUN_LINKS.mkdir(parents=True)
     (paths.RUN_LINKS / "pretrain-gpt.txt").write_text("http://127.0.0.1:5000/#/experiments/1/runs/2\n")
-    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
-        ledger.add(4, 4000, METERS, first=False)
+    with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
+        costs.add(4, 4000, METERS, first=False)
     assert rows()["pretrain-gpt"]["run"] == "MLflow"
     assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/2">' in (paths.METERS / "index.html").read_text()
 
@@ -177,26 +177,26 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
     with pytest.raises(KeyboardInterrupt):
         interrupted(now)
     assert rows()["pretrain-gpt"]["training"] == "pretrain-gpt (not finished)"
-    with Ledger("pretrain-gpt", "abc", DEVICE, bytes_per_position=1.0) as ledger:
-        ledger.add(10, 1000, None, first=False)  # restored from a snapshot
-        assert (ledger.points(), ledger.note()) == ({}, "")
-        ledger.add(4, 5000, METERS, first=True)
-        assert ledger.points()["joules"] == 760.0
-        assert ledger.points()["bytes_seen"] == 5000.0
+    with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=1.0) as costs:
+        costs.add(10, 1000, None, first=False)  # restored from a snapshot
+        assert (costs.points(), costs.note()) == ({}, "")
+        costs.add(4, 5000, METERS, first=True)
+        assert costs.points()["joules"] == 760.0
+        assert costs.points()["bytes_seen"] == 5000.0
         now[0] += 11.0
     found = kept()
     assert (found["steps"], found["positions"], found["seconds"], found["finished"]) == (14, 5000, 111.0, True)
     assert rows()["pretrain-gpt"]["training"] == "pretrain-gpt"
-    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
-        ledger.add(4, 4000, METERS, first=False)
+    with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
+        costs.add(4, 4000, METERS, first=False)
     assert kept()["steps"] == 4
 
 
 def test_another_training_of_the_same_stage_begins_anew(now):
     with pytest.raises(KeyboardInterrupt):
         interrupted(now)
-    with Ledger("pretrain-gpt", "other", DEVICE) as ledger:
-        ledger.add(4, 4000, METERS, first=False)
+    with CostReport("pretrain-gpt", "other", DEVICE) as costs:
+        costs.add(4, 4000, METERS, first=False)
     assert kept()["steps"] == 4
 
 
@@ -205,29 +205,29 @@ def test_a_file_that_cannot_be_read_is_none(now, content):
     paths.METERS.mkdir(parents=True)
     for stage in ("pretrain-gpt", "pretrain-bert"):
         (paths.METERS / f"{stage}.json").write_text(content)
-    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
-        ledger.add(4, 4000, METERS, first=False)
+    with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
+        costs.add(4, 4000, METERS, first=False)
     assert list(rows()) == ["pretrain-gpt"]
 
 
 def test_a_disk_that_takes_nothing_is_a_warning(now, capsys):
     paths.METERS.parent.mkdir()
     paths.METERS.write_text("a file where the folder would be")
-    with Ledger("pretrain-gpt", "abc", DEVICE) as ledger:
-        ledger.add(4, 4000, METERS, first=False)
+    with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
+        costs.add(4, 4000, METERS, first=False)
     assert capsys.readouterr().err.startswith("warning: artifacts/meters: ")
 
 
 def test_a_price_that_is_none_is_refused_before_the_training(now, monkeypatch):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", "cheap")
-    with pytest.raises(BadInput, match=r"^PLM_PRICE_PER_HOUR"):
-        Ledger("pretrain-gpt", "abc", DEVICE)
+    with pytest.raises(UserError, match=r"^PLM_PRICE_PER_HOUR"):
+        CostReport("pretrain-gpt", "abc", DEVICE)
 
 
 def test_trainings_that_end_at_the_same_time_are_all_on_the_page(now, tmp_path):
     """Real processes that write again and again: the last page has every row, and none failed."""
     program = (
-        "import sys; from tasks.reporting.meters import Taken, write\n"
+        "import sys; from tasks.reporting.costs import Taken, write\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(30): write(Taken(sys.argv[1], 'abc', 'a device', 1))"
     )

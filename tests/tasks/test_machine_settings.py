@@ -2,7 +2,7 @@
 
 import pytest
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from tasks.settings.machine import price
 
 
@@ -20,6 +20,6 @@ def test_nobody_has_to_say_a_price(monkeypatch):
 @pytest.mark.parametrize("value", ["", "cheap", "-1", "nan", "inf", "2,49", "$2"])
 def test_a_price_that_is_none_is_refused(monkeypatch, value):
     monkeypatch.setenv("PLM_PRICE_PER_HOUR", value)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         price()
     assert str(caught.value).startswith(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards")

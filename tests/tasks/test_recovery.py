@@ -12,7 +12,7 @@ from mlflows import wait_until
 from projects import finish
 from safetensors.torch import load_file
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.files import verify_checksums
 
 OUTS = ("artifacts/models/gpt", "artifacts/curves/gpt.csv", "artifacts/metrics/pretrain-gpt.json")
@@ -148,7 +148,7 @@ def test_a_hundred_flipped_bits_are_detected(interrupted, tmp_path):
         flipped = bytearray(whole)
         flipped[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
         path.write_bytes(flipped)
-        with pytest.raises(BadInput, match=re.escape(folder.name)):
+        with pytest.raises(UserError, match=re.escape(folder.name)):
             verify_checksums(folder)
         path.write_bytes(whole)
         verify_checksums(folder)

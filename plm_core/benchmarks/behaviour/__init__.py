@@ -35,7 +35,7 @@ def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Che
     """The checks of a task, whose examples were read from ``source``.
 
     Raises:
-        BadInput: a line of a file is no check; the message names it.
+        UserError: a line of a file is no check; the message names it.
     """
     if task.kind not in KINDS:
         return []

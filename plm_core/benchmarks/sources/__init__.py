@@ -12,7 +12,7 @@ from plm_core.benchmarks.sources import own, published, texts
 from plm_core.benchmarks.splits import hold_out
 from plm_core.benchmarks.table import TASKS, Columns
 from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
-from plm_core.config import BadInput, did_you_mean, from_dict
+from plm_core.config import UserError, did_you_mean, from_dict
 
 NEEDED = {
     "classification": ("a", "label"),
@@ -89,7 +89,7 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     """The task of the section ``examples.<name>`` and its examples.
 
     Raises:
-        BadInput: an unknown task, a description that is none, or data that breaks it; the message names the place.
+        UserError: an unknown task, a description that is none, or data that breaks it; the message names the place.
         OSError: a file cannot be read, or the hub cannot be reached.
     """
     counts: dict[str, int] = {}
@@ -111,12 +111,14 @@ def task_of(name: str, config: ExamplesConfig) -> GlueTask:
     """The task that the section ``examples.<name>`` names or describes; no data is read.
 
     Raises:
-        BadInput: an unknown task, or a description that is none.
+        UserError: an unknown task, or a description that is none.
     """
     if name not in TASKS:
         return _described(name, config)
     if config != ExamplesConfig(config.input):
-        raise BadInput(f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own")
+        raise UserError(
+            f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own"
+        )
     return TASKS[name].task
 
 
@@ -132,10 +134,10 @@ def _described(name: str, config: ExamplesConfig) -> GlueTask:
             close = did_you_mean(name, TASKS) if config == ExamplesConfig(config.input) else ""
             hint = f"unknown task{close}" if close else f"no task of the table ({', '.join(TASKS)})"
             states = ", ".join(("kind", *NEEDED[kind], "score"))
-            raise BadInput(f"{where}: {hint}; a task of your own states {states} ({field_name} is missing)")
+            raise UserError(f"{where}: {hint}; a task of your own states {states} ({field_name} is missing)")
     for other in fields(config):
         if other.name not in (*OF_ALL, *NEEDED[kind], *OPTIONAL[kind]) and getattr(config, other.name):
-            raise BadInput(f"{where}.{other.name}: says nothing of kind {kind}; expected it left out")
+            raise UserError(f"{where}.{other.name}: says nothing of kind {kind}; expected it left out")
     metrics, labels = config.metrics or [*METRICS[kind]], _labels(config, where)
     given: dict[str, Any] = {
         "name": name,
@@ -157,9 +159,9 @@ def _labels(config: ExamplesConfig, where: str) -> list[str]:
     if config.kind == "multiple_choice":
         many = len(config.choices)
         if many == 1 and not config.labels:
-            raise BadInput(f"{where}.labels: missing; expected how the label writes each place of {config.choices[0]}")
+            raise UserError(f"{where}.labels: missing; expected how the label writes each place of {config.choices[0]}")
         if many > 1 and config.labels and len(config.labels) != many:
-            raise BadInput(f"{where}.labels: {len(config.labels)} for {many} choices; expected one each, or none")
+            raise UserError(f"{where}.labels: {len(config.labels)} for {many} choices; expected one each, or none")
         return config.labels or [str(place) for place in range(many)]
     return config.labels
 
@@ -178,14 +180,14 @@ def _question(config: ExamplesConfig) -> str:
 def _folder(name: str, config: ExamplesConfig) -> Path:
     folder = Path(config.input)
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no folder; expected one with the examples (examples.{name}.input)")
+        raise UserError(f"{folder}: no folder; expected one with the examples (examples.{name}.input)")
     return folder
 
 
 def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], source: str) -> None:
     for split in SPLITS:
         if not splits[split]:
-            raise BadInput(
+            raise UserError(
                 f"{source}: gives no example for {split} (examples.{name}); expected at least one; add to it, or take "
                 f"{name} out of examples and finetune.tasks"
             )
@@ -196,7 +198,7 @@ def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], so
     found = {i for e in splits["train"] for i in (e.tags or (e.label,))}
     for label in needed:
         if task.labels.index(label) not in found:
-            raise BadInput(
+            raise UserError(
                 f"{source}: no example of the class {label!r} to train on; expected some of each of "
                 f"{', '.join(needed)} (examples.{name})"
             )

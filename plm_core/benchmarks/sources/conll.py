@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import OUTSIDE, GlueTask
-from plm_core.config import BadInput, did_you_mean
+from plm_core.config import UserError, did_you_mean
 
 DOCUMENT = "-DOCSTART-"
 """The word of a line that begins a document: no sentence."""
@@ -25,7 +25,7 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
     of the same type ends right before it: such a tag becomes ``B-X``, and is counted.
 
     Raises:
-        BadInput: a line is no word with a tag of the task, has another number of columns than the first, or begins an
+        UserError: a line is no word with a tag of the task, has another number of columns than the first, or begins an
             entity with ``I-X`` where that may not be.
     """
     ids = {tag: i for i, tag in enumerate(task.labels)}
@@ -36,10 +36,10 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
         for place, word, tag in sentence:
             if tag not in ids:
                 known = ", ".join(task.labels)
-                raise BadInput(f"{place}: the tag {tag!r}; expected one of {known}{did_you_mean(tag, ids)}")
+                raise UserError(f"{place}: the tag {tag!r}; expected one of {known}{did_you_mean(tag, ids)}")
             if tag.startswith("I-") and before[2:] != tag[2:]:
                 if not iob1:
-                    raise BadInput(f"{place}: {tag} begins an entity; expected B-{tag[2:]}, for tags are read as IOB2")
+                    raise UserError(f"{place}: {tag} begins an entity; expected B-{tag[2:]}, for tags are read as IOB2")
                 tag = f"B-{tag[2:]}"
                 counts["tags_from_iob1"] += 1
             words.append(word)
@@ -58,7 +58,7 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[list[tuple[str, str
             place = f"{file}:{number}"
             fields = _fields(place, line)
             if fields and columns and len(fields) != columns:
-                raise BadInput(f"{place}: {len(fields)} columns; expected {columns}, as in the lines before")
+                raise UserError(f"{place}: {len(fields)} columns; expected {columns}, as in the lines before")
             columns = len(fields) or columns
             if fields and fields[0] != DOCUMENT:
                 sentence.append((place, fields[0], fields[-1]))
@@ -76,10 +76,10 @@ def _fields(place: str, line: bytes) -> list[str]:
     try:
         text = line.decode("utf-8").removeprefix("\ufeff").strip(" \t\r\n")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{place}: byte 0x{line[error.start]:02x}; expected UTF-8 text") from None
+        raise UserError(f"{place}: byte 0x{line[error.start]:02x}; expected UTF-8 text") from None
     if not text:
         return []
     fields = COLUMNS.split(text)
     if len(fields) < 2 or "\0" in text:
-        raise BadInput(f"{place}: found {text!r}; expected a word and its tag, with a blank or a tab between them")
+        raise UserError(f"{place}: found {text!r}; expected a word and its tag, with a blank or a tab between them")
     return fields

@@ -7,7 +7,7 @@ from plm_core.benchmarks.sources import conll, squad
 from plm_core.benchmarks.sources.rows import Reader, file_rows
 from plm_core.benchmarks.table import Columns
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 TABLES = (".tsv", ".csv", ".jsonl")
 FORMATS = {"token_classification": (".conll", ".txt"), "question_answering": (".json",)}
@@ -18,7 +18,7 @@ def read(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Examp
     """The examples of each split; of ``valid`` only where there is such a file.
 
     Raises:
-        BadInput: a file is missing or holds no example, or a row of it is none.
+        UserError: a file is missing or holds no example, or a row of it is none.
     """
     reader = Reader(task, columns, {label: i for i, label in enumerate(task.labels)})
     splits: dict[str, list[Example]] = {}
@@ -32,15 +32,15 @@ def read(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Examp
             else:
                 splits[split] = list(reader.read(file_rows(file), split))
             if not splits[split]:
-                raise BadInput(f"{file}: no example in it; expected at least one")
+                raise UserError(f"{file}: no example in it; expected at least one")
     return splits
 
 
 def _file(folder: Path, split: str, formats: tuple[str, ...]) -> Path | None:
     found = [path for suffix in formats if (path := folder / f"{split}{suffix}").is_file()]
     if len(found) > 1:
-        raise BadInput(f"{found[0]}: {found[1].name} lies beside it; expected one file of this split")
+        raise UserError(f"{found[0]}: {found[1].name} lies beside it; expected one file of this split")
     if not found and split != "valid":
         names = ", ".join(f"{split}{suffix}" for suffix in formats)
-        raise BadInput(f"{folder}: has no file {split}; expected {'one of ' if len(formats) > 1 else ''}{names}")
+        raise UserError(f"{folder}: has no file {split}; expected {'one of ' if len(formats) > 1 else ''}{names}")
     return found[0] if found else None

@@ -15,7 +15,7 @@ from plm_core.benchmarks.sources import conll, squad
 from plm_core.benchmarks.sources.rows import Content, Reader, file_rows
 from plm_core.benchmarks.table import Part, Published
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.hub import HubPin, hub_rows, read_pin
 
 RAGGED = ("wrong_fields", "broken_csv", "empty_text")
@@ -35,7 +35,7 @@ def read(task: GlueTask, published: Published, source: Path) -> Found:
     """The examples of the splits from a folder, or from the hub where ``source`` is a manifest.
 
     Raises:
-        BadInput: a file is missing, a row of it is no example, or the hub has not what the manifest says.
+        UserError: a file is missing, a row of it is no example, or the hub has not what the manifest says.
         OSError: the hub cannot be reached.
     """
     files = source.is_dir()
@@ -54,7 +54,7 @@ def read(task: GlueTask, published: Published, source: Path) -> Found:
 def _whole_files(task: GlueTask, published: Published, folder: Path) -> Found:
     """The same, of kinds whose files are no tables."""
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no folder; expected one with the files of {published.folder}")
+        raise UserError(f"{folder}: no folder; expected one with the files of {published.folder}")
     places: dict[str, str] = {}
     parts, counts = {}, Counter[str]()
     for part in published.parts:
@@ -82,7 +82,7 @@ def _file(part: Part, published: Published, folder: Path) -> Path:
         if file.is_file():
             return file
     also = "".join(f" (or {other.name})" for other in files[1:])
-    raise BadInput(
+    raise UserError(
         f"{files[0]}{also}: missing; expected the official layout, the files of its folder {published.folder}"
     )
 

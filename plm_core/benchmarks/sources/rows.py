@@ -9,7 +9,7 @@ from pathlib import Path
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.table import Columns
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput, did_you_mean
+from plm_core.config import UserError, did_you_mean
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import SURROGATE, records
 
@@ -35,7 +35,7 @@ class Reader:
         """The examples of one part; each row comes with its place. Without a column for it, an id is ``part-number``.
 
         Raises:
-            BadInput: a row that is no example, a missing column, an id that stands twice.
+            UserError: a row that is no example, a missing column, an id that stands twice.
         """
         number = 0
         for place, content in rows:
@@ -47,9 +47,9 @@ class Reader:
                 if refused.reason in self._droppable:
                     self.dropped[part, refused.reason] += 1
                     continue
-                raise BadInput(f"{place}: {refused.detail}") from None
+                raise UserError(f"{place}: {refused.detail}") from None
             if before := self._places.get(example.id):
-                raise BadInput(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
+                raise UserError(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
             self._places[example.id] = place
             number += 1
             yield example

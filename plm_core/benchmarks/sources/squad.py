@@ -12,7 +12,7 @@ from typing import Any
 
 from plm_core.benchmarks.examples import Answer, Example
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.records import SURROGATE
 
 
@@ -20,24 +20,24 @@ def read(task: GlueTask, file: Path, places: dict[str, str]) -> list[Example]:
     """The questions of a file in their order; ``places`` gets where each id stands, over all files of a task.
 
     Raises:
-        BadInput: the file is not JSON of this layout, an answer does not stand where its ``answer_start`` says, a
+        UserError: the file is not JSON of this layout, an answer does not stand where its ``answer_start`` says, a
             question has no answer though the task knows no such, or an id stands twice.
     """
     try:
         content = json.loads(file.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{file}: {error}; expected JSON as SQuAD has it") from error
+        raise UserError(f"{file}: {error}; expected JSON as SQuAD has it") from error
     examples = []
     for place, context, question in _questions(file, content):
         example = Example(_text(question, "id", place), _text(question, "question", place).strip(), context, 0)
         answers = tuple(_answers(question, context, place))
         if not answers and not task.unanswerable:
-            raise BadInput(
+            raise UserError(
                 f"{place}: no answer to {example.id!r}; expected one, or in the description of a task of your own "
                 "`unanswerable: true`"
             )
         if before := places.get(example.id):
-            raise BadInput(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
+            raise UserError(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
         places[example.id] = place
         examples.append(Example(example.id, example.a, context, 0, answers=answers))
     return examples
@@ -57,9 +57,9 @@ def _answers(question: Any, context: str, place: str) -> Iterator[Answer]:
     for inner, answer in _list(question, "answers", place):
         text, start = _text(answer, "text", inner), answer.get("answer_start")
         if type(start) is not int or start < 0:
-            raise BadInput(f"{inner}.answer_start: found {start!r}; expected a character of the context, from 0")
+            raise UserError(f"{inner}.answer_start: found {start!r}; expected a character of the context, from 0")
         if (found := context[start : start + len(text)]) != text:
-            raise BadInput(f"{inner}: at answer_start {start} stands {found!r}; expected the answer {text!r}")
+            raise UserError(f"{inner}: at answer_start {start} stands {found!r}; expected the answer {text!r}")
         yield Answer(text, start)
 
 
@@ -67,14 +67,14 @@ def _list(content: Any, name: str, place: str) -> Iterator[tuple[str, Any]]:
     """The items of a list in an object, each with its place."""
     items = content.get(name) if isinstance(content, dict) else None
     if not isinstance(items, list):
-        raise BadInput(f"{place}: no list {name!r}; expected the layout of SQuAD: data, paragraphs, qas, answers")
+        raise UserError(f"{place}: no list {name!r}; expected the layout of SQuAD: data, paragraphs, qas, answers")
     yield from ((f"{place}{':' if name == 'data' else '.'}{name}[{i}]", item) for i, item in enumerate(items))
 
 
 def _text(content: Any, name: str, place: str) -> str:
     text = content.get(name) if isinstance(content, dict) else None
     if not isinstance(text, str) or not text.strip():
-        raise BadInput(f"{place}.{name}: found {text!r}; expected a text")
+        raise UserError(f"{place}.{name}: found {text!r}; expected a text")
     if "\0" in text or SURROGATE.search(text):
-        raise BadInput(f"{place}.{name}: a NUL or half a surrogate pair; expected text")
+        raise UserError(f"{place}.{name}: a NUL or half a surrogate pair; expected text")
     return text

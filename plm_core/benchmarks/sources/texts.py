@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from plm_core.benchmarks.examples import SPLITS, Example
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.normalize import paragraphs
 
@@ -24,7 +24,7 @@ def eras(documents: Sequence[Document]) -> Iterator[Example]:
     for document in documents:
         year = document.metadata.get("year")
         if not isinstance(year, int):
-            raise BadInput(
+            raise UserError(
                 f"examples.sotu-era: needs documents with a whole number 'year', {document.id!r} of source "
                 f"{document.source!r} has {sorted(document.metadata)}; expected another task: take this section away, "
                 "and its name in finetune.tasks"
@@ -60,7 +60,7 @@ def read(name: str, folder: Path) -> dict[str, list[Example]]:
     """The examples that each split of the corpus gives; there may be none.
 
     Raises:
-        BadInput: a split is missing or damaged, or the documents lack what the task asks of.
+        UserError: a split is missing or damaged, or the documents lack what the task asks of.
     """
     return {split: list(MADE[name](list(read_documents(folder / f"{split}.parquet")))) for split in SPLITS}
 

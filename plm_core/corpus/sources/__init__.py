@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document
 from plm_core.corpus.quarantine import Quarantined
 from plm_core.corpus.sources import bible, folder, hub, sotu
@@ -73,7 +73,7 @@ def open_source(name: str, config: IngestConfig) -> Iterator[Document | Quaranti
     Its name stands before the ids, so that they are unique among all sources.
 
     Raises, while it is read:
-        BadInput: the input is missing or of a wrong kind; the message names it.
+        UserError: the input is missing or of a wrong kind; the message names it.
         OSError: a file cannot be opened, or the disk fails.
     """
     for record in SOURCES[config.reader](config):
@@ -84,7 +84,7 @@ def origin_of(config: IngestConfig) -> dict[str, Any]:
     """What is known of where a source's text comes from: its reader, its licence, what its manifest pins.
 
     Raises:
-        BadInput: the manifest cannot be read.
+        UserError: the manifest cannot be read.
     """
     origin: dict[str, Any] = {"reader": config.reader, "input": config.input, "license": config.license or "not stated"}
     if config.reader == "folder":
@@ -92,4 +92,4 @@ def origin_of(config: IngestConfig) -> dict[str, Any]:
     try:
         return origin | json.loads(Path(config.input).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadInput(f"{config.input}: {error}; expected a manifest (JSON)") from error
+        raise UserError(f"{config.input}: {error}; expected a manifest (JSON)") from error

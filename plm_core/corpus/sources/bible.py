@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources.package import data_of, read_manifest
 
@@ -19,7 +19,7 @@ def read(manifest_file: str) -> Iterator[Document]:
     """Yield the chapters of each translation; a verse is a paragraph.
 
     Raises:
-        BadInput: the installed package is not the pinned one, or has another number of chapters.
+        UserError: the installed package is not the pinned one, or has another number of chapters.
     """
     manifest = read_manifest(Path(manifest_file))
     read = 0
@@ -36,7 +36,7 @@ def read(manifest_file: str) -> Iterator[Document]:
                 metadata={"translation": translation, "book": book, "chapter": number},
             )
     if read != manifest.documents:
-        raise BadInput(f"{manifest_file}: the package has {read} chapters; expected {manifest.documents}")
+        raise UserError(f"{manifest_file}: the package has {read} chapters; expected {manifest.documents}")
 
 
 def _chapters(verses: dict[str, str]) -> Iterator[tuple[str, list[str]]]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document
 from plm_core.corpus.lines import COMPRESSIONS
 from plm_core.corpus.quarantine import Quarantined
@@ -19,7 +19,7 @@ def read(folder: str, pattern: str, fields: Fields, max_record_bytes: int) -> It
     """Yield one document a text file, or one a record of the other formats, in the order of the sorted file names.
 
     Raises:
-        BadInput: a missing input, or no file that can be read; the message names the parameter.
+        UserError: a missing input, or no file that can be read; the message names the parameter.
         OSError: a file cannot be opened, or the disk fails.
     """
     return documents_of(records_in(Path(folder), pattern, max_record_bytes), fields)
@@ -39,12 +39,12 @@ def records_in(root: Path, pattern: str, limit: int) -> Iterator[tuple[str, str,
 
 def _files(root: Path, pattern: str) -> list[Path]:
     if not root.exists():
-        raise BadInput(f"{root}: does not exist; expected a file or folder with {READABLE} (input of the source)")
+        raise UserError(f"{root}: does not exist; expected a file or folder with {READABLE} (input of the source)")
     found = [root] if root.is_file() else sorted(path for path in root.glob(pattern) if path.is_file())
     files = [file for file in found if format_of(file)]
     if not files:
         where = "input of the source" if root.is_file() else f"input of the source, and pattern {pattern!r}"
-        raise BadInput(f"{root}: nothing to read in it; expected {READABLE} ({where})")
+        raise UserError(f"{root}: nothing to read in it; expected {READABLE} ({where})")
     for link in sorted(path for path in root.rglob("*") if path.is_symlink() and path.is_dir()):
         warnings.warn(f"{link}: a link to a folder, which is not followed; make it a source of its own", stacklevel=3)
     if others := sorted({_kind(file) for file in found if not format_of(file)}):

@@ -25,7 +25,7 @@ def read(manifest_file: str, fields: Fields, max_record_bytes: int) -> Iterator[
     """Yield one document a row of the dataset, in its order.
 
     Raises:
-        BadInput: the manifest cannot be used, or the hub has no such dataset, commit, configuration or split.
+        UserError: the manifest cannot be used, or the hub has no such dataset, commit, configuration or split.
         OSError: the hub cannot be reached.
     """
     return documents_of(_records(Path(manifest_file), max_record_bytes), fields)

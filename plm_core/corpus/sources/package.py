@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest of a package, which is installed in that version.
 
     Raises:
-        BadInput: it cannot be read, or another version is installed.
+        UserError: it cannot be read, or another version is installed.
     """
     try:
         manifest = from_dict(Manifest, json.loads(path.read_text(encoding="utf-8")), str(path))
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {error}; expected the manifest of the corpus package (JSON)") from error
+        raise UserError(f"{path}: {error}; expected the manifest of the corpus package (JSON)") from error
     try:
         installed = importlib.metadata.version(manifest.package)
     except importlib.metadata.PackageNotFoundError:
         installed = "not installed"
     if installed != manifest.version:
-        raise BadInput(
+        raise UserError(
             f"{path}: {manifest.package} is {installed}; expected version {manifest.version} "
             f"(pip install {manifest.package}=={manifest.version})"
         )

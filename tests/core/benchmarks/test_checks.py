@@ -7,7 +7,7 @@ import pytest
 from plm_core.benchmarks.checks import Check, Judged, counted, examined, read_checks, write_checks
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.table import TASKS
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 SST2, STSB = TASKS["sst2"].task, TASKS["stsb"].task
 TEST = [Example("t1", "good", None, 1), Example("t2", "bad", None, 0)]
@@ -116,14 +116,14 @@ GOOD = {"id": "a", "check": "plain", "a": "x", "expect": {"label": "negative"}}
 def test_a_damaged_check_is_named_by_its_line(tmp_path, line, message):
     path = tmp_path / "checks.jsonl"
     path.write_text(json.dumps(GOOD | {"id": "first"}) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(BadInput, match=rf"checks\.jsonl:2: .*{message}"):
+    with pytest.raises(UserError, match=rf"checks\.jsonl:2: .*{message}"):
         read_checks(path, SST2, ["t1"])
 
 
 def test_a_number_is_expected_where_labels_are_numbers(tmp_path):
     path = tmp_path / "checks.jsonl"
     path.write_text(json.dumps(GOOD))
-    with pytest.raises(BadInput, match=r"expect.label: found 'negative'; expected a number"):
+    with pytest.raises(UserError, match=r"expect.label: found 'negative'; expected a number"):
         read_checks(path, STSB, [])
-    with pytest.raises(BadInput, match=r"missing.jsonl: missing; run the stage that writes it"):
+    with pytest.raises(UserError, match=r"missing.jsonl: missing; run the stage that writes it"):
         read_checks(tmp_path / "missing.jsonl", STSB, [])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plm_core.benchmarks.examples import Example, file_of, read_examples, sample, write_examples
 from plm_core.benchmarks.task import GlueTask, read_task, write_task
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 TICKETS = GlueTask("tickets", "classification", "Which?", ("bïlling", "other", "c++"), ("accuracy",), "accuracy")
 PRICES = GlueTask("prices", "regression", "How much?", (), ("pearson",), "pearson", True, (0.0, 5.0))
@@ -103,7 +103,7 @@ def test_the_bytes_are_stated(tmp_path):
 def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"id": "w", "a": "a", "label": "other"}\n' + line + b"\n")
-    with pytest.raises(BadInput, match=r"train\.jsonl:2: .*expected an example of tickets"):
+    with pytest.raises(UserError, match=r"train\.jsonl:2: .*expected an example of tickets"):
         read_examples(path, TICKETS)
 
 
@@ -112,7 +112,7 @@ def test_a_number_that_is_none_is_neither_written_nor_read(tmp_path):
     with pytest.raises(ValueError):
         write_examples(path, [Example("x", "a", None, float("nan"))], PRICES)
     path.write_text('{"id": "x", "a": "a", "label": NaN}\n')
-    with pytest.raises(BadInput, match=r"train\.jsonl:1: "):
+    with pytest.raises(UserError, match=r"train\.jsonl:1: "):
         read_examples(path, PRICES)
 
 
@@ -123,12 +123,12 @@ def test_a_task_is_read_as_it_was_written(tmp_path, task):
 
 
 def test_what_is_missing_is_said(tmp_path):
-    with pytest.raises(BadInput, match=r"task\.json: missing; run the stage"):
+    with pytest.raises(UserError, match=r"task\.json: missing; run the stage"):
         read_task(tmp_path)
-    with pytest.raises(BadInput, match=r"test\.jsonl: missing; run the stage"):
+    with pytest.raises(UserError, match=r"test\.jsonl: missing; run the stage"):
         read_examples(file_of(tmp_path, "test"), TICKETS)
     (tmp_path / "task.json").write_text(json.dumps({"name": "x"}))
-    with pytest.raises(BadInput, match=r"task\.json.kind: missing"):
+    with pytest.raises(UserError, match=r"task\.json.kind: missing"):
         read_task(tmp_path)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.prompts import PROMPTS, Prompt, prompt_of, shortened
 from plm_core.benchmarks.table import TASKS
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 
 CLASSIFIED = [name for name, row in TASKS.items() if row.task.kind == "classification"]
 PAIRS = {"mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "next"}
@@ -55,7 +55,7 @@ def test_a_shortened_text_is_a_beginning_of_the_text_with_so_many_words(text, wo
     ],
 )
 def test_a_prompt_that_is_none_is_refused(given, error):
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(UserError) as refused:
         from_dict(Prompt, given, "p")
     assert str(refused.value).startswith(error)
 
@@ -71,10 +71,10 @@ def test_a_prompt_of_ones_own_wins_and_fits_the_classes():
             "fewshot.prompts.rte.options.maybe: no class of rte; expected one of entailment",
         ),
     ):
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(UserError) as refused:
             prompt_of(task, {"rte": Prompt("{a}; {b}", options)})
         assert str(refused.value).startswith(error)
-    with pytest.raises(BadInput, match=r"fewshot\.tasks: stsb is of the kind regression"):
+    with pytest.raises(UserError, match=r"fewshot\.tasks: stsb is of the kind regression"):
         prompt_of(TASKS["stsb"].task, {})
 
 
@@ -84,7 +84,7 @@ def test_a_multiple_choice_needs_no_prompt_and_brings_its_options():
     assert prompt_of(task, {}).ask(Example("i", "She sits.", None, 0)) == "She sits."
     own = Prompt("Q: {a}\nA: {b}")
     assert prompt_of(task, {"swag": own}) is own
-    with pytest.raises(BadInput, match=r"fewshot\.prompts\.swag\.options: found some; expected none"):
+    with pytest.raises(UserError, match=r"fewshot\.prompts\.swag\.options: found some; expected none"):
         prompt_of(task, {"swag": Prompt("{a}", {"0": "yes"})})
-    with pytest.raises(BadInput, match=r"fewshot\.tasks: squad is of the kind question_answering"):
+    with pytest.raises(UserError, match=r"fewshot\.tasks: squad is of the kind question_answering"):
         prompt_of(TASKS["squad"].task, {})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.clean import Bounds, CleanConfig, account, clean_document, counted
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of, require_known
@@ -257,12 +257,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("section", "message"), REFUSED)
 def test_rules_that_cannot_be_applied_are_refused_by_their_dotted_name(section, message):
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(UserError) as error:
         from_dict(CleanConfig, section, "clean")
     assert str(error.value).startswith(message)
 
 
 def test_a_language_that_is_never_found_is_refused():
     require_known(LanguageConfig(("en", "und")))
-    with pytest.raises(BadInput, match=r"clean\.languages\.keep: 'xx' is no language .* de, .*en, "):
+    with pytest.raises(UserError, match=r"clean\.languages\.keep: 'xx' is no language .* de, .*en, "):
         require_known(LanguageConfig(("en", "xx")))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus import decontaminate as decontamination
 from plm_core.corpus.decontaminate import DecontaminateConfig, Examples, decontaminate
 from plm_core.corpus.document import Document
@@ -168,15 +168,15 @@ def test_every_text_field_of_a_file_is_an_example(tmp_path):
     ],
 )
 def test_a_file_that_is_not_the_stated_one_is_refused(tmp_path, change, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         list(read_examples(change(given_file(tmp_path / "quiz.txt", "x"))))
 
 
 def test_a_file_without_text_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"quiz.jsonl: holds no text; expected the examples of quiz"):
+    with pytest.raises(UserError, match=r"quiz.jsonl: holds no text; expected the examples of quiz"):
         list(read_examples(given_file(tmp_path / "quiz.jsonl", '{"label": 1}\n')))
 
 
 def test_a_broken_record_of_an_evaluation_set_is_refused_with_its_line(tmp_path):
-    with pytest.raises(BadInput, match=r"quiz.jsonl:2: broken_json"):
+    with pytest.raises(UserError, match=r"quiz.jsonl:2: broken_json"):
         list(read_examples(given_file(tmp_path / "quiz.jsonl", '{"a": "b"}\n{"a"\n')))

@@ -109,9 +109,9 @@ def test_every_paragraph_is_kept_or_removed_whatever_the_order(tmp_path_factory,
 
 
 def test_an_unknown_action_is_refused_by_name():
-    from plm_core.config import BadInput, from_dict
+    from plm_core.config import UserError, from_dict
 
-    with pytest.raises(BadInput, match=r"deduplicate.documents: found the text 'keep_all'; expected one of keep_one"):
+    with pytest.raises(UserError, match=r"deduplicate.documents: found the text 'keep_all'; expected one of keep_one"):
         from_dict(DeduplicateConfig, {"documents": "keep_all"}, "deduplicate")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document, merge_documents, read_documents, write_documents
 from plm_core.corpus.tables import ROWS_AT_ONCE
 
@@ -45,7 +45,7 @@ def other_tables(path):
 def test_a_file_that_is_no_corpus_is_named(tmp_path, which):
     path = tmp_path / "x.parquet"
     list(other_tables(path))[which]()
-    with pytest.raises(BadInput, match=r"x\.parquet"):
+    with pytest.raises(UserError, match=r"x\.parquet"):
         list(read_documents(path))
 
 
@@ -60,7 +60,7 @@ def test_a_damaged_corpus_is_named_or_harmless(tmp_path, documents):
         path.write_bytes(damaged)
         try:
             list(read_documents(path))
-        except BadInput as error:
+        except UserError as error:
             refusals.append(str(error))
     assert len(refusals) > 99
     assert all("x.parquet" in refusal for refusal in refusals)
@@ -86,8 +86,8 @@ def test_ids_out_of_order_or_twice_are_refused(tmp_path, ids):
     write_documents(tmp_path / "x.parquet", [Document(i, "t", "s") for i in ids[:2]])
     write_documents(tmp_path / "y.parquet", [Document(i, "t", "s") for i in ids[2:]])
     write_documents(tmp_path / "z.parquet", [Document(i, "t", "s") for i in ids])
-    with pytest.raises(BadInput, match=r"z\.parquet: the id '.' comes after '.'; expected unique ids in order"):
+    with pytest.raises(UserError, match=r"z\.parquet: the id '.' comes after '.'; expected unique ids in order"):
         list(merge_documents([tmp_path / "z.parquet"]))
     if len(set(ids)) < len(ids):
-        with pytest.raises(BadInput, match=r"x\.parquet, .*y\.parquet: the id 'a' comes after 'a'"):
+        with pytest.raises(UserError, match=r"x\.parquet, .*y\.parquet: the id 'a' comes after 'a'"):
             list(merge_documents([tmp_path / "x.parquet", tmp_path / "y.parquet"]))

@@ -22,12 +22,12 @@ ROWS = {"body": ["one two", "", None, "x" * 999], "lang": ["en", "de", "fr", "it
 MANIFEST = {"dataset": "team/texts", "revision": COMMIT, "split": "train", "license": "CC0", "homepage": "here"}
 PROGRAM = """
 import json, sys
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.sources import IngestConfig, open_source
 config = IngestConfig("hub", sys.argv[1], text_field="body", max_record_bytes=99)
 try:
     print(json.dumps([vars(record) for record in open_source("web", config)]))
-except BadInput as error:
+except UserError as error:
     print(json.dumps(str(error)))
 """
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.mixture import MixtureConfig, copies, repeats
 
 
@@ -53,5 +53,5 @@ def test_shares_that_are_none_are_refused(values, message):
 
 
 def test_shares_must_name_the_sources():
-    with pytest.raises(BadInput, match=r"mixture.shares: found a, c; expected the sources with training text: a, b"):
+    with pytest.raises(UserError, match=r"mixture.shares: found a, c; expected the sources with training text: a, b"):
         repeats({"a": 1, "b": 1}, MixtureConfig({"a": 0.5, "c": 0.5}))

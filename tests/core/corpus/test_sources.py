@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources import IngestConfig, open_source
 
@@ -29,7 +29,7 @@ def read(path, reader="folder", **fields):
 
 
 def refusal(path, **fields):
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         read(path, **fields)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -57,7 +57,7 @@ def test_the_embedded_corpus_is_the_249_speeches_that_it_was(project):
 def test_a_manifest_that_does_not_fit_the_package_is_refused(project, tmp_path, change, words):
     path = tmp_path / "sotu.json"
     path.write_text(json.dumps(json.loads((project / MANIFEST).read_text()) | change))
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         read(path, "sotu")
     assert str(path) in str(caught.value)
     for word in words:
@@ -68,7 +68,7 @@ def test_a_manifest_that_does_not_fit_the_package_is_refused(project, tmp_path, 
 def test_a_manifest_that_is_no_manifest_is_named(tmp_path, content):
     if content is not None:
         (tmp_path / "sotu.json").write_text(content)
-    with pytest.raises(BadInput, match=r"sotu\.json"):
+    with pytest.raises(UserError, match=r"sotu\.json"):
         read(tmp_path / "sotu.json", "sotu")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.clean import Bounds, CleanConfig
 from plm_core.corpus.survey import LOOKED_AT, survey
 
@@ -62,8 +62,8 @@ def test_the_language_of_nearly_all_and_what_rules_keep_are_measured(tmp_path):
 
 
 def test_a_folder_without_text_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="nothing to read in it"):
+    with pytest.raises(UserError, match="nothing to read in it"):
         survey(tmp_path)
     (tmp_path / "a.jsonl").write_text("{\n")
-    with pytest.raises(BadInput, match="no document in it"):
+    with pytest.raises(UserError, match="no document in it"):
         survey(tmp_path)

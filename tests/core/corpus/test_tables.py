@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import write_documents
 from plm_core.corpus.removal import Removal, read_removals, removal_writer
 from plm_core.corpus.tables import CHARACTERS_AT_ONCE, ROWS_AT_ONCE, read_rows, row_writer
@@ -78,10 +78,10 @@ def test_what_fails_while_rows_are_written_leaves_the_old_table(tmp_path):
 
 def test_another_table_is_named_with_what_it_has(tmp_path, documents):
     write_documents(tmp_path / "x.parquet", documents)
-    with pytest.raises(BadInput, match=r"x\.parquet: has the columns id \(string\), .*; expected document "):
+    with pytest.raises(UserError, match=r"x\.parquet: has the columns id \(string\), .*; expected document "):
         list(read_removals(tmp_path / "x.parquet"))
     pq.write_table(pa.table({"text": [7]}), tmp_path / "y.parquet")
-    with pytest.raises(BadInput, match=r"text \(int64\); expected text \(string\)"):
+    with pytest.raises(UserError, match=r"text \(int64\); expected text \(string\)"):
         list(read_rows(tmp_path / "y.parquet", SCHEMA))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.comparison import AVERAGES, MEAN, compare
 from plm_core.evaluation.significance import holm, mcnemar
 
@@ -162,19 +162,19 @@ def test_likelihoods_that_cannot_be_compared_are_noted(tmp_path, first, second, 
 def test_other_examples_are_refused_by_file(tmp_path):
     put(tmp_path / "a", "sst2", 30)
     put(tmp_path / "b", "sst2", 30, sha="t")
-    with pytest.raises(BadInput, match=r"b/sst2\.1\.csv: holds other examples than .*a/sst2\.1\.csv.*\(0 examples"):
+    with pytest.raises(UserError, match=r"b/sst2\.1\.csv: holds other examples than .*a/sst2\.1\.csv.*\(0 examples"):
         compare(*both(tmp_path))
     put(tmp_path / "b", "sst2", 30)
     likelihood(tmp_path / "a", 1.0)
     likelihood(tmp_path / "b", 1.0, sha="t")
-    with pytest.raises(BadInput, match=r"b/likelihood\.csv: holds other documents than .*a/likelihood\.csv"):
+    with pytest.raises(UserError, match=r"b/likelihood\.csv: holds other documents than .*a/likelihood\.csv"):
         compare(*both(tmp_path))
 
 
 def test_nothing_in_common_is_an_error_that_says_what_there_is(tmp_path):
     put(tmp_path / "a", "sst2", 30)
     put(tmp_path / "b", "rte", 30)
-    with pytest.raises(BadInput, match="nothing in common; rte: only b has it; sst2: only a has it; likelihood: not"):
+    with pytest.raises(UserError, match="nothing in common; rte: only b has it; sst2: only a has it; likelihood: not"):
         compare(*both(tmp_path))
 
 

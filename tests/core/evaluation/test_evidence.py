@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.evidence import read_cost, read_likelihood, read_task, task_files
 
 TASK = "id,sha256,subset,label,prediction,confidence,score,measured\n"
@@ -62,7 +62,7 @@ def test_numbers_keep_their_digits(put):
 
 def test_what_a_model_costs(put):
     assert read_cost(put("cost.csv", ["parameters,1234567"], "quantity,value\n")) == {"parameters": 1234567.0}
-    with pytest.raises(BadInput, match=r"cost\.csv:2: found 'many'; expected a number"):
+    with pytest.raises(UserError, match=r"cost\.csv:2: found 'many'; expected a number"):
         read_cost(put("cost.csv", ["parameters,many"], "quantity,value\n"))
 
 
@@ -85,7 +85,7 @@ def test_what_a_model_costs(put):
     ],
 )
 def test_a_damaged_task_is_a_clear_error(put, rows, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         read_task([put("t.1.csv", rows)])
 
 
@@ -98,14 +98,14 @@ def test_a_seed_of_other_examples_is_named(put):
         "1,a,,x,x,0.75,accuracy,q",
         "2,a,,x,x,0.75,accuracy,r",
     ):
-        with pytest.raises(BadInput, match=r"t\.2\.csv: holds other examples than t\.1\.csv"):
+        with pytest.raises(UserError, match=r"t\.2\.csv: holds other examples than t\.1\.csv"):
             read_task([one, put("t.2.csv", [row])])
-    with pytest.raises(BadInput, match=r"t\.2\.csv: the column score holds other than 'accuracy'"):
+    with pytest.raises(UserError, match=r"t\.2\.csv: the column score holds other than 'accuracy'"):
         read_task([one, put("t.2.csv", ["1,a,,x,x,0.75,matthews,r"])])
 
 
 def test_a_missing_column_is_named(put):
-    with pytest.raises(BadInput, match="lacks the columns subset, score; expected id,sha256,subset"):
+    with pytest.raises(UserError, match="lacks the columns subset, score; expected id,sha256,subset"):
         read_task([put("t.1.csv", ["1,a,x,x,r"], "id,sha256,label,prediction,measured\n")])
 
 
@@ -118,7 +118,7 @@ def test_a_missing_column_is_named(put):
     ],
 )
 def test_a_damaged_likelihood_is_a_clear_error(put, row, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         read_likelihood(put("likelihood.csv", [row], LIKELIHOOD))
 
 
@@ -156,5 +156,5 @@ def test_answers_are_measured_against_every_right_one(put):
     ],
 )
 def test_damaged_tags_and_answers_are_a_clear_error(put, row, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         read_task([put("t.1.csv", [row])])

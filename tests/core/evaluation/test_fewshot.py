@@ -11,7 +11,7 @@ from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.prompts import GOES_ON, Prompt
 from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import CheckpointConfig, Loaded
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.fewshot import COLUMNS, Answer, Asked, answers, measured, rows
 from plm_core.evaluation.options import RULES
 from plm_core.text.special import EOS, PAD
@@ -122,7 +122,7 @@ def test_options_that_the_model_cannot_tell_apart_or_hold_are_refused(make_gpt, 
         ({"salt": "\u4e2d", "rice": "\u56fd"}, "fewshot.prompts.bowls.options: to the model's tokenizer '\u56fd' is"),
         ({"salt": "so", "rice": "bafo " * 50 + "."}, "fewshot.tasks: bowls: the option 'bafo "),
     ):
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(UserError) as refused:
             answers(replace(asked, prompt=Prompt("{a}", options)), 0, loaded, CPU)
         assert str(refused.value).startswith(error)
 

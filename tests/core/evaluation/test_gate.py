@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.evaluation.evidence import COMPARED, Table, read_task
 from plm_core.evaluation.gate import UNJUDGED, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import GateRules, MetricRule
@@ -113,7 +113,7 @@ def test_a_rule_that_would_prefer_the_worse_is_refused(metric):
     wrong = "higher" if metric in COMPARED else "lower"
     metrics = {metric: {"direction": wrong, "tolerance": 0.0}}
     section = {"primary": metric, "alpha": 0.05, "margin": 0.0, "metrics": metrics}
-    with pytest.raises(BadInput, match=rf"promotion.metrics.{metric}.direction: found {wrong}; expected"):
+    with pytest.raises(UserError, match=rf"promotion.metrics.{metric}.direction: found {wrong}; expected"):
         from_dict(GateRules, section, "promotion")
 
 
@@ -332,7 +332,7 @@ def test_a_score_that_a_tasks_answers_do_not_have_is_refused_by_name(tmp_path):
         ("f1:z", r"^promotion\.metrics\.era/f1:z: no label is 'z', whose F1 is the score; expected it among x, y"),
     ):
         rules = replace(RULES, primary=f"era/{score}", metrics={f"era/{score}": MetricRule("higher", 0.0)})
-        with pytest.raises(BadInput, match=says):
+        with pytest.raises(UserError, match=says):
             judge(folder, folder, rules)
     with pytest.raises(
         ValueError, match=r"^metrics\.era/macrof1: score: found 'macrof1'; expected accuracy, f1:<class>"
@@ -427,7 +427,7 @@ def test_without_a_task_the_challengers_likelihood_is_the_primary(tmp_path, quan
     assert judge(challenger, champion, rules).passed
     assert not judge(champion, challenger, rules).passed
     unruled = replace(PAPERS, metrics={"score": PAPERS.metrics["score"]})
-    with pytest.raises(BadInput, match=rf"^promotion.primary: score, but no task was measured, and {quantity} has no"):
+    with pytest.raises(UserError, match=rf"^promotion.primary: score, but no task was measured, and {quantity} has no"):
         unruled.for_evidence(challenger)
 
 
@@ -472,7 +472,7 @@ def test_rules_are_read_strictly(change, message):
         "margin": 0.0,
         "metrics": {"bits_per_byte": {"direction": "lower", "tolerance": 0.0}},
     }
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         from_dict(GateRules, rules | change, "promotion")
 
 
@@ -547,7 +547,7 @@ def test_a_likelihood_by_a_lossy_tokenizer_is_kept_and_never_judged(tmp_path):
         assert decision.passed is passed
         found = verdicts(decision)
         assert {found[name] for name in COMPARED} == {"not measured"}
-    with pytest.raises(BadInput, match=r"metrics\.lossy_bits_per_byte: unknown; expected score"):
+    with pytest.raises(UserError, match=r"metrics\.lossy_bits_per_byte: unknown; expected score"):
         from_dict(
             GateRules,
             {
@@ -559,16 +559,16 @@ def test_a_likelihood_by_a_lossy_tokenizer_is_kept_and_never_judged(tmp_path):
             "promotion",
         )
     (better / "era.1.csv").unlink()
-    with pytest.raises(BadInput, match=r"lossy_bits_per_byte has no rule; expected .* a tokenizer that keeps all"):
+    with pytest.raises(UserError, match=r"lossy_bits_per_byte has no rule; expected .* a tokenizer that keeps all"):
         PAPERS.for_evidence(better)
 
 
 def test_what_the_rules_need_is_missed_by_name(tmp_path):
     folder = write(tmp_path)
     (folder / "era.1.csv").unlink()
-    with pytest.raises(BadInput, match=r"era\.1\.csv: missing; expected it for promotion\.metrics: era/score"):
+    with pytest.raises(UserError, match=r"era\.1\.csv: missing; expected it for promotion\.metrics: era/score"):
         read_evidence(folder, RULES)
-    with pytest.raises(BadInput, match="the challenger's evidence lacks era"):
+    with pytest.raises(UserError, match="the challenger's evidence lacks era"):
         decide(read_evidence(folder, RULES, partial=True), None, RULES)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import named
 from plm_core.evaluation.scores import DocumentScore, Text, tokenized, total, windows
@@ -90,7 +90,7 @@ def test_words_begin_at_spaces_and_around_line_ends(tokenizer):
     ],
 )
 def test_parameters_out_of_range_are_named(change, message):
-    with pytest.raises(BadInput, match=f"^{message}"):
+    with pytest.raises(UserError, match=f"^{message}"):
         from_dict(LikelihoodConfig, {"stride": 5} | change, "evaluate")
 
 

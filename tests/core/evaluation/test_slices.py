@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.evaluation.answers import Answers
 from plm_core.evaluation.slices import Facts, read_slices, slices
 
@@ -72,10 +72,10 @@ def test_each_example_is_in_one_slice_of_a_kind(lengths, shares):
 )
 def test_a_damaged_table_is_a_clear_error(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         read_slices(tmp_path / "t.csv")
 
 
 def test_a_missing_table_names_its_stage(tmp_path):
-    with pytest.raises(BadInput, match=r"run the stage that writes it \(`dvc repro slices`\)"):
+    with pytest.raises(UserError, match=r"run the stage that writes it \(`dvc repro slices`\)"):
         read_slices(tmp_path / "t.csv")

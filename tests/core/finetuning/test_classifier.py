@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, collate, example_loss, predict
-from plm_core.finetuning.layouts import Written, layout_of
+from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
+from plm_core.text.samplers import items_at
 from plm_core.text.special import BOS, CLS, PAD, SEP
-from plm_core.text.views import items_at
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
@@ -51,7 +51,7 @@ def make_classifier(make_gpt):
             backbone = BERT(BERTConfig(**(shape | sizes)))
         else:
             backbone = XLNet(XLNetConfig(**(shape | sizes), memory=7))
-        return Classifier(backbone, layout_of(objective), kind, 3, sizes.get("dropout", 0.0), auxiliary).to(dtype)
+        return Classifier(backbone, input_format_of(objective), kind, 3, sizes.get("dropout", 0.0), auxiliary).to(dtype)
 
     return make
 
@@ -59,9 +59,9 @@ def make_classifier(make_gpt):
 @given(text=st.text(max_size=40), context=st.integers(3, 37))
 def test_a_text_is_framed_as_each_paper_does_within_the_context(tokenizer, text, context):
     whole = tokenizer.encode(text)[: context - 2]
-    assert layout_of("causal").write(text, None, tokenizer, context).ids == [BOS, *whole, CLS]
-    assert layout_of("masked").write(text, None, tokenizer, context).ids == [CLS, *whole, SEP]
-    ids, segments = layout_of("permutation").write(text, None, tokenizer, context)
+    assert input_format_of("causal").write(text, None, tokenizer, context).ids == [BOS, *whole, CLS]
+    assert input_format_of("masked").write(text, None, tokenizer, context).ids == [CLS, *whole, SEP]
+    ids, segments = input_format_of("permutation").write(text, None, tokenizer, context)
     assert ids == [*whole, SEP, CLS]
     assert segments == [0] * (len(whole) + 1) + [2]
 
@@ -74,7 +74,7 @@ def test_a_pair_is_framed_as_each_paper_does_and_its_longer_text_is_cut_first(to
         ("masked", [CLS], [SEP], [1]),
         ("permutation", [], [SEP, CLS], [1, 2]),
     ]:
-        ids, segments = layout_of(objective).write(a, b, tokenizer, context)
+        ids, segments = input_format_of(objective).write(a, b, tokenizer, context)
         middle = ids.index(SEP)
         kept_a, kept_b = ids[len(before) : middle], ids[middle + 1 : len(ids) - len(after)]
         assert ids == [*before, *kept_a, SEP, *kept_b, *after]

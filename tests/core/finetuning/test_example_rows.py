@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from plm_core.benchmarks.examples import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.corpus.normalize import normalize
-from plm_core.finetuning.layouts import layout_of
-from plm_core.finetuning.reading import characters, encoded, windows
+from plm_core.finetuning.featurize import characters, encoded, windows
+from plm_core.finetuning.input_formats import input_format_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import BOS, CLS, SEP, UNK
 
@@ -42,7 +42,7 @@ def test_windows_cover_a_text_and_overlap_by_half(length, most):
 def test_every_word_is_asked_about_once_at_its_first_piece(tokenizer, objective, words, context):
     tags = tuple(i % 5 for i in range(len(words)))
     example = Example("x", " ".join(words), None, 0, tags=tags)
-    rows = encoded([example], NER, layout_of(objective), tokenizer, context).encoded
+    rows = encoded([example], NER, input_format_of(objective), tokenizer, context).encoded
     assert [tag for row in rows for tag in row.label] == list(tags)
     assert [row.first + i for row in rows for i in range(len(row.places))] == list(range(len(words)))
     assert all(row.longest <= context for row in rows)
@@ -57,10 +57,10 @@ def test_a_sentence_that_fits_is_one_row_framed_as_a_single_text(tokenizer):
     example = Example("x", "Bato dude.", None, 0, tags=(1, 0))
     ids = tokenizer.encode("Bato dude.")
     second = len(tokenizer.encode("Bato"))
-    (row,) = encoded([example], NER, layout_of("masked"), tokenizer, 37).encoded
+    (row,) = encoded([example], NER, input_format_of("masked"), tokenizer, 37).encoded
     assert row.sequences[0].ids == [CLS, *ids, SEP]
     assert (row.label, list(row.places), row.first) == ([1, 0], [1, 1 + second], 0)
-    (row,) = encoded([example], NER, layout_of("permutation"), tokenizer, 37).encoded
+    (row,) = encoded([example], NER, input_format_of("permutation"), tokenizer, 37).encoded
     assert row.sequences[0].ids == [*ids, SEP, CLS]
     assert list(row.places) == [0, second]
 
@@ -69,7 +69,7 @@ def test_a_word_stands_in_the_window_that_shows_the_most_around_it(tokenizer):
     words = ["ba"] * 40
     example = Example("x", " ".join(words), None, 0, tags=(0,) * 40)
     size = len(tokenizer.encode(" ba"))
-    rows = encoded([example], NER, layout_of("masked"), tokenizer, 2 + 10 * size).encoded
+    rows = encoded([example], NER, input_format_of("masked"), tokenizer, 2 + 10 * size).encoded
     assert len(rows) == 7
     for before, row in enumerate(rows[1:-1]):
         about = [place - 1 for place in row.places]
@@ -80,7 +80,7 @@ def test_a_word_stands_in_the_window_that_shows_the_most_around_it(tokenizer):
 
 def test_a_word_of_which_nothing_is_kept_is_unknown(tokenizers):
     example = Example("x", "\u200b ba \u200b", None, 0, tags=(0, 1, 0))
-    (row,) = encoded([example], NER, layout_of("masked"), tokenizers["wordpiece"], 37).encoded
+    (row,) = encoded([example], NER, input_format_of("masked"), tokenizers["wordpiece"], 37).encoded
     assert [row.sequences[0].ids[place] == UNK for place in row.places] == [True, False, True]
 
 
@@ -115,7 +115,7 @@ def test_the_characters_of_tokens_follow_each_other_and_are_the_texts_own(tokeni
 )
 def test_an_answer_is_cut_out_of_the_text_as_it_was_given(tokenizers, kind, text, answer):
     example = Example("x", "Ba?", text, 0, answers=(Answer(answer, text.index(answer)),))
-    (row,) = encoded([example], ASKED, layout_of("masked"), tokenizers[kind], 99).encoded
+    (row,) = encoded([example], ASKED, input_format_of("masked"), tokenizers[kind], 99).encoded
     spans = characters(text, tokenizers[kind].spell(text))
     first, last = (place - 1 for place in row.label)
     assert text[spans[first][0] : spans[last][1]].strip() == answer
@@ -131,7 +131,7 @@ def test_a_text_is_read_in_windows_behind_its_question_and_the_answer_stands_whe
     chosen = draw.randrange(len(words))
     text, start = " ".join(words), len(" ".join([*words[:chosen], ""]))
     example = Example("x", "Ba " * draw.randint(1, 40), text, 0, answers=(Answer(words[chosen], start),))
-    rows = encoded([example], ASKED, layout_of(objective), tokenizer, context).encoded
+    rows = encoded([example], ASKED, input_format_of(objective), tokenizer, context).encoded
     ids, question = tokenizer.encode(text), tokenizer.encode(example.a)
     spans = characters(text, tokenizer.spell(text))
     read = set()
@@ -157,20 +157,20 @@ def test_a_text_is_read_in_windows_behind_its_question_and_the_answer_stands_whe
 
 def test_a_question_without_an_answer_points_at_cls(tokenizer):
     example = Example("x", "Ba?", "Bafo limu.", 0)
-    (row,) = encoded([example], ASKED, layout_of("causal"), tokenizer, 99).encoded
+    (row,) = encoded([example], ASKED, input_format_of("causal"), tokenizer, 99).encoded
     assert row.label == [0, 0]
     assert row.sequences[0].ids[row.places[0]] == CLS
 
 
 @EACH
 def test_a_choice_is_a_sequence_for_each_text_with_what_stands_before_it(tokenizer, objective):
-    layout = layout_of(objective)
+    input_format = input_format_of(objective)
     plain = Example("x", "Bafo.", None, 1, choices=("limu", "pesa", "toku"))
     begun = Example("y", "Bafo.", "Ba", 2, choices=("limu", "pesa", "toku"))
-    rows = encoded([plain, begun], CHOICE, layout, tokenizer, 37)
+    rows = encoded([plain, begun], CHOICE, input_format, tokenizer, 37)
     assert rows.owners == [0, 1]
-    assert rows.encoded[0].sequences == [layout.write("Bafo.", choice, tokenizer, 37) for choice in plain.choices]
+    assert rows.encoded[0].sequences == [input_format.write("Bafo.", choice, tokenizer, 37) for choice in plain.choices]
     assert rows.encoded[1].sequences == [
-        layout.write("Bafo.", f"Ba {choice}", tokenizer, 37) for choice in plain.choices
+        input_format.write("Bafo.", f"Ba {choice}", tokenizer, 37) for choice in plain.choices
     ]
     assert [row.label for row in rows.encoded] == [1, 2]

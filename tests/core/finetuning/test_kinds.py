@@ -10,17 +10,17 @@ import torch
 from plm_core.benchmarks.examples import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
+from plm_core.finetuning.featurize import characters, encoded
+from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.kinds import KINDS, LONGEST_ANSWER, SpanBatch
-from plm_core.finetuning.layouts import layout_of
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
-from plm_core.finetuning.reading import characters, encoded
 from plm_core.finetuning.results import answered, evidence, measured
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives import OBJECTIVES
-from plm_core.text.views import items_at
+from plm_core.text.samplers import items_at
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
@@ -92,7 +92,7 @@ def new_model(name, objective, tokenizer, dtype=torch.float32):
     shape = {"vocab_size": tokenizer.vocab_size, "context": CONTEXT, "layers": 2, "heads": 3, "width": 24}
     model = Classifier(
         kind(config(**shape, dropout=0.0)),
-        layout_of(objective),
+        input_format_of(objective),
         TASKS[name].kind,
         len(TASKS[name].labels),
         0.0,
@@ -105,10 +105,10 @@ def new_model(name, objective, tokenizer, dtype=torch.float32):
 
 def learned(name, objective, tokenizer, device, folder, steps=300):
     """The figures of a training on made examples, and its rows of evidence."""
-    task, layout = TASKS[name], layout_of(objective)
+    task, input_format = TASKS[name], input_format_of(objective)
     model = new_model(name, objective, tokenizer)
     training, test = (
-        encoded(made(name, count, seed), task, layout, tokenizer, CONTEXT) for count, seed in ((400, 1), (99, 2))
+        encoded(made(name, count, seed), task, input_format, tokenizer, CONTEXT) for count, seed in ((400, 1), (99, 2))
     )
     config = LoopConfig(seed=1, steps=steps, batch=32, optimizer=OptimizerConfig(5e-3, 20), valid_every=50)
 
@@ -145,7 +145,7 @@ def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name
 
 def batch_of(name, objective, tokenizer, count=7, seed=3):
     model = new_model(name, objective, tokenizer, torch.float64)
-    rows = encoded(made(name, count, seed), TASKS[name], layout_of(objective), tokenizer, CONTEXT).encoded
+    rows = encoded(made(name, count, seed), TASKS[name], input_format_of(objective), tokenizer, CONTEXT).encoded
     return model, rows, collate(rows, None, model.kind.batch)
 
 
@@ -176,12 +176,12 @@ def test_the_loss_is_the_mean_surprise_at_what_is_right(tokenizer, device, name,
             for written in row.sequences:
                 ids, segments = torch.tensor([written.ids]), torch.tensor([written.segments])
                 lengths = torch.tensor([len(written.ids)])
-                states = model.layout.states(model.backbone, ids, segments, lengths)
-                scores.append(model.head(model.layout.summary(model.backbone, states, lengths))[0, 0])
+                states = model.input_format.states(model.backbone, ids, segments, lengths)
+                scores.append(model.head(model.input_format.summary(model.backbone, states, lengths))[0, 0])
             total -= torch.stack(scores).log_softmax(0)[row.label]
             count += 1
             continue
-        states = model.layout.states(model.backbone, ids, segments, torch.tensor([ids.shape[1]]))[0]
+        states = model.input_format.states(model.backbone, ids, segments, torch.tensor([ids.shape[1]]))[0]
         outputs = model.head(states[list(row.places)])
         if name == "tags":
             total -= sum(each.log_softmax(0)[tag] for each, tag in zip(outputs, row.label, strict=True))
@@ -232,7 +232,7 @@ def windowed(name, tokenizer):
     else:
         text = " ".join(e.b for e in some)
         long = Example("x", "what?", text, 0, answers=(Answer("bafo", text.rindex("bafo")),))
-    rows = encoded([long, some[0]], TASKS[name], layout_of("masked"), tokenizer, CONTEXT)
+    rows = encoded([long, some[0]], TASKS[name], input_format_of("masked"), tokenizer, CONTEXT)
     assert len(rows.encoded) > 9
     return rows, new_model(name, "masked", tokenizer, torch.float64)
 

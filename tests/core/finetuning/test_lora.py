@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
 from plm_core.sections.models import MODELS
 from plm_core.training.optimizer import Optimizer, OptimizerConfig
@@ -58,6 +58,6 @@ def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, ta
     ],
 )
 def test_a_wrong_section_is_refused(section, says):
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(UserError) as error:
         from_dict(LoRAConfig, section, "finetune.lora")
     assert str(error.value).startswith(says)

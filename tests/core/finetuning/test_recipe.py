@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.finetuning.recipe import Recipe
 from plm_core.training.optimizer import OptimizerConfig
 
@@ -45,6 +45,6 @@ def test_an_epoch_is_validated_at_its_end():
 )
 def test_a_wrong_section_is_refused(section, says):
     given = {"epochs": 1, "batch": 8, "optimizer": {"learning_rate": 0.1}} | section
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(UserError) as error:
         from_dict(Recipe, given, "finetune.training")
     assert str(error.value).startswith(f"finetune.training.{says}")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.generation.sampling import SamplingConfig, distribution, penalised, top_k, top_p
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -141,5 +141,5 @@ def test_what_is_impossible_stays_impossible():
 def test_an_impossible_setting_is_refused_by_name_and_value(change, message):
     with pytest.raises(ValueError, match=rf"^{message}"):
         SamplingConfig(**change)
-    with pytest.raises(BadInput, match=rf"^sampling\.{message}"):
+    with pytest.raises(UserError, match=rf"^sampling\.{message}"):
         from_dict(SamplingConfig, change, "sampling")

@@ -7,9 +7,9 @@ from pkgutil import resolve_name
 import pytest
 import torch
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.generation import SamplingConfig, continue_ids
-from plm_core.generation.reading import Reading, left_padded, window_start
+from plm_core.generation.decoding import Decoding, left_padded, window_start
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import EOS, MASK
@@ -35,7 +35,7 @@ def test_cached_and_uncached_give_the_same_tokens(each, config):
 def test_cached_and_uncached_give_the_same_logits_at_every_length(each):
     model, objective = each
     ids = torch.randint(7, 307, (2, 45), generator=torch.Generator().manual_seed(3)).tolist()
-    cached, uncached = Reading(model, objective, True), Reading(model, objective, False)
+    cached, uncached = Decoding(model, objective, True), Decoding(model, objective, False)
     for end in range(1, 41):
         texts = [ids[0][:end], ids[1][: end + 4]]
         expected = uncached.logits(texts)
@@ -56,15 +56,15 @@ def test_the_logits_are_those_of_the_model_read_plainly(models):
     prompt = [EOS, 9, 13, 99, 200]
     model, _ = models["gpt"]
     expected = model.logits(model(torch.tensor([prompt]))[:, -1])
-    torch.testing.assert_close(Reading(model, "causal", True).logits([prompt]), expected)
+    torch.testing.assert_close(Decoding(model, "causal", True).logits([prompt]), expected)
     model, _ = models["transformer-xl"]
     expected = model.logits(model.read(torch.tensor([prompt]))[0][:, -1])
-    torch.testing.assert_close(Reading(model, "causal", True).logits([prompt]), expected)
+    torch.testing.assert_close(Decoding(model, "causal", True).logits([prompt]), expected)
     model, _ = models["xlnet"]
     for dummy in (MASK, 99):  # nobody sees what it says
         order, asked = torch.arange(6)[None], torch.tensor([[5]])
         query = model(torch.tensor([[*prompt, dummy]]), order, queries=asked).query
-        torch.testing.assert_close(Reading(model, "permutation", True).logits([prompt]), model.logits(query[:, 0]))
+        torch.testing.assert_close(Decoding(model, "permutation", True).logits([prompt]), model.logits(query[:, 0]))
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "xlnet"])
@@ -93,8 +93,8 @@ def test_a_window_larger_than_the_context_is_read_in_pieces(models):
     for name in ("transformer-xl", "xlnet"):
         model, objective = models[name]
         text = [EOS, *range(50, 67)]
-        logits = Reading(model, objective, True).logits([text])
-        other = Reading(model, objective, True).logits([[9, *text[1:]]])
+        logits = Decoding(model, objective, True).logits([text])
+        other = Decoding(model, objective, True).logits([[9, *text[1:]]])
         assert (logits - other).abs().max() > 1e-6
 
 
@@ -107,7 +107,7 @@ def test_only_new_tokens_are_read_while_the_text_fits():
             counts.append(ids.shape[1])
             return super().read(ids, keep, state)
 
-    reading = Reading(Counting(GPTConfig(vocab_size=37, context=13, layers=1, heads=1, width=5)), "causal", True)
+    reading = Decoding(Counting(GPTConfig(vocab_size=37, context=13, layers=1, heads=1, width=5)), "causal", True)
     for length in range(5, 31):
         reading.logits([list(range(length))])
     # 5 at first, up to 13; then 7 remain, up to 13 again.
@@ -133,5 +133,5 @@ def test_rows_are_padded_on_the_left():
 
 
 def test_a_masked_model_is_refused_and_the_message_says_what_there_is(models):
-    with pytest.raises(BadInput, match=r"^objective: found 'masked'; expected one of causal, permutation.*fills gaps"):
+    with pytest.raises(UserError, match=r"^objective: found 'masked'; expected one of causal, permutation.*fills gaps"):
         list(continue_ids(models["gpt"][0], "masked", [[9]], GREEDY))

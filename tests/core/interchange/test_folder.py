@@ -12,7 +12,7 @@ from saved import save
 from torch.nn import functional as F
 
 from plm_core import checkpoint
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.interchange import FAMILIES, export_hf, import_hf
 from plm_core.sections.models import MODELS
 from plm_core.text.tokenizer import BYTES_AND_SPECIALS
@@ -127,7 +127,7 @@ def test_a_folder_by_another_hand_is_read(exported, tmp_path):
     ],
 )
 def test_a_configuration_that_is_none_of_ours_is_refused(exported, tmp_path, change, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         import_hf(edited(exported[2], tmp_path / "hf", change), tmp_path / "imported")
     assert not (tmp_path / "imported").exists()
 
@@ -166,7 +166,7 @@ SPECIFIC = {
 def test_what_we_do_not_compute_is_refused_by_name(exported, tmp_path):
     for i, (key, value, message) in enumerate(SPECIFIC[exported[0]]):
         folder = edited(exported[2], tmp_path / f"hf{i}", lambda c, key=key, value=value: c.update({key: value}))
-        with pytest.raises(BadInput, match=message):
+        with pytest.raises(UserError, match=message):
             import_hf(folder, tmp_path / "imported")
 
 
@@ -182,7 +182,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(exported, tmp_path):
         (lambda w: w.update({tied: w[other] + 1}), rf"{tied} differs from {other}; expected them tied"),
     ]
     for i, (tensors, message) in enumerate(cases):
-        with pytest.raises(BadInput, match=message):
+        with pytest.raises(UserError, match=message):
             import_hf(edited(hf, tmp_path / f"hf{i}", tensors=tensors), tmp_path / "imported")
     same = edited(hf, tmp_path / "same", tensors=lambda w: w.update({tied: w[other].clone()}))
     import_hf(same, tmp_path / "imported")
@@ -198,12 +198,12 @@ def test_a_folder_without_its_files_is_refused(exported, tmp_path):
     }.items():
         folder = edited(exported[2], tmp_path / f"without {name}")
         (folder / name).unlink()
-        with pytest.raises(BadInput, match=message):
+        with pytest.raises(UserError, match=message):
             import_hf(folder, tmp_path / "imported")
     for name, message in {"config.json": "not JSON", "model.safetensors": "not a safetensors file"}.items():
         folder = edited(exported[2], tmp_path / f"broken {name}")
         (folder / name).write_bytes(b"\xff{")
-        with pytest.raises(BadInput, match=message):
+        with pytest.raises(UserError, match=message):
             import_hf(folder, tmp_path / "imported")
 
 
@@ -223,22 +223,22 @@ def test_a_tokenizer_by_another_hand_is_refused(tmp_path, tokenizers):
     for message, changes in cases.items():
         for change in changes:
             (tmp_path / "hf/tokenizer.json").write_text(json.dumps(content | change))
-            with pytest.raises(BadInput, match=rf"tokenizer\.json: {message}"):
+            with pytest.raises(UserError, match=rf"tokenizer\.json: {message}"):
                 import_hf(tmp_path / "hf", tmp_path / "imported")
 
 
 def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):
     save(tmp_path / "xl", "xlnet", tokenizer, objective="causal")
-    with pytest.raises(BadInput, match=r"trained by the causal objective, which has no counterpart in transformers"):
+    with pytest.raises(UserError, match=r"trained by the causal objective, which has no counterpart in transformers"):
         export_hf(tmp_path / "xl", tmp_path / "hf")
     save(tmp_path / "tuned", "gpt", tokenizer, head={"task": "period"})
-    with pytest.raises(BadInput, match=r"is a fine-tuned model; expected a pretrained one"):
+    with pytest.raises(UserError, match=r"is a fine-tuned model; expected a pretrained one"):
         export_hf(tmp_path / "tuned", tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
 
 def test_nothing_is_written_over(exported, tmp_path):
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(BadInput, match=r"holds something; expected an empty or a new folder"):
+    with pytest.raises(UserError, match=r"holds something; expected an empty or a new folder"):
         export_hf(exported[1], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

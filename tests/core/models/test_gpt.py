@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.sections.models import MODELS
 
@@ -137,7 +137,7 @@ def test_dropout_is_random_in_training_and_absent_in_evaluation(make_gpt):
 )
 def test_an_impossible_shape_is_refused_by_name(change, message):
     shape = {"vocab_size": V, "context": CONTEXT, "layers": LAYERS, "heads": H, "width": D}
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         from_dict(GPTConfig, shape | change, "model")
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from papers import PAPERS, SIZES, make
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.sections.models import MODELS
 from plm_core.text.special import CLS, EOS, PAD, SEP
@@ -181,13 +181,13 @@ def test_memory_is_used_cut_from_the_gradient_and_forgotten_where_a_row_begins(s
 
 def test_an_objective_is_built_from_its_section():
     assert build_objective({"name": "masked", "rate": 0.2}, "x") == OBJECTIVES["masked"](rate=0.2)
-    with pytest.raises(BadInput, match=r"p\.bert\.objective\.name: found 'mask'; expected one of causal, masked"):
+    with pytest.raises(UserError, match=r"p\.bert\.objective\.name: found 'mask'; expected one of causal, masked"):
         build_objective({"name": "mask"}, "p.bert.objective")
-    with pytest.raises(BadInput, match=r"x\.rat: unknown parameter; did you mean 'rate'"):
+    with pytest.raises(UserError, match=r"x\.rat: unknown parameter; did you mean 'rate'"):
         build_objective({"name": "masked", "rat": 0.2}, "x")
-    with pytest.raises(BadInput, match=r"x\.rate: 1\.5; expected above 0 and below 1"):
+    with pytest.raises(UserError, match=r"x\.rate: 1\.5; expected above 0 and below 1"):
         build_objective({"name": "masked", "rate": 1.5}, "x")
-    with pytest.raises(BadInput, match=r"x\.predict: 0; expected at least 1"):
+    with pytest.raises(UserError, match=r"x\.predict: 0; expected at least 1"):
         build_objective({"name": "permutation", "predict": 0}, "x")
 
 

@@ -9,8 +9,8 @@ from papers import make
 
 from plm_core.objectives.loss import IGNORED
 from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask
+from plm_core.text.samplers import draws
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
-from plm_core.text.views import draws
 
 SPECIALS = len(PIECES)
 

@@ -12,8 +12,8 @@ from papers import make
 
 from plm_core.models.xlnet import Memory
 from plm_core.objectives.permutation import Permutation, factorisation
+from plm_core.text.samplers import draws
 from plm_core.text.special import CLS, SEP
-from plm_core.text.views import draws
 
 
 @given(

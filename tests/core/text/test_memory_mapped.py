@@ -12,7 +12,7 @@ READ = """
 import sys
 from pathlib import Path
 from plm_core.text.store import TokenStore
-from plm_core.text.views import Windows
+from plm_core.text.samplers import Windows
 
 def kilobytes(name):
     lines = Path("/proc/self/status").read_text().splitlines()

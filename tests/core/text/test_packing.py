@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.text.packing import Packed, best_fit
+from plm_core.text.samplers import items_at
 from plm_core.text.special import EOS, PAD
 from plm_core.text.store import TokenStore, write_tokens
-from plm_core.text.views import items_at
 
 CAPACITIES = st.integers(1, 37)
 
@@ -131,8 +131,8 @@ def test_the_rows_are_those_of_the_stream_whatever_its_shards(tmp_path):
 
 
 def test_a_store_without_a_token_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"none: holds no document with a token"):
+    with pytest.raises(UserError, match=r"none: holds no document with a token"):
         Packed(made(tmp_path / "none", []), 7)
-    with pytest.raises(BadInput, match=r"empty: holds no document with a token"):
+    with pytest.raises(UserError, match=r"empty: holds no document with a token"):
         Packed(made(tmp_path / "empty", [1, 1]), 7, margin=1)
     assert len(Packed(made(tmp_path / "ends", [1, 1]), 7)) == 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizers import open_tokenizer
@@ -136,15 +136,15 @@ def test_a_store_of_no_document_and_of_an_empty_document(tmp_path, tokenizer):
 
 def test_a_store_of_another_tokenizer_is_refused_by_name(store, tokenizers):
     store.require(tokenizers["bpe"])
-    with pytest.raises(BadInput, match=r"train: made by the tokenizer"):
+    with pytest.raises(UserError, match=r"train: made by the tokenizer"):
         store.require(tokenizers["unigram"])
 
 
 def test_a_failing_stream_of_documents_leaves_no_store(tmp_path, tokenizer):
     def documents():
         yield "a", "text"
-        raise BadInput("broken")
+        raise UserError("broken")
 
-    with pytest.raises(BadInput, match="broken"):
+    with pytest.raises(UserError, match="broken"):
         write_store(tmp_path / "x", documents(), tokenizer)
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.text import sentencepieces
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
@@ -205,31 +205,31 @@ def test_the_library_alone_is_enough_for_its_kinds(kind, tokenizers):
 def test_a_vocabulary_that_is_too_large_is_refused_with_the_largest_that_works(documents, kind):
     texts = [d.text for d in documents[:5]]
     with pytest.raises(
-        BadInput, match=r"^tokenizer\.vocab_size: 50000 is more than .* expected at most (\d+)"
+        UserError, match=r"^tokenizer\.vocab_size: 50000 is more than .* expected at most (\d+)"
     ) as caught:
         train_tokenizer(texts, TokenizerConfig(kind, 50_000))
     largest = int(str(caught.value).split("at most ")[1].split(",")[0])
     assert len(train_tokenizer(texts, TokenizerConfig(kind, largest))) > 0
-    with pytest.raises(BadInput, match=r"^tokenizer\.vocab_size"):
+    with pytest.raises(UserError, match=r"^tokenizer\.vocab_size"):
         train_tokenizer(texts, TokenizerConfig(kind, largest + 1))
 
 
 @pytest.mark.parametrize("size", [-1, 0, 99, BYTES_AND_SPECIALS])
 def test_a_vocabulary_below_the_bytes_is_refused_by_name(size):
-    with pytest.raises(BadInput, match=rf"^tokenizer\.vocab_size: {size} is too small; expected more than 264"):
+    with pytest.raises(UserError, match=rf"^tokenizer\.vocab_size: {size} is too small; expected more than 264"):
         from_dict(TokenizerConfig, {"kind": "bpe", "vocab_size": size}, "tokenizer")
 
 
 @pytest.mark.parametrize(("kind", "size"), [("bytelevel", 263), ("wordpiece", 7)])
 def test_every_kind_has_a_smallest_vocabulary_of_its_own(kind, size):
-    with pytest.raises(BadInput, match=rf"^tokenizer\.vocab_size: {size} is too small; expected more than {size}$"):
+    with pytest.raises(UserError, match=rf"^tokenizer\.vocab_size: {size} is too small; expected more than {size}$"):
         from_dict(TokenizerConfig, {"kind": kind, "vocab_size": size}, "tokenizer")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
 def test_a_vocabulary_below_the_alphabet_is_refused_with_the_smallest_that_works(kind):
     texts = ["".join(chr(0xA000 + i) for i in range(199)) * 3]  # Yi syllables: letters, unlike ideographs
-    with pytest.raises(BadInput, match=r"^tokenizer\.vocab_size: 270 is too small; expected at least \d+") as caught:
+    with pytest.raises(UserError, match=r"^tokenizer\.vocab_size: 270 is too small; expected at least \d+") as caught:
         train_tokenizer(texts, TokenizerConfig(kind, 270, character_coverage=1.0))
     smallest = int(str(caught.value).split("at least ")[1])
     assert len(train_tokenizer(texts, TokenizerConfig(kind, smallest, character_coverage=1.0))) > 0
@@ -238,17 +238,17 @@ def test_a_vocabulary_below_the_alphabet_is_refused_with_the_smallest_that_works
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], ["", " \n "]])
 def test_an_empty_corpus_is_refused(kind, texts):
-    with pytest.raises(BadInput, match=r"^tokenizer"):
+    with pytest.raises(UserError, match=r"^tokenizer"):
         train_tokenizer(texts, TokenizerConfig(kind, 300))
 
 
 def test_a_file_that_is_no_tokenizer_of_the_project_is_named(tmp_path, tokenizer):
     path = tmp_path / MODEL_FILE
-    with pytest.raises(BadInput, match=r"tokenizer\.model: missing"):
+    with pytest.raises(UserError, match=r"tokenizer\.model: missing"):
         open_tokenizer(path)
     for damaged in (b"", b"\xff" * 99, tokenizer.path.read_bytes().replace(b"<mask>", b"<MASK>")):
         path.write_bytes(damaged)
-        with pytest.raises(BadInput, match=r"tokenizer\.model"):
+        with pytest.raises(UserError, match=r"tokenizer\.model"):
             open_tokenizer(path)
 
 
@@ -287,7 +287,7 @@ def test_a_file_of_the_library_is_ours_in_all_but_the_vocabulary_or_is_refused(k
     ]
     for damaged in [*map(json.dumps, cases), data[:-9].decode(), "{"]:
         path.write_text(damaged)
-        with pytest.raises(BadInput, match=r"tokenizer\.json"):
+        with pytest.raises(UserError, match=r"tokenizer\.json"):
             open_tokenizer(path)
     path.write_text(json.dumps(content))
     assert open_tokenizer(tmp_path).encode("bala ba") == tokenizers[kind].encode("bala ba")
@@ -298,7 +298,7 @@ def test_merges_that_do_not_make_the_vocabulary_are_refused(tokenizers, tmp_path
     merges = content["model"]["merges"]
     for wrong in (merges[:-1], [*merges, ["<", "mask>"]], [*merges, ["a"]], [*merges, 7], [*merges, ["a", "Ķ"]], "a b"):
         path.write_text(json.dumps(changed(content, "model", "merges", value=wrong)))
-        with pytest.raises(BadInput, match=r"tokenizer\.json: not a bytelevel tokenizer of this project"):
+        with pytest.raises(UserError, match=r"tokenizer\.json: not a bytelevel tokenizer of this project"):
             open_tokenizer(path)
 
 
@@ -306,7 +306,7 @@ def test_merges_that_do_not_make_the_vocabulary_are_refused(tokenizers, tmp_path
 def test_text_that_cannot_be_written_is_refused(tokenizers, kind):
     message = r"^text: holds half a surrogate pair at character 4; expected text that is valid"
     for method in (tokenizers[kind].encode, tokenizers[kind].spell, lambda text: tokenizers[kind].encode_batch([text])):
-        with pytest.raises(BadInput, match=message):
+        with pytest.raises(UserError, match=message):
             method("abc\ud800")
 
 
@@ -342,5 +342,5 @@ def test_a_model_of_sentencepiece_that_this_project_does_not_train_is_refused(
     model = train_tokenizer([document.text for document in documents], TokenizerConfig("bpe", 307))
     monkeypatch.undo()
     (tmp_path / MODEL_FILE).write_bytes(model)
-    with pytest.raises(BadInput, match=r"tokenizer.model: (changes texts|its first pieces are)"):
+    with pytest.raises(UserError, match=r"tokenizer.model: (changes texts|its first pieces are)"):
         open_tokenizer(tmp_path)

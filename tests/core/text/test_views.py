@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
+from plm_core.text.samplers import Pairs, Streams, Windows, draws, epoch_order, items_at, stream_seed
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore, write_store
-from plm_core.text.views import Pairs, Streams, Windows, draws, epoch_order, items_at, stream_seed
 
 SEEDS = st.integers(0, 2**63 - 1)
 
@@ -85,9 +85,9 @@ def test_the_rows_of_a_step_are_the_windows_of_its_items(store):
 @pytest.mark.parametrize("surplus", [1, 99])
 def test_a_row_longer_than_the_data_is_refused_by_name(store, surplus):
     too_small = rf"train: holds {len(store)} tokens, fewer than the {len(store) + surplus} .* model\.context"
-    with pytest.raises(BadInput, match=too_small):
+    with pytest.raises(UserError, match=too_small):
         Windows(store, len(store) + surplus, 1)
-    with pytest.raises(BadInput, match=too_small):
+    with pytest.raises(UserError, match=too_small):
         Streams(store, 1, len(store) + surplus, 1)
     assert len(Windows(store, len(store), 13)) == 1
     assert Streams(store, 7, len(store), len(store) // 7).steps == 1
@@ -192,7 +192,7 @@ def test_the_items_of_pairs_cover_every_token_of_every_document_and_coins_are_fa
 
 def test_pairs_of_a_single_document_are_refused(tmp_path, tokenizer):
     write_store(tmp_path / "one", [("a", "some words of one document"), ("b", "")], tokenizer)
-    with pytest.raises(BadInput, match=r"one: next_sentence draws pairs from at least two documents .* found 1"):
+    with pytest.raises(UserError, match=r"one: next_sentence draws pairs from at least two documents .* found 1"):
         Pairs(TokenStore(tmp_path / "one"), 7)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from plm_core.objectives.causal import Causal, causal_batch
-from plm_core.text.views import items_at
+from plm_core.text.samplers import items_at
 from plm_core.training.config import LoopConfig
 from plm_core.training.optimizer import OptimizerConfig
 
@@ -26,8 +26,8 @@ def validate(evaluate):
 
 
 def plain(reports):
-    """Reports without what belongs to a process: its meters, and which steps were its first."""
-    return [asdict(replace(report, meters=None, first=False)) for report in reports]
+    """Reports without what belongs to a process: its throughput, and which steps were its first."""
+    return [asdict(replace(report, throughput=None, first=False)) for report in reports]
 
 
 def same(model, other):

@@ -37,7 +37,7 @@ def main(paper, folder, out, stop=None):
 
     reports = train(model, objective.loss, batch_at, validate, config, device, snapshots, ranks, interrupted)
     try:
-        told = [asdict(replace(report, meters=None)) for report in reports]
+        told = [asdict(replace(report, throughput=None)) for report in reports]
     except Stopped:
         return
     weights = whole(model.state_dict())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from folds import CAUSAL, CONFIG, batch_at, plain, same
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.objectives.loss import Loss
 from plm_core.training.anomalies import AnomalyConfig, judged
 from plm_core.training.loop import Stopped
@@ -251,7 +251,7 @@ def test_not_even_room_for_one_row_is_an_error_that_says_what_to_do(start):
     with (
         pytest.warns(UserWarning, match="out of memory"),
         pytest.raises(
-            BadInput, match=r"^accumulation: out of memory at step 1 with 1 rows at a time \(CUDA .*smaller model"
+            UserError, match=r"^accumulation: out of memory at step 1 with 1 rows at a time \(CUDA .*smaller model"
         ),
     ):
         list(reports)
@@ -275,5 +275,5 @@ def test_another_error_of_torch_is_not_taken_for_a_lack_of_memory(start):
     ],
 )
 def test_an_impossible_section_is_refused_by_name(section, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         from_dict(AnomalyConfig, section, "t")

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 from folds import CONFIG, OPTIMIZER, batch_at
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import Stopped
 from plm_core.training.schedule import learning_rate_at
@@ -53,5 +53,5 @@ def test_steps_that_end_sooner_end_it_with_their_own_schedule(start, undisturbed
 
 
 def test_a_budget_that_is_none_is_refused():
-    with pytest.raises(BadInput, match=r"^t\.minutes: 0\.0; expected above 0, or null"):
+    with pytest.raises(UserError, match=r"^t\.minutes: 0\.0; expected above 0, or null"):
         from_dict(LoopConfig, asdict(CONFIG) | {"minutes": 0.0}, "t")

@@ -14,7 +14,7 @@ from folds import CONFIG, ROWS, plain, same
 from torch._dynamo.utils import counters
 
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
-from plm_core.finetuning.layouts import Written, layout_of
+from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.causal import causal_batch
 from plm_core.sections.models import MODELS
@@ -151,7 +151,7 @@ def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, archi
     torch.manual_seed(3)
     entry, draw = MODELS[architecture], np.random.default_rng(5)
     backbone = entry.model(entry.config(**(SIZES | {"context": 42}))).double()
-    classifier = Classifier(backbone, layout_of(objective), "classification", 3, 0.0).double()
+    classifier = Classifier(backbone, input_format_of(objective), "classification", 3, 0.0).double()
     loss_of = compiled(example_loss, device.device)
     lengths = [25, 31, 32, 33, 41, 42, 40]
     widths = set()

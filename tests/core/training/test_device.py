@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.training.device import Device, prepare
 
 
@@ -26,7 +26,7 @@ def test_the_environment_overrides_the_tasks_number_of_threads(monkeypatch):
 @pytest.mark.parametrize("value", ["many", "0", "-1", "", "1.5"])
 def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, value):
     monkeypatch.setenv("PLM_THREADS", value)
-    with pytest.raises(BadInput, match=rf"^PLM_THREADS: found '{value}'; expected a whole number"):
+    with pytest.raises(UserError, match=rf"^PLM_THREADS: found '{value}'; expected a whole number"):
         prepare()
 
 

@@ -82,7 +82,7 @@ def test_without_nvmls_package_there_is_no_number_and_no_error(project):
         "import sys; sys.modules['pynvml'] = None\n"
         "from plm_core.training.energy import Energy, _board\n"
         "assert _board('GPU-0') is None\n"
-        "import plm_core.training.meters\n"
+        "import plm_core.training.profiler\n"
         "print(sorted({'markdown_it', 'rich', 'yaml', 'mlflow', 'psutil'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss
-from plm_core.finetuning.layouts import Written, layout_of
+from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
@@ -118,7 +118,7 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
 def test_a_fine_tuning_can_be_counted_too(paper, store, device):
     model, *_ = case(paper, store)
     name = {"gpt": "causal", "bert": "masked", "xlnet": "permutation"}[paper]
-    classifier = Classifier(model, layout_of(name), "classification", 3, 0.1)
+    classifier = Classifier(model, input_format_of(name), "classification", 3, 0.1)
     rows = [Row([Written(list(range(7, 7 + n)), [0] * n)], n % 3) for n in (13, 5)]
     blocks = L * 12 * D * D * 6  # a position: what all papers have in common
     assert step_flops(classifier, example_loss, collate(rows)) > 2 * 13 * blocks

@@ -8,7 +8,7 @@ import pytest
 import torch
 from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.training.config import LoopConfig
 from plm_core.training.loop import Stopped, best_report
@@ -122,7 +122,7 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
     """On a clock that batches, validation and snapshots move forward, and nothing else."""
     now = [0.0]
     monkeypatch.setattr("plm_core.training.clock.perf_counter", lambda: now[0])
-    monkeypatch.setattr("plm_core.training.meters.measured_flops", lambda *_: 1e9)
+    monkeypatch.setattr("plm_core.training.profiler.measured_flops", lambda *_: 1e9)
 
     def slow(step):
         now[0] += 1000.0 if step == 0 else 0.25  # the first step compiles
@@ -140,17 +140,17 @@ def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshot
     _, reports = start(config, batch_at=slow, validate=validate)
     reports = list(reports)
     assert [r.positions for r in reports] == [2 * 8 * 11] * 3 + [8 * 11]
-    assert [r.meters.seconds for r in reports] == [1000.25, 0.5, 0.5, 0.25]
+    assert [r.throughput.seconds for r in reports] == [1000.25, 0.5, 0.5, 0.25]
     assert [r.first for r in reports] == [True, False, False, False]
-    assert [r.meters.tokens_per_second for r in reports[1:]] == [8 * 11 / 0.25] * 3
-    assert all(r.meters.split["data"] == r.meters.seconds for r in reports)
+    assert [r.throughput.tokens_per_second for r in reports[1:]] == [8 * 11 / 0.25] * 3
+    assert all(r.throughput.split["data"] == r.throughput.seconds for r in reports)
 
 
 def test_a_restored_report_has_no_meters_and_the_one_after_it_is_marked_as_the_first(start):
     with pytest.raises(Stopped):
         list(start(stop=6)[1])
     resumed = list(start()[1])
-    assert [r.meters is None for r in resumed] == [True] * 3 + [False] * 10
+    assert [r.throughput is None for r in resumed] == [True] * 3 + [False] * 10
     assert [r.first for r in resumed] == [False] * 3 + [True] + [False] * 9
 
 
@@ -161,7 +161,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(start):
     with pytest.raises(Diverged, match=r"learning_rate: at step (\d+) the loss is .*1e\+200") as caught:
         seen.extend(reports)
     assert f"at step {len(seen) + 1} " in str(caught.value)
-    assert isinstance(caught.value, BadInput)
+    assert isinstance(caught.value, UserError)
 
 
 def test_the_step_of_a_divergence_is_named_within_a_report(start):
@@ -225,7 +225,7 @@ def test_a_gradient_longer_than_the_limit_is_scaled_down_to_it(start, make_gpt):
     ],
 )
 def test_an_impossible_schedule_is_refused_by_name(change, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         from_dict(LoopConfig, asdict(CONFIG) | change, "t")
 
 

@@ -17,7 +17,7 @@ from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.training.device import Device
 from plm_core.training.flops import step_flops
-from plm_core.training.meters import Instruments, bytes_per_position, peak_memory
+from plm_core.training.profiler import Profiler, bytes_per_position, peak_memory
 
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 307, "context": 29, "layers": 2, "heads": 3, "width": 24}
@@ -50,13 +50,13 @@ def causal(make_gpt, store):
     return model, Causal().loss, Causal().batches(store, model.config, 5).at(3, 0)
 
 
-def instruments(model, loss_of, precision="float32", bfloat16=False, **options):
-    return Instruments(model, loss_of, Device(CPU, 1, bfloat16), precision, **options)
+def profiler(model, loss_of, precision="float32", bfloat16=False, **options):
+    return Profiler(model, loss_of, Device(CPU, 1, bfloat16), precision, **options)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_meters_of_some_steps(now, causal, ranks):
-    made = instruments(*causal[:2], ranks=ranks)
+    made = profiler(*causal[:2], ranks=ranks)
     made.calibrate(causal[2])
     now[0] += 70.0  # a validation
     made.start()
@@ -73,7 +73,7 @@ def test_the_meters_of_some_steps(now, causal, ranks):
 
 
 def test_what_is_not_calibrated_has_no_mfu(now, causal):
-    made = instruments(*causal[:2])
+    made = profiler(*causal[:2])
     made.start()
     meters = made.read(100)
     assert (meters.mfu_measured, meters.tokens_per_second) == (None, 400.0)
@@ -82,7 +82,7 @@ def test_what_is_not_calibrated_has_no_mfu(now, causal):
 def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
     found = []
     for rows in (causal[2], next(causal[2].split(5))):
-        made = instruments(*causal[:2])
+        made = profiler(*causal[:2])
         made.calibrate(rows)
         found.append(made.read(100).mfu_measured)
     assert found[0] == found[1] > 0
@@ -90,9 +90,9 @@ def test_a_part_of_a_batch_is_as_good_as_the_whole(now, causal):
 
 def test_the_precision_that_counts_is_the_one_that_runs(monkeypatch, causal):
     asked = []
-    monkeypatch.setattr("plm_core.training.meters.measured_flops", lambda device, precision: asked.append(precision))
+    monkeypatch.setattr("plm_core.training.profiler.measured_flops", lambda device, precision: asked.append(precision))
     for precision, able in [("float32", True), ("bfloat16", True), ("bfloat16", False)]:
-        instruments(*causal[:2], precision, able).calibrate(causal[2])
+        profiler(*causal[:2], precision, able).calibrate(causal[2])
     assert asked == ["float32", "bfloat16", "float32"]
 
 
@@ -113,14 +113,14 @@ def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
         loss = loss_of(model, batch, carry)
         return replace(loss, nats=last(loss.nats))
 
-    made = instruments(model, uncountable)
+    made = profiler(model, uncountable)
     with pytest.warns(UserWarning, match=r"^meters: no MFU, for the operations of a step cannot be told: .*meta"):
         made.calibrate(batch)
     assert made.read(100).mfu_measured is None
 
 
 def test_an_ordinary_model_is_counted_without_a_warning(causal):
-    made = instruments(*causal[:2])
+    made = profiler(*causal[:2])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made.calibrate(causal[2])
@@ -131,7 +131,7 @@ def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started
     """The kernel begins a child's ru_maxrss with its parent's: a small stage of a large flow would look as large."""
     big = 512 << 20
     child = (
-        "import torch; from plm_core.training.meters import peak_memory\n"
+        "import torch; from plm_core.training.profiler import peak_memory\n"
         "cpu = torch.device('cpu'); before = peak_memory(cpu)\n"
         "block = torch.ones(64 << 20, dtype=torch.uint8); after = peak_memory(cpu)\n"
         "del block; print(before, after, peak_memory(cpu))"

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.sections.models import MODELS
 from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matrices
 
@@ -195,7 +195,7 @@ def test_the_state_is_named_after_the_parameters():
     ],
 )
 def test_an_impossible_setting_is_refused_by_name(field, value):
-    with pytest.raises(BadInput, match=rf"^o\..*{field}"):
+    with pytest.raises(UserError, match=rf"^o\..*{field}"):
         from_dict(OptimizerConfig, {"learning_rate": 0.1, "warmup_steps": 3} | {field: value}, "o")
 
 

@@ -35,7 +35,7 @@ def test_a_run_that_is_asked_to_end_after_any_step_goes_on_to_the_same_bits(star
     model, resumed = start(seed=99)
     resumed = list(resumed)
     assert plain(resumed) == expected
-    assert [r.meters is None for r in resumed] == [r["step"] <= step for r in expected]
+    assert [r.throughput is None for r in resumed] == [r["step"] <= step for r in expected]
     assert same(model, finished)
 
 
@@ -63,7 +63,7 @@ def test_a_death_between_snapshots_goes_on_from_the_last_one(start, undisturbed)
     killed(start, 5)  # step 10; the last snapshot is of step 8
     model, resumed = start()
     resumed = list(resumed)
-    assert [r.step for r in resumed if r.meters is None] == [2, 4, 6, 8]
+    assert [r.step for r in resumed if r.throughput is None] == [2, 4, 6, 8]
     assert plain(resumed) == expected
     assert same(model, finished)
 
@@ -92,7 +92,7 @@ def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(start, undisturbe
     model, again = start()
     with pytest.warns(UserWarning, match=r"snapshot not used: .*step-00000016"):
         again = list(again)
-    assert [r.step for r in again if r.meters is None] == [2, 4, 6, 8, 10, 12]
+    assert [r.step for r in again if r.throughput is None] == [2, 4, 6, 8, 10, 12]
     assert plain(again) == expected
     assert same(model, finished)
 
@@ -105,7 +105,7 @@ def test_a_run_whose_snapshots_are_all_damaged_begins_anew(start, undisturbed, t
     with pytest.warns(UserWarning, match="snapshot not used") as told:
         again = list(again)
     assert sum("snapshot not used" in str(warning.message) for warning in told) == 2
-    assert all(report.meters for report in again)
+    assert all(report.throughput for report in again)
     assert plain(again) == undisturbed[1]
     assert same(model, undisturbed[0])
 
@@ -152,7 +152,7 @@ def test_a_finished_run_that_is_started_again_after_its_last_snapshot_repeats_th
     assert plain(start()[1]) == expected
     model, again = start()
     again = list(again)
-    assert [r.step for r in again if r.meters] == [26]
+    assert [r.step for r in again if r.throughput] == [26]
     assert plain(again) == expected
     assert same(model, finished)
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from plm_core import checkpoint
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.training.sizes import learning_rate, rows, sized
 
 # Brown et al. 2020, table 2.1: layers, width, batch in 2^20 tokens, learning rate.
@@ -116,5 +116,5 @@ def test_a_section_without_a_size_is_left_as_it_is():
     ],
 )
 def test_what_the_rule_cannot_read_is_refused_by_its_dotted_name(changed, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         sized(SECTION | {"size": 4} | changed, "p.g")

@@ -9,7 +9,7 @@ import pytest
 from plm_core.benchmarks.examples import Example, write_examples
 from plm_core.benchmarks.sources import ExamplesConfig, read_source
 from plm_core.benchmarks.table import TASKS
-from plm_core.config import BadInput
+from plm_core.config import UserError
 
 NAMES = [name for name, row in TASKS.items() if row.published and row.published.hub]
 HEADERS = {
@@ -237,22 +237,22 @@ def edit(path, number, line):
 def test_a_wrong_row_is_named_with_its_line(tmp_path, name, number, line, error):
     official = write_official(tmp_path / "official", name)
     edit(official / "train.tsv", number, line)
-    with pytest.raises(BadInput, match=error):
+    with pytest.raises(UserError, match=error):
         read(name, official)
 
 
 def test_what_is_not_there_is_named(tmp_path):
     official = write_official(tmp_path / "official", "mnli")
     (official / "dev_mismatched.tsv").unlink()
-    with pytest.raises(BadInput, match=r"dev_mismatched\.tsv: missing; expected the official layout, .* folder MNLI$"):
+    with pytest.raises(UserError, match=r"dev_mismatched\.tsv: missing; expected the official layout, .* folder MNLI$"):
         read("mnli", official)
     for part in ("train", "dev"):
         (official / f"{part}.tsv").write_text("sentence\tlabel\n")
-    with pytest.raises(BadInput, match=r"official: gives no example for train"):
+    with pytest.raises(UserError, match=r"official: gives no example for train"):
         read("sst2", official)
     (official / "train.tsv").write_text("sentence\tlabel\n" + "a\t1\n" * 9)
     (official / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
-    with pytest.raises(BadInput, match=r"official: no example of the class 'negative' to train on"):
+    with pytest.raises(UserError, match=r"official: no example of the class 'negative' to train on"):
         read("sst2", official)
 
 
@@ -265,14 +265,14 @@ def test_what_is_not_there_is_named(tmp_path):
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_named(tmp_path, changes, error):
-    with pytest.raises((BadInput, OSError), match=error if "dataset" not in changes else "nowhere"):
+    with pytest.raises((UserError, OSError), match=error if "dataset" not in changes else "nowhere"):
         read("rte", write_manifest(tmp_path / "glue.json", **changes))
 
 
 def test_a_clone_without_the_task_or_without_labels_is_named(tmp_path):
     official = write_official(tmp_path / "official", "rte")
     manifest = write_hub(tmp_path / "hub", "rte", official)
-    with pytest.raises(BadInput, match=r"hub\.json: .*'wnli' not found"):
+    with pytest.raises(UserError, match=r"hub\.json: .*'wnli' not found"):
         read("wnli", manifest)
     import datasets
 
@@ -282,7 +282,7 @@ def test_a_clone_without_the_task_or_without_labels_is_named(tmp_path):
     unlabelled = datasets.Dataset.from_dict(data, features=datasets.Features(features))
     unlabelled.to_parquet(tmp_path / "hub/rte/train-00000-of-00001.parquet")
     with pytest.raises(
-        BadInput, match=r"hub\.json: .* rte train:2: the label None .*one of entailment, not_entailment"
+        UserError, match=r"hub\.json: .* rte train:2: the label None .*one of entailment, not_entailment"
     ):
         read("rte", manifest)
 

@@ -9,7 +9,7 @@ from plm_core.benchmarks.examples import Answer, Example, read_examples, write_e
 from plm_core.benchmarks.sources import ExamplesConfig, read_source
 from plm_core.benchmarks.splits import counts, shared
 from plm_core.benchmarks.table import TASKS
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 
 NER = {"kind": "token_classification", "labels": ["PER", "LOC"], "score": "entity_f1"}
 ASKED = {"kind": "question_answering", "score": "exact_match+answer_f1"}
@@ -101,18 +101,18 @@ def test_tabs_crlf_a_byte_order_mark_and_no_end_are_read_all_the_same(ner):
 )
 def test_a_wrong_line_of_columns_is_named(ner, line, error):
     (ner / "train.conll").write_text(f"a b O\n{line}\n\n{SENTENCES}")
-    with pytest.raises(BadInput, match=rf"train\.conll:{error}"):
+    with pytest.raises(UserError, match=rf"train\.conll:{error}"):
         read(ner, NER)
 
 
 def test_bytes_that_are_no_text_are_named(ner):
     (ner / "train.conll").write_bytes(b"a O\n\xff O\n")
-    with pytest.raises(BadInput, match=r"train\.conll:2: byte 0xff; expected UTF-8"):
+    with pytest.raises(UserError, match=r"train\.conll:2: byte 0xff; expected UTF-8"):
         read(ner, NER)
 
 
 def test_a_type_that_never_begins_is_named(ner):
-    with pytest.raises(BadInput, match=r"no example of the class 'B-ORG' to train on; .*B-PER, B-LOC, B-ORG"):
+    with pytest.raises(UserError, match=r"no example of the class 'B-ORG' to train on; .*B-PER, B-LOC, B-ORG"):
         read(ner, NER | {"labels": ["PER", "LOC", "ORG"]})
 
 
@@ -143,7 +143,7 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
         "conll2003: valid has 2 rows, published are 3,250; scores are not comparable with the literature"
     )
     (tmp_path / "a/eng.testa").unlink()
-    with pytest.raises(BadInput, match=r"eng\.testa \(or valid\.txt\): missing; expected .* folder CoNLL-2003"):
+    with pytest.raises(UserError, match=r"eng\.testa \(or valid\.txt\): missing; expected .* folder CoNLL-2003"):
         read(tmp_path / "a", {}, "conll2003")
 
 
@@ -158,7 +158,7 @@ def test_questions_have_their_text_and_their_answers(squad):
 
 def test_a_question_without_an_answer_is_one_where_the_task_says_so(squad):
     (squad / "test.json").write_text(questions(("m", [])))
-    with pytest.raises(BadInput, match=r"test\.json:data\[0\]\.paragraphs\[0\]\.qas\[0\]: no answer to 'm'"):
+    with pytest.raises(UserError, match=r"test\.json:data\[0\]\.paragraphs\[0\]\.qas\[0\]: no answer to 'm'"):
         read(squad, ASKED)
     found = read(squad, ASKED | {"unanswerable": True})
     assert found.splits["test"][0].answers == ()
@@ -188,7 +188,7 @@ def test_a_question_without_an_answer_is_one_where_the_task_says_so(squad):
 )
 def test_a_wrong_place_in_the_json_is_named(squad, text, error):
     (squad / "test.json").write_text(text)
-    with pytest.raises(BadInput, match=error) as refused:
+    with pytest.raises(UserError, match=error) as refused:
         read(squad, ASKED)
     assert "\n" not in str(refused.value)
 
@@ -202,7 +202,7 @@ def test_squad_is_read_by_its_names(tmp_path, name, version):
     rows = {"squad": (87599, 10570), "squad2": (130319, 11873)}[name]
     assert (found.counts["train_rows_published"], found.counts["dev_rows_published"]) == rows
     assert len(found.warnings) == 2
-    with pytest.raises(BadInput, match=r"nowhere: no folder; expected one with the files of SQuAD"):
+    with pytest.raises(UserError, match=r"nowhere: no folder; expected one with the files of SQuAD"):
         read("nowhere", {}, name)
 
 
@@ -225,9 +225,9 @@ def test_choices_may_be_a_list_and_the_label_a_letter(choice):
     described = {**CHOICE, "choices": ["ends"], "labels": ["A", "B"]}
     del described["b"]
     assert read(choice, described).splits["test"][1] == Example("test-2", "t1", None, 1, choices=("x", "y"))
-    with pytest.raises(BadInput, match=r"train\.jsonl:1: found 2 choices in the column 'ends'; expected a list of 3"):
+    with pytest.raises(UserError, match=r"train\.jsonl:1: found 2 choices in the column 'ends'; expected a list of 3"):
         read(choice, described | {"labels": ["A", "B", "C"]})
-    with pytest.raises(BadInput, match=r"^examples\.mine\.labels: missing; expected how the label writes each place"):
+    with pytest.raises(UserError, match=r"^examples\.mine\.labels: missing; expected how the label writes each place"):
         read(choice, described | {"labels": []})
 
 
@@ -250,7 +250,7 @@ def test_choices_may_be_a_list_and_the_label_a_letter(choice):
     ],
 )
 def test_a_wrong_description_is_refused(choice, described, error):
-    with pytest.raises(BadInput, match=error):
+    with pytest.raises(UserError, match=error):
         read(choice, described)
 
 
@@ -265,7 +265,7 @@ def test_swag_is_a_table_of_four_endings(tmp_path):
     found = read(tmp_path, {}, "swag")
     assert found.splits["test"][5] == Example("val-6", "A, 5.", "He", 1, choices=("runs", "sits", "says", "eats"))
     assert found.counts["val_rows_published"] == 20006
-    with pytest.raises(BadInput, match="no folder; expected one with the files of SWAG"):
+    with pytest.raises(UserError, match="no folder; expected one with the files of SWAG"):
         read(tmp_path / "train.csv", {}, "swag")
 
 
@@ -288,5 +288,5 @@ def test_what_is_written_is_read_again(request, tmp_path, name, described):
 )
 def test_a_damaged_line_is_named(tmp_path, name, line):
     (tmp_path / "test.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(BadInput, match=rf"test\.jsonl:1: .*expected an example of {name}"):
+    with pytest.raises(UserError, match=rf"test\.jsonl:1: .*expected an example of {name}"):
         read_examples(tmp_path / "test.jsonl", TASKS[name].task)

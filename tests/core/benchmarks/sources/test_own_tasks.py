@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.sources import ExamplesConfig, read_source
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 
 TICKETS = {
     "kind": "classification",
@@ -109,16 +109,16 @@ def test_classes_may_be_numbers_in_json(tmp_path):
     ],
 )
 def test_a_wrong_description_is_refused(folder, changes, error):
-    with pytest.raises(BadInput, match=error):
+    with pytest.raises(UserError, match=error):
         read(folder, **changes)
 
 
 def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_input_alone(folder):
-    with pytest.raises(BadInput, match=r"^examples\.sst: unknown task; did you mean 'sst2'\?"):
+    with pytest.raises(UserError, match=r"^examples\.sst: unknown task; did you mean 'sst2'\?"):
         read_source("sst", ExamplesConfig(str(folder)))
-    with pytest.raises(BadInput, match=r"^examples\.tickets: no task of the table \(cola, sst2, "):
+    with pytest.raises(UserError, match=r"^examples\.tickets: no task of the table \(cola, sst2, "):
         read_source("tickets", ExamplesConfig(str(folder)))
-    with pytest.raises(BadInput, match=r"^examples\.cola: is a task of the table; expected `input` alone"):
+    with pytest.raises(UserError, match=r"^examples\.cola: is a task of the table; expected `input` alone"):
         read(folder, "cola")
 
 
@@ -141,20 +141,22 @@ def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_in
 )
 def test_a_wrong_file_is_refused_with_its_line(folder, file, content, error):
     (folder / file).write_text(content)
-    with pytest.raises(BadInput, match=error) as refused:
+    with pytest.raises(UserError, match=error) as refused:
         read(folder)
     assert "\n" not in str(refused.value)
 
 
 def test_bytes_that_are_no_text_are_refused_with_their_line(folder):
     (folder / "train.tsv").write_bytes(b"text\tcategory\na\tother\n\xff\tother\n")
-    with pytest.raises(BadInput, match=r"train\.tsv:3: byte 0xff in field 1; expected UTF-8 text"):
+    with pytest.raises(UserError, match=r"train\.tsv:3: byte 0xff in field 1; expected UTF-8 text"):
         read(folder)
 
 
 def test_a_missing_file_is_refused(folder):
     (folder / "test.csv").unlink()
-    with pytest.raises(BadInput, match=r"tickets: has no file test; expected one of test\.tsv, test\.csv, test\.jsonl"):
+    with pytest.raises(
+        UserError, match=r"tickets: has no file test; expected one of test\.tsv, test\.csv, test\.jsonl"
+    ):
         read(folder)
 
 
@@ -202,7 +204,7 @@ def test_one_bad_row_anywhere_is_refused_with_its_line(tmp_path_factory, rows, p
     lines.insert(position, line)
     for split in ("train", "test"):
         (folder / f"{split}.tsv").write_text("\n".join(["text\tcategory", *lines]), encoding="utf-8", newline="")
-    with pytest.raises(BadInput, match=rf"train\.tsv:{position + 2}: ") as refused:
+    with pytest.raises(UserError, match=rf"train\.tsv:{position + 2}: ") as refused:
         read(folder)
     assert "\n" not in str(refused.value)
 
@@ -224,5 +226,5 @@ def test_a_number_is_what_is_written_as_one(tmp_path_factory, number):
     if plain:
         assert read(folder, **described).splits["test"][0].label == expected
     else:
-        with pytest.raises(BadInput, match=r"train\.jsonl:1: .*expected a number"):
+        with pytest.raises(UserError, match=r"train\.jsonl:1: .*expected a number"):
             read(folder, **described)

@@ -5,7 +5,7 @@ import pytest
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, eras, next_passages
 from plm_core.benchmarks.table import TASKS
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
 
@@ -34,7 +34,7 @@ def test_the_era_is_that_of_the_year(year, label):
 
 @pytest.mark.parametrize("metadata", [{}, {"year": "1865"}])
 def test_a_document_without_a_year_is_refused_by_name(metadata):
-    with pytest.raises(BadInput, match=r"^examples\.sotu-era: .*'year'.*'d'"):
+    with pytest.raises(UserError, match=r"^examples\.sotu-era: .*'year'.*'d'"):
         list(eras([Document("d", words(20, "a"), "s", metadata)]))
 
 

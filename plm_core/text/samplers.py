@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_core.config import BadInput, digest
+from plm_core.config import UserError, digest
 from plm_core.text.store import TokenStore
 
 
-class Span(NamedTuple):
+class TokenRange(NamedTuple):
     """Tokens of a store that stand in a row."""
 
     position: int
@@ -136,11 +136,11 @@ class Streams:
         sizes = np.stack((ends - starts, starts + self.length - ends), axis=1).reshape(-1)
         return self.store.spans(parts, sizes).reshape(self.rows, self.length)
 
-    def spans(self, start: int, length: int, position: int = 0) -> list[Span]:
+    def spans(self, start: int, length: int, position: int = 0) -> list[TokenRange]:
         """The spans of the ``length`` tokens from ``start``, the first of which stands at ``position`` of its row."""
         start %= len(self.store)
         before = min(length, len(self.store) - start)
-        spans = [Span(position, start, start + before), Span(position + before, 0, length - before)]
+        spans = [TokenRange(position, start, start + before), TokenRange(position + before, 0, length - before)]
         return spans[: 1 + (before < length)]
 
 
@@ -157,7 +157,7 @@ class Pairs:
 
     def __post_init__(self) -> None:
         if (self._sizes >= 2).sum() < 2:
-            raise BadInput(
+            raise UserError(
                 f"{self.store.folder}: next_sentence draws pairs from at least two documents of two tokens; found "
                 f"{int((self._sizes >= 2).sum())}: expected more documents, or next_sentence: false"
             )
@@ -209,7 +209,7 @@ def _first(seed: int, passes: int, tokens: int) -> int:
 
 def _require(store: TokenStore, tokens: int) -> None:
     if len(store) < tokens:
-        raise BadInput(
+        raise UserError(
             f"{store.folder}: holds {len(store)} tokens, fewer than the {tokens} that one batch reads; expected a "
             "shorter model.context, a smaller training.batch or more text"
         )

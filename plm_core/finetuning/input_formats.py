@@ -1,6 +1,6 @@
 """How an example is written down for a model, and which of its states stand for it.
 
-A model reads an example as it read its pretraining text, so its objective names its layout, not its architecture.
+A model reads an example as it read its pretraining text, so its objective names its input format, not its architecture.
 Shapes: B rows, T positions, D width.
 """
 
@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class InputFormat:
     """How the sequences of examples are written and read."""
 
     single: tuple[Part, ...]
@@ -97,7 +97,7 @@ def _first_pooled(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
     return model.pool(states)
 
 
-EXTRACT = Layout(
+EXTRACT = InputFormat(
     single=((BOS, 0), ("a", 0), (CLS, 0)),
     pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
     # The question first, so that the text is read with it in mind.
@@ -111,7 +111,7 @@ EXTRACT = Layout(
 """Radford et al. 2018, section 3.3: start, text, extract; start, A, delimiter, B, extract, for similarity in both
 orders. The extract token's state."""
 
-CLS_FIRST = Layout(
+CLS_FIRST = InputFormat(
     single=((CLS, 0), ("a", 0), (SEP, 0)),
     pair=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
     asked=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
@@ -121,7 +121,7 @@ CLS_FIRST = Layout(
 )
 """Devlin et al. 2019, figure 4: the first token's state through the model's pooler."""
 
-CLS_LAST = Layout(
+CLS_LAST = InputFormat(
     single=(("a", 0), (SEP, 0), (CLS, 2)),
     pair=(("a", 0), (SEP, 0), ("b", 1), (SEP, 1), (CLS, 2)),
     asked=(("b", 0), (SEP, 0), ("a", 1), (SEP, 1), (CLS, 2)),
@@ -132,7 +132,7 @@ CLS_LAST = Layout(
 """Yang et al. 2019, section 2.5 and the released code: CLS is last, and its content state goes through a new layer."""
 
 
-def layout_of(objective: str) -> Layout:
-    """The layout for models that were trained by the objective with this name."""
-    layout: Layout = resolve_name(OBJECTIVES[objective].layout)
-    return layout
+def input_format_of(objective: str) -> InputFormat:
+    """The input_format for models that were trained by the objective with this name."""
+    input_format: InputFormat = resolve_name(OBJECTIVES[objective].input_format)
+    return input_format

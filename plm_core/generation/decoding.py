@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.models.xlnet import left_to_right
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import MASK, PAD
 
-Reader = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
+Decoder = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
 """``(model, ids, keep, state)`` to the logits ``[B, V]`` of the token after ``ids`` [B, T], and a state to go on from.
 ``keep`` [B, T] is false for padding (None: no padding); ``state`` is what the call before returned, None at first."""
 
@@ -50,23 +50,23 @@ def permutation(model: Any, ids: Tensor, keep: Tensor | None, state: Any) -> tup
     return model.logits(hidden.query[:, 0]), state.extended(hidden.states[:, :, :-1], kept)
 
 
-class Reading:
+class Decoding:
     """A model that reads growing texts."""
 
     def __init__(self, model: Any, objective: str, use_cache: bool) -> None:
         """Without ``use_cache`` nothing is kept.
 
         Raises:
-            BadInput: models of this objective continue no texts.
+            UserError: models of this objective continue no texts.
         """
         if (decoder := OBJECTIVES[objective].decoder) is None:
             able = ", ".join(name for name, other in OBJECTIVES.items() if other.decoder)
-            raise BadInput(
+            raise UserError(
                 f"objective: found {objective!r}; expected one of {able}. A {objective} model does not continue texts "
                 "(one that fills gaps does so in the report's samples): name another by --model"
             )
         self.model, self.use_cache = model, use_cache
-        self.read: Reader = resolve_name(decoder)
+        self.read: Decoder = resolve_name(decoder)
         # Of the three papers' models, the one with a memory sees further back than it reads at once.
         self.window = model.config.context + getattr(model.config, "memory", 0)
         self.device = next(model.parameters()).device

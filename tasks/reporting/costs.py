@@ -13,11 +13,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from plm_core.config import BadInput, from_dict
+from plm_core.config import UserError, from_dict
 from plm_core.files import atomic_text
 from plm_core.shared import paths
 from plm_core.training.device import Device
-from plm_core.training.meters import Meters, device_name
+from plm_core.training.profiler import Throughput, device_name
 from tasks.reporting.page import page, table
 from tasks.settings.machine import leads, price
 
@@ -74,7 +74,7 @@ class Taken:
     joules: float | None = 0.0
     cost: float | None = 0.0
 
-    def add(self, meters: Meters, steps: int, first: bool) -> None:
+    def add(self, meters: Throughput, steps: int, first: bool) -> None:
         """Add the meters of so many steps; one that is not known makes its sum unknown."""
         self.steps += steps
         self.positions += meters.positions
@@ -90,7 +90,7 @@ class Taken:
         self.mfu_datasheet = _sum(self.mfu_datasheet, meters.mfu_datasheet, meters.seconds)
 
 
-class Ledger:
+class CostReport:
     """Follows the meters of one training: ``add`` each report, then take its ``points`` and its ``note``.
 
     On leaving the block its file and the page are written; a disk that takes neither is a warning.
@@ -100,7 +100,7 @@ class Ledger:
         """``stage`` and ``training`` are as in ``Taken``; ``bytes_per_position`` is None where it is not known.
 
         Raises:
-            BadInput: ``PLM_PRICE_PER_HOUR`` is no price.
+            UserError: ``PLM_PRICE_PER_HOUR`` is no price.
         """
         self._price, self._per_position = price(), bytes_per_position
         self.taken = Taken(stage, training, device_name(device.device), device.threads)
@@ -110,7 +110,7 @@ class Ledger:
             self.taken = before
         self._since = monotonic()
         self._read_so_far = 0
-        self._last: tuple[Meters, int, bool] | None = None
+        self._last: tuple[Throughput, int, bool] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +127,7 @@ class Ledger:
         except OSError as failure:
             print(f"warning: {paths.METERS}: {failure}; the meters are not kept", file=sys.stderr, flush=True)
 
-    def add(self, steps: int, read: int, meters: Meters | None, first: bool) -> None:
+    def add(self, steps: int, read: int, meters: Throughput | None, first: bool) -> None:
         """A report about so many steps, its meters (None for a restored one), and positions read in all until then."""
         self._read_so_far = read
         self._last = None
@@ -234,7 +234,7 @@ def _read(file: Path) -> Taken | None:
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
         return from_dict(Taken, content, file.name)
-    except (OSError, ValueError, BadInput):
+    except (OSError, ValueError, UserError):
         return None
 
 

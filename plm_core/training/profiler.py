@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Meters:
+class Throughput:
     """What the steps since the last report took."""
 
     seconds: float
@@ -51,7 +51,7 @@ class Meters:
     """Energy since the last report, validation and snapshots included; None where there is no counter."""
 
 
-class Instruments:
+class Profiler:
     """Measures a training: ``calibrate`` once, ``start`` before steps, ``lap`` in them, ``read`` behind them."""
 
     def __init__(self, model: nn.Module, loss_of: LossOf, device: Device, precision: Precision, ranks: int = 1) -> None:
@@ -89,7 +89,7 @@ class Instruments:
         """What was done since the lap before is called ``name``."""
         self._clock.lap(name)
 
-    def read(self, positions: int) -> Meters:
+    def read(self, positions: int) -> Throughput:
         """The meters of the steps since ``start``, which read so many positions on all ranks.
 
         Waits for the device, and ends a lap ``other``.
@@ -99,7 +99,7 @@ class Instruments:
         split = self._clock.split()
         speed = positions / (seconds := sum(split.values()))
         needed = None if self._flops is None else self._flops * speed / self._ranks
-        return Meters(
+        return Throughput(
             seconds=seconds,
             positions=positions,
             split=split,

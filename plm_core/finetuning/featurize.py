@@ -13,10 +13,10 @@ from typing import NamedTuple
 from plm_core.benchmarks.examples import Example, read_examples, sample
 from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import Loaded
-from plm_core.config import BadInput
+from plm_core.config import UserError
 from plm_core.corpus.normalize import normalize
 from plm_core.finetuning.classifier import Row
-from plm_core.finetuning.layouts import Layout, begin, framed, layout_of, room
+from plm_core.finetuning.input_formats import InputFormat, begin, framed, input_format_of, room
 from plm_core.text.special import CLS, UNK
 from plm_core.text.tokenizer import Spelling, Tokenizer
 
@@ -41,34 +41,41 @@ def read_rows(path: Path, task: GlueTask, most: int | None, pretrained: Loaded) 
     """At most ``most`` of the examples in a file (None: all) for a model.
 
     Raises:
-        BadInput: the file is damaged or holds none, or the model cannot read such examples.
+        UserError: the file is damaged or holds none, or the model cannot read such examples.
     """
     examples = sample(read_examples(path, task), most)
     if not examples:
-        raise BadInput(f"{path}: holds no example; expected one at least: another task, or other data (finetune.tasks)")
+        raise UserError(
+            f"{path}: holds no example; expected one at least: another task, or other data (finetune.tasks)"
+        )
     context = pretrained.model.config.context
     if context < SHORTEST_CONTEXT:
-        raise BadInput(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
-    rows = encoded(examples, task, layout_of(pretrained.config.objective), pretrained.tokenizer, context)
+        raise UserError(f"model.context: {context} is too short to fine-tune on; expected at least {SHORTEST_CONTEXT}")
+    rows = encoded(examples, task, input_format_of(pretrained.config.objective), pretrained.tokenizer, context)
     segments = getattr(pretrained.model.config, "segments", None)
     if segments is not None:
         highest = max(max(row.sequences[0].segments) for row in rows.encoded)
         if highest >= segments:
-            raise BadInput(f"model.segments: {segments}; expected at least {highest + 1} for this task's pairs")
+            raise UserError(f"model.segments: {segments}; expected at least {highest + 1} for this task's pairs")
     return rows
 
 
-def encoded(examples: Sequence[Example], task: GlueTask, layout: Layout, tokenizer: Tokenizer, context: int) -> Rows:
+def encoded(
+    examples: Sequence[Example], task: GlueTask, input_format: InputFormat, tokenizer: Tokenizer, context: int
+) -> Rows:
     """The rows of examples, of at most ``context`` tokens each."""
     found = Rows([*examples], [], [])
     for i, example in enumerate(examples):
         if task.kind == "token_classification":
-            rows = _sentence(example, layout, tokenizer, context)
+            rows = _sentence(example, input_format, tokenizer, context)
         elif task.kind == "question_answering":
-            rows = _question(example, layout, tokenizer, context)
+            rows = _question(example, input_format, tokenizer, context)
         else:
             rows = [
-                Row([layout.write(*pair, tokenizer, context) for pair in _pairs(example, task, layout)], example.label)
+                Row(
+                    [input_format.write(*pair, tokenizer, context) for pair in _pairs(example, task, input_format)],
+                    example.label,
+                )
             ]
         found.encoded.extend(rows)
         found.owners.extend([i] * len(rows))
@@ -118,16 +125,16 @@ def _origins(text: str) -> list[int]:
     return [*origins, len(text)]
 
 
-def _pairs(example: Example, task: GlueTask, layout: Layout) -> list[tuple[str, str | None]]:
+def _pairs(example: Example, task: GlueTask, input_format: InputFormat) -> list[tuple[str, str | None]]:
     """What the sequences of an example are written from."""
     if example.choices:
         return [(example.a, choice if example.b is None else f"{example.b} {choice}") for choice in example.choices]
-    if example.b is not None and task.symmetric and layout.both_orders:
+    if example.b is not None and task.symmetric and input_format.both_orders:
         return [(example.a, example.b), (example.b, example.a)]
     return [(example.a, example.b)]
 
 
-def _sentence(example: Example, layout: Layout, tokenizer: Tokenizer, context: int) -> list[Row]:
+def _sentence(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
     """Windows of a sentence; each word is asked about in the one where its first piece has the most context, which is
     the smaller of what stands before and behind it (Devlin et al. 2019, released code, ``_check_is_max_context``).
 
@@ -138,29 +145,29 @@ def _sentence(example: Example, layout: Layout, tokenizer: Tokenizer, context: i
     for word in example.words:
         firsts.append(len(ids))
         ids += tokenizer.encode(f" {word}" if ids else word) or [UNK]
-    parts = windows(len(ids), room(layout.single, context))
+    parts = windows(len(ids), room(input_format.single, context))
     homes = [max(parts, key=lambda part: min(at - part.start, part.stop - 1 - at)) for at in firsts]
-    before = begin(layout.single, "a", {})
+    before = begin(input_format.single, "a", {})
     rows = []
     for part in parts:
         words = [word for word, home in enumerate(homes) if home == part]
         if words:
-            written = framed(layout.single, {"a": ids[part.start : part.stop]})
+            written = framed(input_format.single, {"a": ids[part.start : part.stop]})
             places = [before + firsts[word] - part.start for word in words]
             rows.append(Row([written], [example.tags[word] for word in words], places, words[0]))
     return rows
 
 
-def _question(example: Example, layout: Layout, tokenizer: Tokenizer, context: int) -> list[Row]:
+def _question(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
     """A question with windows of its text. Where the first right answer is not in a window, CLS is the target."""
     assert example.b is not None
-    spelling, most = tokenizer.spell(example.b), room(layout.asked, context)
+    spelling, most = tokenizer.spell(example.b), room(input_format.asked, context)
     question = tokenizer.encode(example.a)[: min(LONGEST_QUESTION, most // 2)]
     span = _tokens(example, characters(example.b, spelling)) if example.answers else None
     rows = []
     for part in windows(len(spelling.ids), most - len(question)):
         texts = {"a": question, "b": spelling.ids[part.start : part.stop]}
-        written, start = framed(layout.asked, texts), begin(layout.asked, "b", texts)
+        written, start = framed(input_format.asked, texts), begin(input_format.asked, "b", texts)
         inside = span is not None and span[0] in part and span[1] in part
         target = [1 + at - part.start for at in span] if inside and span else [0, 0]
         rows.append(Row([written], target, [written.ids.index(CLS), *range(start, start + len(part))], part.start))
