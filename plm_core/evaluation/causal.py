@@ -73,8 +73,8 @@ def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:
     memory = model.empty_memory(len(sequences), 0)
     nats: list[list[float]] = [[] for _ in sequences]
     for segment in side_by_side(sequences, context + 1, context):
-        inputs, keep = segment.ids[:, :-1], segment.keep[:, :-1]
-        hidden, memory = model.read(inputs, keep, memory.first(len(inputs)))
+        inputs, attention_mask = segment.ids[:, :-1], segment.attention_mask[:, :-1]
+        hidden, memory = model.read(inputs, attention_mask, memory.first(len(inputs)))
         memory = memory.last(model.config.memory)
         for text, found in zip(segment.live, segment.nats(model.logits(hidden)), strict=True):
             nats[text].append(found)

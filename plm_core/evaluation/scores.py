@@ -120,16 +120,16 @@ class Segment:
     """Which texts, the longest first. Those of the next segment are the first of these."""
     ids: torch.Tensor
     """``[R, T]``."""
-    keep: torch.Tensor
+    attention_mask: torch.Tensor
     """``[R, T]``, false behind the end of a text."""
     given: int
     """How many of the first positions are not predicted: they were before, or stand at the start."""
 
     def nats(self, logits: torch.Tensor) -> list[float]:
         """-sum log p of each row's predicted tokens by logits ``[R, T - given, V]``, added up in double precision."""
-        targets, keep = self.ids[:, self.given :], self.keep[:, self.given :]
+        targets, attention_mask = self.ids[:, self.given :], self.attention_mask[:, self.given :]
         nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
-        return (nats.double() * keep).sum(dim=1).tolist()
+        return (nats.double() * attention_mask).sum(dim=1).tolist()
 
 
 def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -> Iterator[Segment]:

@@ -21,26 +21,27 @@ from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import MASK, PAD
 
 Decoder = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
-"""``(model, ids, keep, state)`` to the logits ``[B, V]`` of the token after ``ids`` [B, T], and a state to go on from.
-``keep`` [B, T] is false for padding (None: no padding); ``state`` is what the call before returned, None at first."""
+"""``(model, ids, attention_mask, state)`` to the logits ``[B, V]`` of the token after ``ids`` [B, T], and a state to go
+on from. ``attention_mask`` [B, T] is false for padding (None: no padding); ``state`` is what the call before returned,
+None at first."""
 
 
-def causal(model: Any, ids: Tensor, keep: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+def causal(model: Any, ids: Tensor, attention_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     """The next token of GPT and Transformer-XL: the last hidden state predicts it."""
-    *earlier, last = _pieces(ids, keep, model.config.context)
+    *earlier, last = _pieces(ids, attention_mask, model.config.context)
     for piece in earlier:
         _, state = model.read(*piece, state)
     hidden, state = model.read(*last, state)
     return model.logits(hidden[:, -1]), state
 
 
-def permutation(model: Any, ids: Tensor, keep: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+def permutation(model: Any, ids: Tensor, attention_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     """The next token of XLNet: the query stream at the next position predicts it (Yang et al. 2019, section 2.3).
 
     That position holds MASK, comes last in the order, and so is seen by none; the memory goes without it.
     """
     state = model.empty_memory(len(ids), 0) if state is None else state
-    *earlier, (part, kept) = _pieces(ids, keep, model.config.context - 1)
+    *earlier, (part, kept) = _pieces(ids, attention_mask, model.config.context - 1)
     for piece in earlier:
         _, state = model.read(*piece, state)
     kept = torch.ones_like(part, dtype=torch.bool) if kept is None else kept
@@ -77,11 +78,13 @@ class Decoding:
         """The logits ``[B, V]`` of the token after each text, which is that of the call before and one token more."""
         starts = [window_start(len(text), self.window) for text in texts]
         if self.state is not None and starts == self.starts:
-            ids, keep = torch.tensor([text[-1:] for text in texts], device=self.device), None
+            ids, attention_mask = torch.tensor([text[-1:] for text in texts], device=self.device), None
         else:
-            ids, keep = left_padded([text[start:] for text, start in zip(texts, starts, strict=True)], self.device)
+            ids, attention_mask = left_padded(
+                [text[start:] for text, start in zip(texts, starts, strict=True)], self.device
+            )
             self.state = None
-        logits, state = self.read(self.model, ids, keep, self.state)
+        logits, state = self.read(self.model, ids, attention_mask, self.state)
         if self.use_cache:
             self.starts, self.state = starts, state
         return logits
@@ -94,7 +97,8 @@ def window_start(length: int, window: int) -> int:
 
 
 def left_padded(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Ids ``[B, T]`` that end together and ``keep`` [B, T], false for padding; None when there is no padding."""
+    """Ids ``[B, T]`` that end together and ``attention_mask`` [B, T], false for padding; None when there is no
+    padding."""
     longest = max(len(text) for text in texts)
     ids = torch.tensor([[PAD] * (longest - len(text)) + list(text) for text in texts], device=device)
     if all(len(text) == longest for text in texts):
@@ -103,7 +107,7 @@ def left_padded(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[T
     return ids, torch.arange(longest, device=device) >= missing[:, None]
 
 
-def _pieces(ids: Tensor, keep: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Ids and keep in pieces of at most ``size`` positions, from left to right."""
+def _pieces(ids: Tensor, attention_mask: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Ids and mask in pieces of at most ``size`` positions, from left to right."""
     for start in range(0, ids.shape[1], size):
-        yield ids[:, start : start + size], None if keep is None else keep[:, start : start + size]
+        yield ids[:, start : start + size], None if attention_mask is None else attention_mask[:, start : start + size]

@@ -1,6 +1,6 @@
 """Architectures, one file a paper. ``sections/models.py`` holds the table of them and their sections of the parameters.
 
-Every model has ``config`` and ``encode(ids, segments, keep)`` to hidden states for a task. One that reads from left to
-right has ``logits(hidden)`` and ``read(ids, keep, state)``, to hidden states and the state that the next call goes on
-from; one that predicts masked tokens has ``predict(ids, at)``.
+Every model has ``config`` and ``encode(ids, segments, attention_mask)`` to hidden states for a task. One that reads
+from left to right has ``logits(hidden)`` and ``read(ids, attention_mask, state)``, to hidden states and the state that
+the next call goes on from; one that predicts masked tokens has ``predict(ids, at)``.
 """

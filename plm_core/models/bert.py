@@ -41,17 +41,17 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, visible: Tensor | None, at: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]``: what the positions ``at`` [B, N] read.
 
-        ``visible`` [B, 1, 1 or T, T] is false where a position is not read.
+        ``attn_mask`` [B, 1, 1 or T, T] is false where a position is not read.
         """
         B, T, D = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         if at is not None:
             q = rows_at(q, at[:, None])
-            visible = visible if visible is None or visible.shape[2] == 1 else rows_at(visible, at[:, None])
-        y = attend(q, k, v, visible, dropout=self.dropout if self.training else 0.0)
+            attn_mask = attn_mask if attn_mask is None or attn_mask.shape[2] == 1 else rows_at(attn_mask, at[:, None])
+        y = attend(q, k, v, attn_mask, dropout=self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -67,9 +67,9 @@ class Block(nn.Module):
         self.norm_2 = nn.LayerNorm(config.width, eps=EPSILON)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, visible: Tensor | None, at: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] alone."""
-        y = self.attention(x, visible, at)
+        y = self.attention(x, attn_mask, at)
         x = self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y))
         return self.norm_2(x + self.drop(self.down(F.gelu(self.up(x)))))
 
@@ -97,31 +97,31 @@ class BERT(nn.Module):
         self,
         ids: Tensor,
         segments: Tensor | None = None,
-        keep: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         documents: Tensor | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
         """Ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen all ids.
 
-        ``segments`` [B, T] says to which segment an id belongs (None: all to the first), ``keep`` [B, T] is false where
-        an id is padding, which no position sees. ``documents`` [B, T] says to which document of its row an id belongs:
-        each is read as if it stood alone. With ``at`` [B, N] only these positions' states are returned, ``[B, N, D]``,
-        and the last block computes no others.
+        ``segments`` [B, T] says to which segment an id belongs (None: all to the first), ``attention_mask`` [B, T] is
+        false where an id is padding, which no position sees. ``documents`` [B, T] says to which document of its row an
+        id belongs: each is read as if it stood alone. With ``at`` [B, N] only these positions' states are returned,
+        ``[B, N, D]``, and the last block computes no others.
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
-                or ``documents`` are not as ``blocks`` says or stand beside ``keep``.
+                or ``documents`` are not as ``blocks`` says or stand beside ``attention_mask``.
         """
-        segments, places, visible = checked(self.config, ids, segments, keep, documents)
+        segments, places, attn_mask = checked(self.config, ids, segments, attention_mask, documents)
         x = self.tokens(ids) + self.positions(places) + self.segments(segments)
         x = self.drop(self.norm(x))
         for block in self.blocks[:-1]:
-            x = block(x, visible)
-        return self.blocks[-1](x, visible, at)
+            x = block(x, attn_mask)
+        return self.blocks[-1](x, attn_mask, at)
 
-    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+    def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Hidden states ``[B, T, D]`` for a task: the same as ``forward``."""
-        return self(ids, segments, keep)
+        return self(ids, segments, attention_mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (as released)."""
@@ -145,11 +145,11 @@ def checked(
     config: BERTConfig | ELECTRAConfig,
     ids: Tensor,
     segments: Tensor | None,
-    keep: Tensor | None,
+    attention_mask: Tensor | None,
     documents: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The segments ``[B, T]`` of ids ``[B, T]``, their places ``[T]`` or ``[B, T]``, and what is visible, ``[B, 1, 1 or
-    T, T]``. For the arguments, and the ValueError that is raised, see ``BERT.forward``."""
+    """The segments ``[B, T]`` of ids ``[B, T]``, their places ``[T]`` or ``[B, T]``, and the attention mask, ``[B, 1, 1
+    or T, T]``. For the arguments, and the ValueError that is raised, see ``BERT.forward``."""
     T = ids.shape[1]
     check_length(T, config.context)
     check_ids(ids, config.vocab_size)
@@ -157,9 +157,13 @@ def checked(
         segments = torch.zeros_like(ids)
     check_ids(segments, config.segments, "segments")
     if documents is None:
-        return segments, torch.arange(T, device=ids.device), None if keep is None else keep[:, None, None, :]
-    if keep is not None:
-        raise ValueError("documents: beside keep; expected padding to be a document of its own")
+        return (
+            segments,
+            torch.arange(T, device=ids.device),
+            None if attention_mask is None else attention_mask[:, None, None, :],
+        )
+    if attention_mask is not None:
+        raise ValueError("documents: beside attention_mask; expected padding to be a document of its own")
     check_documents(documents, ids)
     return segments, places_in(documents), same_document(documents)
 

@@ -19,33 +19,33 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    visible: Tensor | None,
+    attn_mask: Tensor | None,
     causal: bool = False,
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax((q k + bias) / sqrt(D/H)) v: Vaswani et al. 2017, equation 1; the bias as Dai et al. 2019, section 3.3.
 
-    Queries ``[B, H, Q, D/H]``, keys and values ``[B, H, K, D/H]``, to ``[B, H, Q, D/H]``. ``visible``, of a shape that
-    expands to [B, H, Q, K], is false where a query does not see a key; with None it sees all, or with ``causal`` those
-    up to its own place. A query that sees none gets zeros. ``dropout`` is the probability of zeroing a weight.
+    Queries ``[B, H, Q, D/H]``, keys and values ``[B, H, K, D/H]``, to ``[B, H, Q, D/H]``. ``attn_mask``, of a shape
+    that expands to [B, H, Q, K], is false where a query does not see a key; with None it sees all, or with ``causal``
+    those up to its own place. A query that sees none gets zeros. ``dropout`` is the probability of zeroing a weight.
     """
     scale = q.shape[-1] ** -0.5
     if not (torch.compiler.is_compiling() and q.device.type == "cpu" and k.shape[2] <= SHORT):
-        mask = visible
+        mask = attn_mask
         if bias is not None:
-            mask = bias * scale if visible is None else (bias * scale).masked_fill(~visible, float("-inf"))
+            mask = bias * scale if attn_mask is None else (bias * scale).masked_fill(~attn_mask, float("-inf"))
             mask = mask.to(v.dtype)
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
     # The compiler fuses all that is between two products; torch's own kernel for CPUs is slower on rows this short.
     scores = q @ k.transpose(-1, -2)
     scores = (scores if bias is None else scores + bias) * scale
     if causal:
-        visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-    if visible is None:
+        attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is None:
         weights = scores.softmax(-1)
     else:
-        weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~visible, 0.0)
+        weights = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~attn_mask, 0.0)
     return F.dropout(weights, dropout) @ v
 
 

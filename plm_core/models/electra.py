@@ -31,15 +31,15 @@ class Generator(nn.Module):
         self.transform_norm = nn.LayerNorm(embedding, eps=EPSILON)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, x: Tensor, visible: Tensor | None, at: Tensor, tokens: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor, tokens: Tensor) -> Tensor:
         """Embedded ids ``[B, T, E]`` to logits ``[B, N, V]`` of the positions ``at`` [B, N].
 
-        ``visible`` is as in BERT's blocks; ``tokens`` [V, E] are the embeddings, to which the output layer is tied.
+        ``attn_mask`` is as in BERT's blocks; ``tokens`` [V, E] are the embeddings, to which the output layer is tied.
         """
         x = self.project(x)
         for block in self.blocks[:-1]:
-            x = block(x, visible)
-        x = self.blocks[-1](x, visible, at)
+            x = block(x, attn_mask)
+        x = self.blocks[-1](x, attn_mask, at)
         x = self.transform_norm(F.gelu(self.transform(x)))
         return tied_logits(x, tokens, self.bias)
 
@@ -63,20 +63,20 @@ class ELECTRA(nn.Module):
         self.generator = Generator(config.generator, embedding)
         initialise(self, config.initializer_range)
 
-    def forward(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Ids ``[B, T]`` to the discriminator's hidden states ``[B, T, D]``, which have seen all ids.
 
-        For ``segments``, ``keep`` and the ValueError that is raised, see ``BERT.forward``.
+        For ``segments``, ``attention_mask`` and the ValueError that is raised, see ``BERT.forward``.
         """
-        x, visible = self._embedded(ids, segments, keep)
+        x, attn_mask = self._embedded(ids, segments, attention_mask)
         x = self.project(x)
         for block in self.blocks:
-            x = block(x, visible)
+            x = block(x, attn_mask)
         return x
 
-    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+    def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Hidden states ``[B, T, D]`` for a task: the same as ``forward``."""
-        return self(ids, segments, keep)
+        return self(ids, segments, attention_mask)
 
     def detect(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[B, T, D]`` to the logit ``[B, T]`` that a token was replaced."""
@@ -86,18 +86,20 @@ class ELECTRA(nn.Module):
         """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's (as released)."""
         return hidden[:, 0]
 
-    def predict(self, ids: Tensor, at: Tensor, keep: Tensor | None = None) -> Tensor:
+    def predict(self, ids: Tensor, at: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Ids ``[B, T]`` with masks to the generator's logits ``[B, N, V]`` at the positions ``at`` [B, N].
 
-        For ``keep`` and the ValueError that is raised, see ``BERT.forward``.
+        For ``attention_mask`` and the ValueError that is raised, see ``BERT.forward``.
         """
-        x, visible = self._embedded(ids, None, keep)
-        return self.generator(x, visible, at, self.tokens.weight)
+        x, attn_mask = self._embedded(ids, None, attention_mask)
+        return self.generator(x, attn_mask, at, self.tokens.weight)
 
-    def _embedded(self, ids: Tensor, segments: Tensor | None, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        segments, places, visible = checked(self.config, ids, segments, keep, None)
+    def _embedded(
+        self, ids: Tensor, segments: Tensor | None, attention_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        segments, places, attn_mask = checked(self.config, ids, segments, attention_mask, None)
         x = self.tokens(ids) + self.positions(places) + self.segments(segments)
-        return self.drop(self.norm(x)), visible
+        return self.drop(self.norm(x)), attn_mask
 
 
 def projection(embedding: int, width: int) -> nn.Module:

@@ -27,7 +27,7 @@ from plm_core.models.output import tied_logits
 from plm_core.sections.models import GPTConfig
 
 Cache = tuple[Tensor, ...]
-"""What was read before: ``keep`` [B, P], then keys and values [B, H, P, D/H] of each block in turn."""
+"""What was read before: ``attention_mask`` [B, P], then keys and values [B, H, P, D/H] of each block in turn."""
 
 
 class Attention(nn.Module):
@@ -40,16 +40,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, visible: Tensor | None, past: Cache) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, attn_mask: Tensor | None, past: Cache) -> tuple[Tensor, Cache]:
         """``[B, T, D]`` to ``[B, T, D]`` and the keys and values of all P + T positions.
 
-        ``visible`` [B or 1, 1, T, P + T] says what each position reads; None for every position up to its own.
+        ``attn_mask`` [B or 1, 1, T, P + T] says what each position reads; None for every position up to its own.
         """
         B, T, D = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         if past:
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
-        y = attend(q, k, v, visible, causal=visible is None, dropout=self.dropout if self.training else 0.0)
+        y = attend(q, k, v, attn_mask, causal=attn_mask is None, dropout=self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).reshape(B, T, D)), (k, v)
 
 
@@ -74,9 +74,9 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * config.width, config.width)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, visible: Tensor | None = None, past: Cache = ()) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, past: Cache = ()) -> tuple[Tensor, Cache]:
         """``[B, T, D]`` to ``[B, T, D]`` and the block's keys and values."""
-        y, present = self.attention(self.norm_1(x), visible, past)
+        y, present = self.attention(self.norm_1(x), attn_mask, past)
         x = x + self.drop(y)
         return x + self.drop(self.down(gelu(self.up(self.norm_2(x))))), present
 
@@ -95,17 +95,21 @@ class GPT(nn.Module):
         initialise(self)
 
     def read(
-        self, ids: Tensor, keep: Tensor | None = None, state: Cache | None = None, documents: Tensor | None = None
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: Cache | None = None,
+        documents: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
-        ``keep`` [B, T] is false where an id is padding, which is never seen and takes no position. ``state`` is what
-        the call before returned; ids then continue that text. ``documents`` [B, T] says to which document of its row
-        an id belongs: each is read as if it stood alone, and nothing can continue such rows.
+        ``attention_mask`` [B, T] is false where an id is padding, which is never seen and takes no position. ``state``
+        is what the call before returned; ids then continue that text. ``documents`` [B, T] says to which document of
+        its row an id belongs: each is read as if it stood alone, and nothing can continue such rows.
 
         Raises:
             ValueError: P + T is larger than ``context``, an id is outside the vocabulary, the state has other rows or
-                layers, or ``documents`` are not as ``blocks`` says or stand beside ``keep`` or ``state``.
+                layers, or ``documents`` are not as ``blocks`` says or stand beside ``attention_mask`` or ``state``.
         """
         B, T = ids.shape
         past = state[0].shape[1] if state else 0
@@ -115,34 +119,39 @@ class GPT(nn.Module):
             raise ValueError(f"state: holds {len(state[0])} rows; expected the {B} rows of the ids")
         if state and len(state) != 1 + 2 * self.config.layers:
             raise ValueError(f"state: is of {len(state) // 2} layers; expected layers {self.config.layers}")
-        visible, kept = None, torch.ones(B, T, dtype=torch.bool, device=ids.device) if keep is None else keep
+        attn_mask, kept = (
+            None,
+            torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask,
+        )
         positions = torch.arange(T, device=ids.device).expand(B, T)
-        if keep is not None or state:
+        if attention_mask is not None or state:
             kept = torch.cat((state[0], kept), dim=1) if state else kept
             positions = (kept.cumsum(1) - 1).clamp(min=0)[:, past:]
             causal = torch.ones(T, past + T, dtype=torch.bool, device=ids.device).tril(past)
             # Padding sees itself, or its softmax would be over nothing.
             itself = torch.zeros_like(causal).fill_diagonal_(True).roll(past, dims=1)
-            visible = (causal & kept[:, None, None, :]) | itself
+            attn_mask = (causal & kept[:, None, None, :]) | itself
         if documents is not None:
-            if keep is not None or state:
-                raise ValueError("documents: beside keep or state; expected neither, for padding is a document too")
+            if attention_mask is not None or state:
+                raise ValueError(
+                    "documents: beside attention_mask or state; expected neither, for padding is a document too"
+                )
             check_documents(documents, ids)
-            positions, visible = places_in(documents), same_document(documents).tril()
+            positions, attn_mask = places_in(documents), same_document(documents).tril()
         x = self.drop(self.tokens(ids) + self.positions(positions))
         present: list[Tensor] = [kept]
         for i, block in enumerate(self.blocks):
-            x, pair = block(x, visible, state[1 + 2 * i : 3 + 2 * i] if state else ())
+            x, pair = block(x, attn_mask, state[1 + 2 * i : 3 + 2 * i] if state else ())
             present += pair
         return self.norm(x), () if documents is not None else tuple(present)
 
-    def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
-        return self.read(ids, keep)[0]
+        return self.read(ids, attention_mask)[0]
 
-    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+    def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Hidden states ``[B, T, D]`` for a task; GPT has no segments: its examples hold a delimiter instead."""
-        return self(ids, keep)
+        return self(ids, attention_mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""

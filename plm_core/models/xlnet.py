@@ -38,21 +38,24 @@ class Memory(NamedTuple):
 
     states: Tensor
     """The inputs of the layers, ``[B, L, M, D]``, without a gradient."""
-    keep: Tensor
+    attention_mask: Tensor
     """``[B, M]``, false where there is nothing: at the start of a text, and for padding."""
 
-    def extended(self, states: Tensor, keep: Tensor) -> Self:
-        """The memory with ``states`` [B, L, T, D] behind it, of which ``keep`` [B, T] says what is to be seen."""
-        return type(self)(torch.cat((self.states, states.detach()), dim=2), torch.cat((self.keep, keep), dim=1))
+    def extended(self, states: Tensor, attention_mask: Tensor) -> Self:
+        """The memory with ``states`` [B, L, T, D] behind it, of which ``attention_mask`` [B, T] says what is to be
+        seen."""
+        return type(self)(
+            torch.cat((self.states, states.detach()), dim=2), torch.cat((self.attention_mask, attention_mask), dim=1)
+        )
 
     def first(self, rows: int) -> Self:
         """The memory of the first ``rows`` only."""
-        return type(self)(self.states[:rows], self.keep[:rows])
+        return type(self)(self.states[:rows], self.attention_mask[:rows])
 
     def last(self, positions: int) -> Self:
         """The memory of the last ``positions`` only."""
-        start = max(0, self.keep.shape[1] - positions)
-        return type(self)(self.states[:, :, start:], self.keep[:, start:])
+        start = max(0, self.attention_mask.shape[1] - positions)
+        return type(self)(self.states[:, :, start:], self.attention_mask[:, start:])
 
 
 class View(NamedTuple):
@@ -64,7 +67,7 @@ class View(NamedTuple):
     """The positions of the queries, ``[B, Q]``; None for the content stream: 0, 1, ... T - 1."""
     same: Tensor | None
     """Whether query and key are in the same segment, ``[B, 1, Q, K]``; None when the text has no segments."""
-    visible: Tensor
+    attn_mask: Tensor
     """Whether the query sees the key, ``[B, 1, Q, K]``."""
 
 
@@ -105,7 +108,7 @@ class Attention(nn.Module):
             same, other = torch.einsum("bhqd,shd->sbhq", q + self.segment_bias, self.segments)[..., None]
             bias = bias + torch.where(view.same, same, other)
         dropout = self.dropout if self.training else 0.0
-        y = attend(q + self.content_bias, k, v, view.visible, bias=bias, dropout=dropout)
+        y = attend(q + self.content_bias, k, v, view.attn_mask, bias=bias, dropout=dropout)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def split(self, x: Tensor) -> Tensor:
@@ -201,23 +204,26 @@ class XLNet(nn.Module):
                 g = block(g, k, v, query)
         return Hidden(self.drop(h), None if g is None else self.drop(g), torch.stack(states, dim=1))
 
-    def read(self, ids: Tensor, keep: Tensor | None = None, state: Memory | None = None) -> tuple[Tensor, Memory]:
+    def read(
+        self, ids: Tensor, attention_mask: Tensor | None = None, state: Memory | None = None
+    ) -> tuple[Tensor, Memory]:
         """Read from left to right: ids ``[B, T]`` to content states ``[B, T, D]`` that have seen ids up to their own.
 
-        ``keep`` [B, T] is false where an id is padding, which is never seen. ``state`` is what the call before
-        returned, whole or shortened; ids then continue that text.
+        ``attention_mask`` [B, T] is false where an id is padding, which is never seen. ``state`` is what the call
+        before returned, whole or shortened; ids then continue that text.
 
         Raises:
             ValueError: as ``forward``.
         """
-        keep = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
+        attention_mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask
         state = self.empty_memory(len(ids), 0) if state is None else state
-        hidden = self(ids, left_to_right(keep), memory=state)
-        return hidden.content, state.extended(hidden.states, keep)
+        hidden = self(ids, left_to_right(attention_mask), memory=state)
+        return hidden.content, state.extended(hidden.states, attention_mask)
 
-    def encode(self, ids: Tensor, segments: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
-        """Content states ``[B, T, D]`` that have seen all ids, for a task; ``keep`` [B, T] is false for padding."""
-        return self(ids, None if keep is None else (~keep).long(), segments).content
+    def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
+        """Content states ``[B, T, D]`` that have seen all ids, for a task; ``attention_mask`` [B, T] is false for
+        padding."""
+        return self(ids, None if attention_mask is None else (~attention_mask).long(), segments).content
 
     def logits(self, hidden: Tensor) -> Tensor:
         """States ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied) with a bias."""
@@ -235,7 +241,7 @@ class XLNet(nn.Module):
         ``begins`` [B] is true for rows that continue nothing: they see none of it.
         """
         memory = self.empty_memory(len(begins), self.config.memory) if carry is None else Memory(*carry)
-        return Memory(memory.states, memory.keep & ~begins[:, None])
+        return Memory(memory.states, memory.attention_mask & ~begins[:, None])
 
     def _check_memory(self, memory: Memory, rows: int) -> None:
         B, L, _, D = memory.states.shape
@@ -250,27 +256,27 @@ class XLNet(nn.Module):
     def _views(
         self, order: Tensor, segments: Tensor | None, memory: Memory, queries: Tensor | None
     ) -> tuple[View, View | None]:
-        T, M = order.shape[1], memory.keep.shape[1]
+        T, M = order.shape[1], memory.attention_mask.shape[1]
         distances = self.drop(distance_encodings(M + T, T, self.tokens.weight))
-        kept = memory.keep[:, None, :]
+        kept = memory.attention_mask[:, None, :]
 
         def view(places: Tensor | None) -> View:
             own = order if places is None else order.gather(1, places)
             seen = order[:, None, :] <= own[..., None] if places is None else order[:, None, :] < own[..., None]
-            visible = torch.cat((kept.expand(-1, own.shape[1], -1), seen), dim=2)[:, None]
+            attn_mask = torch.cat((kept.expand(-1, own.shape[1], -1), seen), dim=2)[:, None]
             same = None
             if segments is not None:
                 asking = segments if places is None else segments.gather(1, places)
                 same = (F.pad(segments, (M, 0))[:, None, :] == asking[..., None])[:, None]
-            return View(distances, places, same, visible)
+            return View(distances, places, same, attn_mask)
 
         return view(None), None if queries is None else view(queries)
 
 
-def left_to_right(keep: Tensor) -> Tensor:
+def left_to_right(attention_mask: Tensor) -> Tensor:
     """The order ``[B, T]`` in which each position sees those before it; padding comes last, so that none sees it."""
-    T = keep.shape[1]
-    return torch.where(keep, torch.arange(T, device=keep.device), T)
+    T = attention_mask.shape[1]
+    return torch.where(attention_mask, torch.arange(T, device=attention_mask.device), T)
 
 
 def distance_encodings(largest: int, below: int, like: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class MaskedBatch(Batch):
     """Where the targets stand, ``[B, N]``."""
     segments: torch.Tensor
     """0 up to the first SEP, 1 behind it, ``[B, T]``."""
-    keep: torch.Tensor
+    attention_mask: torch.Tensor
     """False where the row is padded, ``[B, T]``."""
     following: torch.Tensor
     """``FOLLOWS`` or ``ELSEWHERE``, ``[B]``; ``IGNORED`` without next-sentence prediction."""
@@ -129,7 +129,7 @@ class Masked(Objective):
         if isinstance(batch, PackedMaskedBatch):
             hidden = model(batch.inputs, batch.segments, documents=batch.documents, at=at)
         else:
-            hidden = model(batch.inputs, batch.segments, batch.keep, at=at)
+            hidden = model(batch.inputs, batch.segments, batch.attention_mask, at=at)
         nats = summed_nats(model.logits(hidden[:, self.next_sentence :]), batch.targets)
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
@@ -212,18 +212,18 @@ class MaskedRows(Batches):
 
         B, T, N = len(items), self.context, self.slots
         inputs, segments = np.full((B, T), PAD), np.zeros((B, T), dtype=np.int64)
-        keep, documents = np.zeros((B, T), dtype=bool), np.zeros((B, T), dtype=np.int64)
+        attention_mask, documents = np.zeros((B, T), dtype=bool), np.zeros((B, T), dtype=np.int64)
         targets, positions = np.full((B, N), IGNORED), np.zeros((B, N), dtype=np.int64)
         following = np.full(B, IGNORED)
         for row, item in enumerate(items):
             draw = draws(seed, step, row)
             ids, segment, document, following[row], _ = self._row(int(item), draw)
             n = len(ids)
-            keep[row, :n], segments[row, :n] = True, segment
+            attention_mask[row, :n], segments[row, :n] = True, segment
             documents[row, :n], documents[row, n:] = document, document[-1] + 1
             inputs[row, :n], places, tokens = mask(ids, self.rate, self.vocab_size, draw)
             positions[row, : len(places)], targets[row, : len(places)] = places, tokens
-        columns = [inputs, targets, positions, segments, keep, following]
+        columns = [inputs, targets, positions, segments, attention_mask, following]
         if isinstance(self.view, Packed):
             return PackedMaskedBatch(*(torch.from_numpy(column) for column in [*columns, documents]))
         return MaskedBatch(*(torch.from_numpy(column) for column in columns))

@@ -95,16 +95,16 @@ class Replaced(Objective):
         from torch.nn import functional as F
 
         assert isinstance(batch, ReplacedBatch)
-        logits = model.predict(batch.inputs, batch.positions, batch.keep)
+        logits = model.predict(batch.inputs, batch.positions, batch.attention_mask)
         chosen = batch.targets != IGNORED
         masked = batch.inputs.gather(1, batch.positions)  # where nothing is chosen: what stands there already
         text = batch.inputs.scatter(1, batch.positions, torch.where(chosen, batch.targets, masked))
         guess = torch.where(chosen, sampled(logits.detach(), batch.chances), masked)
         read = batch.inputs.scatter(1, batch.positions, guess)
-        found = model.detect(model(read, batch.segments, batch.keep))
+        found = model.detect(model(read, batch.segments, batch.attention_mask))
         found = found.to(torch.promote_types(found.dtype, torch.float32))
         nats = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
-        means = (nats * batch.keep).sum(1) / batch.keep.sum(1)
+        means = (nats * batch.attention_mask).sum(1) / batch.attention_mask.sum(1)
         return Loss(summed_nats(logits, batch.targets) + self.weight * (means * chosen.sum(1)).sum(), batch.count)
 
 

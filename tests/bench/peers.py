@@ -36,7 +36,7 @@ def bert_arguments(batch: MaskedBatch) -> dict[str, Any]:
     return {
         "input_ids": batch.inputs,
         "token_type_ids": batch.segments,
-        "attention_mask": batch.keep.long(),
+        "attention_mask": batch.attention_mask.long(),
         "labels": labels,
         "next_sentence_label": batch.following,
     }

@@ -14,7 +14,7 @@ class Scripted(torch.nn.Module):
         self.device_of = torch.nn.Parameter(torch.zeros(1))
         self.scripts, self.seen = [list(script) for script in scripts], []
 
-    def read(self, ids, keep=None, state=None):
+    def read(self, ids, attention_mask=None, state=None):
         self.seen.append(ids.tolist())
         return torch.zeros(*ids.shape, 1), ids
 

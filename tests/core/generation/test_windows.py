@@ -72,18 +72,18 @@ def test_the_logits_are_those_of_the_model_read_plainly(models):
 def test_reading_in_pieces_with_all_memory_is_reading_at_once(models, name):
     model, objective = models[name]
     reader = resolve_name(OBJECTIVES[objective].decoder)
-    ids, keep = left_padded([[9 + i for i in range(12)], [99 + i for i in range(5)]], torch.device("cpu"))
-    whole, state = reader(model, ids, keep, None)
+    ids, attention_mask = left_padded([[9 + i for i in range(12)], [99 + i for i in range(5)]], torch.device("cpu"))
+    whole, state = reader(model, ids, attention_mask, None)
     for cut in range(1, 12):
         before = None
         if cut > 6:  # in three pieces
-            _, before = reader(model, ids[:, :4], keep[:, :4], None)
+            _, before = reader(model, ids[:, :4], attention_mask[:, :4], None)
         start = 4 if cut > 6 else 0
-        _, before = reader(model, ids[:, start:cut], keep[:, start:cut], before)
-        logits, after = reader(model, ids[:, cut:], keep[:, cut:], before)
+        _, before = reader(model, ids[:, start:cut], attention_mask[:, start:cut], before)
+        logits, after = reader(model, ids[:, cut:], attention_mask[:, cut:], before)
         torch.testing.assert_close(logits, whole, rtol=1e-10, atol=1e-10)
-        assert torch.equal(after.keep, state.keep)
-        kept = state.keep[:, None, :, None]
+        assert torch.equal(after.attention_mask, state.attention_mask)
+        kept = state.attention_mask[:, None, :, None]
         torch.testing.assert_close(after.states * kept, state.states * kept, rtol=1e-10, atol=1e-10)
 
 
@@ -103,9 +103,9 @@ def test_only_new_tokens_are_read_while_the_text_fits():
     counts = []
 
     class Counting(GPT):
-        def read(self, ids, keep=None, state=None):
+        def read(self, ids, attention_mask=None, state=None):
             counts.append(ids.shape[1])
-            return super().read(ids, keep, state)
+            return super().read(ids, attention_mask, state)
 
     reading = Decoding(Counting(GPTConfig(vocab_size=37, context=13, layers=1, heads=1, width=5)), "causal", True)
     for length in range(5, 31):
@@ -126,9 +126,9 @@ def test_a_window_is_at_least_half_and_at_most_whole_and_jumps_only_when_full(wi
 
 
 def test_rows_are_padded_on_the_left():
-    ids, keep = left_padded([[9, 13], [7, 8, 9, 10], [5]], torch.device("cpu"))
+    ids, attention_mask = left_padded([[9, 13], [7, 8, 9, 10], [5]], torch.device("cpu"))
     assert ids.tolist() == [[0, 0, 9, 13], [7, 8, 9, 10], [0, 0, 0, 5]]
-    assert keep.tolist() == [[False, False, True, True], [True] * 4, [False, False, False, True]]
+    assert attention_mask.tolist() == [[False, False, True, True], [True] * 4, [False, False, False, True]]
     assert left_padded([[9, 13], [7, 8]], torch.device("cpu"))[1] is None
 
 

@@ -50,24 +50,26 @@ def inputs(folder):
 
 @torch.no_grad()
 def test_the_hidden_states_are_those_of_transformers(model, inputs, folder):
-    keep = inputs["attention_mask"].bool()
-    assert not keep.all()
+    attention_mask = inputs["attention_mask"].bool()
+    assert not attention_mask.all()
     reference = AutoModel.from_pretrained(folder).eval()(**inputs)
-    hidden = model(inputs["input_ids"], inputs["token_type_ids"], keep)
+    hidden = model(inputs["input_ids"], inputs["token_type_ids"], attention_mask)
     assert reference.last_hidden_state.abs().max() > 1
-    torch.testing.assert_close(hidden[keep], reference.last_hidden_state[keep], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        hidden[attention_mask], reference.last_hidden_state[attention_mask], rtol=1e-4, atol=1e-4
+    )
     torch.testing.assert_close(model.pool(hidden), reference.pooler_output, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
 def test_sentences_of_one_meaning_are_closer_than_others(model, inputs, folder):
     def similarities(hidden):
-        keep = inputs["attention_mask"][..., None]
-        mean = F.normalize((hidden * keep).sum(1) / keep.sum(1), dim=-1)
+        attention_mask = inputs["attention_mask"][..., None]
+        mean = F.normalize((hidden * attention_mask).sum(1) / attention_mask.sum(1), dim=-1)
         return mean @ mean.T
 
-    keep = inputs["attention_mask"].bool()
-    found = similarities(model(inputs["input_ids"], keep=keep))
+    attention_mask = inputs["attention_mask"].bool()
+    found = similarities(model(inputs["input_ids"], attention_mask=attention_mask))
     expected = similarities(AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert found[0, 1] > 0.5

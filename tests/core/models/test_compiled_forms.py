@@ -23,12 +23,12 @@ def some(*shape):
 
 
 CASES = {
-    "all": {"visible": None},
-    "causal": {"visible": None, "causal": True},
-    "padding": {"visible": some(B, 1, 1, K)},
-    "any": {"visible": some(B, 1, Q, K)},
-    "bias": {"visible": some(B, 1, Q, K), "bias": draws(B, H, Q, K, seed=4)},
-    "bias alone": {"visible": None, "bias": draws(B, H, Q, K, seed=4)},
+    "all": {"attn_mask": None},
+    "causal": {"attn_mask": None, "causal": True},
+    "padding": {"attn_mask": some(B, 1, 1, K)},
+    "any": {"attn_mask": some(B, 1, Q, K)},
+    "bias": {"attn_mask": some(B, 1, Q, K), "bias": draws(B, H, Q, K, seed=4)},
+    "bias alone": {"attn_mask": None, "bias": draws(B, H, Q, K, seed=4)},
 }
 
 
@@ -60,7 +60,7 @@ def test_two_products_are_the_kernel(case, monkeypatch):
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.isfinite().all()
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    if arguments["visible"] is not None and arguments["visible"].shape[2] > 1:
+    if arguments["attn_mask"] is not None and arguments["attn_mask"].shape[2] > 1:
         assert not found[0][1, :, 0].any()
 
 
@@ -102,7 +102,7 @@ def test_bert_gives_the_states_that_are_asked_for_and_their_gradients(make, case
     at = torch.tensor([[0, 3, 3], [10, 0, 1], [2, 4, 6], [5, 5, 5], [9, 8, 0]])
     arguments = {
         "plain": {},
-        "padding": {"keep": torch.arange(11) < torch.tensor([11, 7, 3, 9, 5])[:, None]},
+        "padding": {"attention_mask": torch.arange(11) < torch.tensor([11, 7, 3, 9, 5])[:, None]},
         "documents": {"documents": torch.tensor([0, 0, 1, 1, 1, 1, 4, 4, 4, 7, 7]).expand(5, 11)},
     }[case]
     rows = torch.arange(5)[:, None]

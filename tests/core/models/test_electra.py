@@ -90,11 +90,11 @@ def batch():
     draws = torch.Generator().manual_seed(3)
     ids = torch.randint(9, V, (B, T), generator=draws)
     at = torch.stack([torch.randperm(T, generator=draws)[:N] for _ in range(B)])
-    keep = torch.ones(B, T, dtype=torch.bool)
+    attention_mask = torch.ones(B, T, dtype=torch.bool)
     inputs = ids.scatter(1, at, torch.full_like(at, MASK))
     chances = torch.rand(B, N, generator=draws, dtype=torch.float64)
     none = torch.full((B,), -100)
-    return ReplacedBatch(inputs, ids.gather(1, at), at, torch.zeros_like(ids), keep, none, chances), ids
+    return ReplacedBatch(inputs, ids.gather(1, at), at, torch.zeros_like(ids), attention_mask, none, chances), ids
 
 
 def agree(ours, theirs, dtype):
@@ -132,14 +132,22 @@ def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
 def test_padding_is_not_seen_and_not_asked_about(made, dtype):
     ours, discriminator, generator = made(dtype)
     ids = batch()[1]
-    keep = torch.arange(T) < torch.tensor([11, 7, 3, 9, 5])[:, None]
+    attention_mask = torch.arange(T) < torch.tensor([11, 7, 3, 9, 5])[:, None]
     at = torch.zeros(B, 1, dtype=torch.long)
-    agree(ours.predict(ids, at, keep)[:, 0], generator(ids, attention_mask=keep.long()).logits[:, 0], dtype)
-    agree(ours.detect(ours(ids, None, keep))[keep], discriminator(ids, attention_mask=keep.long()).logits[keep], dtype)
+    agree(
+        ours.predict(ids, at, attention_mask)[:, 0],
+        generator(ids, attention_mask=attention_mask.long()).logits[:, 0],
+        dtype,
+    )
+    agree(
+        ours.detect(ours(ids, None, attention_mask))[attention_mask],
+        discriminator(ids, attention_mask=attention_mask.long()).logits[attention_mask],
+        dtype,
+    )
     padded, _ = batch()
-    padded = ReplacedBatch(**{**vars(padded), "keep": keep})
-    other = ReplacedBatch(**{**vars(padded), "inputs": padded.inputs.masked_fill(~keep, 9)})
-    inside = keep.gather(1, padded.positions)
+    padded = ReplacedBatch(**{**vars(padded), "attention_mask": attention_mask})
+    other = ReplacedBatch(**{**vars(padded), "inputs": padded.inputs.masked_fill(~attention_mask, 9)})
+    inside = attention_mask.gather(1, padded.positions)
     both = [
         ReplacedBatch(**{**vars(b), "targets": b.targets.masked_fill(~inside, -100), "positions": b.positions * inside})
         for b in (padded, other)

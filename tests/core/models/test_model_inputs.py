@@ -62,8 +62,8 @@ def test_documents_that_do_not_fit_the_ids_are_refused(make, paper):
     falling[3, :2] = 1
     with pytest.raises(ValueError, match=r"^documents: a number is smaller than the one before it"):
         read(ids(), documents=falling)
-    with pytest.raises(ValueError, match=r"^documents: beside keep"):
-        read(ids(), keep=torch.ones_like(first, dtype=torch.bool), documents=first)
+    with pytest.raises(ValueError, match=r"^documents: beside attention_mask"):
+        read(ids(), attention_mask=torch.ones_like(first, dtype=torch.bool), documents=first)
 
 
 def test_rows_of_documents_are_continued_by_nothing(make):
@@ -71,7 +71,7 @@ def test_rows_of_documents_are_continued_by_nothing(make):
     _, state = model.read(ids(), documents=ids() * 0)
     assert state == ()
     _, state = model.read(ids())
-    with pytest.raises(ValueError, match=r"^documents: beside keep or state"):
+    with pytest.raises(ValueError, match=r"^documents: beside attention_mask or state"):
         model.read(ids(), state=state, documents=ids() * 0)
 
 

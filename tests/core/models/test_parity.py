@@ -110,15 +110,20 @@ def test_gpt_is_gpt2(pair, agree, dtype, padding):
     ours, theirs = pair("gpt", dtype)
     lengths = torch.tensor([11, 7, 3, 9, 5])[:, None]
     places = torch.arange(T).expand(B, T)
-    keep = {"none": places >= 0, "right": places < lengths, "left": places >= T - lengths}[padding]
-    labels = torch.where(keep, ids(), IGNORED)
-    expected = theirs(ids(), attention_mask=keep.long(), position_ids=(keep.cumsum(1) - 1).clamp(min=0), labels=labels)
+    attention_mask = {"none": places >= 0, "right": places < lengths, "left": places >= T - lengths}[padding]
+    labels = torch.where(attention_mask, ids(), IGNORED)
+    expected = theirs(
+        ids(),
+        attention_mask=attention_mask.long(),
+        position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0),
+        labels=labels,
+    )
     # A label whose predecessor is padding is predicted from what sees nothing: drop it, though theirs counts it.
-    predicted = keep[:, :-1] & keep[:, 1:]
-    logits = ours.logits(ours(ids(), None if padding == "none" else keep))
+    predicted = attention_mask[:, :-1] & attention_mask[:, 1:]
+    logits = ours.logits(ours(ids(), None if padding == "none" else attention_mask))
     reference = F.cross_entropy(expected.logits[:, :-1][predicted], ids()[:, 1:][predicted])
     loss = F.cross_entropy(logits[:, :-1][predicted], ids()[:, 1:][predicted])
-    agree("gpt", "logits", logits[keep], expected.logits[keep], dtype)
+    agree("gpt", "logits", logits[attention_mask], expected.logits[attention_mask], dtype)
     agree("gpt", "loss", loss, reference, dtype)
     if padding != "left":
         assert abs(loss - expected.loss) < 1e-5  # theirs is computed in float32 whatever the logits are
@@ -130,14 +135,19 @@ def test_gpt_is_gpt2(pair, agree, dtype, padding):
 @BOTH
 def test_gpt_continues_a_text_as_gpt2_does(pair, agree, dtype):
     ours, theirs = pair("gpt", dtype)
-    keep = torch.arange(T) >= torch.tensor([0, 2, 5, 0, 1])[:, None]
-    places = (keep.cumsum(1) - 1).clamp(min=0)
-    first = theirs(ids()[:, :7], attention_mask=keep[:, :7].long(), position_ids=places[:, :7], use_cache=True)
-    second = theirs(
-        ids()[:, 7:], attention_mask=keep.long(), position_ids=places[:, 7:], past_key_values=first.past_key_values
+    attention_mask = torch.arange(T) >= torch.tensor([0, 2, 5, 0, 1])[:, None]
+    places = (attention_mask.cumsum(1) - 1).clamp(min=0)
+    first = theirs(
+        ids()[:, :7], attention_mask=attention_mask[:, :7].long(), position_ids=places[:, :7], use_cache=True
     )
-    hidden, state = ours.read(ids()[:, :7], keep[:, :7])
-    agree("gpt", "logits", ours.logits(hidden)[keep[:, :7]], first.logits[keep[:, :7]], dtype)
+    second = theirs(
+        ids()[:, 7:],
+        attention_mask=attention_mask.long(),
+        position_ids=places[:, 7:],
+        past_key_values=first.past_key_values,
+    )
+    hidden, state = ours.read(ids()[:, :7], attention_mask[:, :7])
+    agree("gpt", "logits", ours.logits(hidden)[attention_mask[:, :7]], first.logits[attention_mask[:, :7]], dtype)
     agree("gpt", "logits", ours.logits(ours.read(ids()[:, 7:], state=state)[0]), second.logits, dtype)
 
 
@@ -145,19 +155,19 @@ def test_gpt_continues_a_text_as_gpt2_does(pair, agree, dtype):
 def test_bert_is_bert_for_pretraining(pair, agree, dtype):
     ours, theirs = pair("bert", dtype)
     segments, follows = ids(1, below=2), ids(2, rows=1, length=B, below=2)[0]
-    keep = torch.arange(T) < torch.tensor([11, 7, 3, 9, 5])[:, None]
-    masked = (torch.rand(B, T, generator=draws(3)) < 0.4) & keep
+    attention_mask = torch.arange(T) < torch.tensor([11, 7, 3, 9, 5])[:, None]
+    masked = (torch.rand(B, T, generator=draws(3)) < 0.4) & attention_mask
     expected = theirs(
         ids(),
-        attention_mask=keep.long(),
+        attention_mask=attention_mask.long(),
         token_type_ids=segments,
         labels=torch.where(masked, ids(4), IGNORED),
         next_sentence_label=follows,
     )
-    hidden = ours(ids(), segments, keep)
+    hidden = ours(ids(), segments, attention_mask)
     next_sentence = ours.next_sentence(ours.pool(hidden))
     loss = F.cross_entropy(ours.logits(hidden[masked]), ids(4)[masked]) + F.cross_entropy(next_sentence, follows)
-    agree("bert", "logits", ours.logits(hidden)[keep], expected.prediction_logits[keep], dtype)
+    agree("bert", "logits", ours.logits(hidden)[attention_mask], expected.prediction_logits[attention_mask], dtype)
     agree("bert", "logits next sentence", next_sentence, expected.seq_relationship_logits, dtype)
     agree("bert", "loss", loss, expected.loss, dtype)
     loss.backward()

@@ -18,8 +18,12 @@ def ids(seed=0, rows=B, length=T):
 def padded(side, garbage):
     """Rows of different lengths with garbage at one side, which positions are real, and the rows without padding."""
     places = torch.arange(T).expand(B, T)
-    keep = places < LENGTHS[:, None] if side == "right" else places >= T - LENGTHS[:, None]
-    return torch.where(keep, ids(), garbage), keep, [row[k][None] for row, k in zip(ids(), keep, strict=True)]
+    attention_mask = places < LENGTHS[:, None] if side == "right" else places >= T - LENGTHS[:, None]
+    return (
+        torch.where(attention_mask, ids(), garbage),
+        attention_mask,
+        [row[k][None] for row, k in zip(ids(), attention_mask, strict=True)],
+    )
 
 
 @READERS
@@ -28,11 +32,11 @@ def padded(side, garbage):
 def test_padding_at_either_side_changes_nothing_that_is_read(make, paper, side):
     model = make(paper)
     for garbage in (0, 42, V - 1, ids(seed=1)):
-        tokens, keep, rows = padded(side, garbage)
-        hidden, _ = model.read(tokens, keep)
+        tokens, attention_mask, rows = padded(side, garbage)
+        hidden, _ = model.read(tokens, attention_mask)
         assert hidden.isfinite().all()
         for i, row in enumerate(rows):
-            torch.testing.assert_close(hidden[i][keep[i]], model.read(row)[0][0], **CLOSE)
+            torch.testing.assert_close(hidden[i][attention_mask[i]], model.read(row)[0][0], **CLOSE)
 
 
 @torch.no_grad()
@@ -42,12 +46,12 @@ def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segme
     model = make(paper)
     segments = ids(seed=3) % 2 if segmented else None
     for garbage in (0, 42, V - 1, ids(seed=1)):
-        tokens, keep, rows = padded("right", garbage)
-        hidden = model.encode(tokens, segments, keep)
+        tokens, attention_mask, rows = padded("right", garbage)
+        hidden = model.encode(tokens, segments, attention_mask)
         assert hidden.isfinite().all()
         for i, row in enumerate(rows):
             alone = model.encode(row, None if segments is None else segments[i : i + 1, : row.shape[1]])
-            torch.testing.assert_close(hidden[i][keep[i]], alone[0], **CLOSE)
+            torch.testing.assert_close(hidden[i][attention_mask[i]], alone[0], **CLOSE)
 
 
 @READERS
@@ -55,13 +59,15 @@ def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segme
 @pytest.mark.parametrize("pieces", [(11,), (1, 10), (4, 7), (3, 1, 2, 5), (1,) * 11])
 def test_a_text_read_in_pieces_is_the_text_read_at_once(make, paper, pieces):
     model = make(paper)
-    for keep in (None, padded("left", 0)[1]):
-        whole, _ = model.read(ids(), keep)
+    for attention_mask in (None, padded("left", 0)[1]):
+        whole, _ = model.read(ids(), attention_mask)
         state, read = None, []
         for part in torch.arange(T).split(list(pieces)):
-            hidden, state = model.read(ids()[:, part], None if keep is None else keep[:, part], state)
+            hidden, state = model.read(
+                ids()[:, part], None if attention_mask is None else attention_mask[:, part], state
+            )
             read.append(hidden)
-        real = slice(None) if keep is None else keep
+        real = slice(None) if attention_mask is None else attention_mask
         torch.testing.assert_close(torch.cat(read, dim=1)[real], whole[real], **CLOSE)
 
 
@@ -70,8 +76,8 @@ def test_a_text_read_in_pieces_is_the_text_read_at_once(make, paper, pieces):
 def test_a_batch_of_unequal_prompts_continues_as_each_alone(make, paper):
     """As generation and scoring do: prompts padded at the left, then the same number of tokens a row."""
     model = make(paper)
-    tokens, keep, rows = padded("left", 42)
-    _, state = model.read(tokens, keep)
+    tokens, attention_mask, rows = padded("left", 42)
+    _, state = model.read(tokens, attention_mask)
     following, _ = model.read(ids(4, length=5), state=state)
     for i, row in enumerate(rows):
         alone, _ = model.read(torch.cat((row, ids(4, length=5)[i : i + 1]), dim=1))
@@ -99,7 +105,7 @@ def test_a_memory_shortened_is_a_memory_whose_first_positions_are_hidden(make, k
     """In every layer: the memory's states have seen the whole text, its last positions keep what they saw."""
     model = make("xlnet")
     _, memory = model.read(ids())
-    hidden = memory._replace(keep=memory.keep & (torch.arange(T) >= T - kept))
+    hidden = memory._replace(attention_mask=memory.attention_mask & (torch.arange(T) >= T - kept))
     found, _ = model.read(ids(1, length=5), state=memory.last(kept))
     torch.testing.assert_close(found, model.read(ids(1, length=5), state=hidden)[0], **CLOSE)
 
@@ -108,7 +114,7 @@ def test_a_memory_shortened_is_a_memory_whose_first_positions_are_hidden(make, k
 def test_memory_that_is_not_kept_is_no_memory(make):
     model = make("xlnet")
     _, memory = model.read(ids())
-    nothing = Memory(memory.states, torch.zeros_like(memory.keep))
+    nothing = Memory(memory.states, torch.zeros_like(memory.attention_mask))
     torch.testing.assert_close(model.read(ids(1), state=nothing)[0], model.read(ids(1))[0], **CLOSE)
     assert (model.read(ids(1), state=memory)[0] - model.read(ids(1))[0]).abs().max() > 1e-3
     empty = model.empty_memory(B, 7)

@@ -20,11 +20,11 @@ def reach(model, forward):
     """What ``forward()`` [B, N, D] sees of row 0's tokens: for each output a list of the positions with a gradient."""
     found = []
 
-    def keep(module, arguments, output):
+    def attention_mask(module, arguments, output):
         found.append(output.detach().requires_grad_())
         return found[-1]
 
-    hook = model.tokens.register_forward_hook(keep)
+    hook = model.tokens.register_forward_hook(attention_mask)
     try:
         hidden = forward()
     finally:
@@ -48,8 +48,8 @@ def test_gpt_sees_its_own_token_and_those_before(make):
 
 def test_gpt_sees_no_padding(make):
     model = make("gpt")
-    keep = torch.tensor([[0, 0, 1, 1, 1, 0, 1]], dtype=torch.bool)
-    seen = reach(model, lambda: model(ids(), keep))
+    attention_mask = torch.tensor([[0, 0, 1, 1, 1, 0, 1]], dtype=torch.bool)
+    seen = reach(model, lambda: model(ids(), attention_mask))
     assert [seen[t] for t in (2, 3, 4, 6)] == [[2], [2, 3], [2, 3, 4], [2, 3, 4, 6]]
 
 
@@ -71,8 +71,8 @@ def test_bert_sees_the_whole_of_its_own_document(make):
 def test_bert_sees_all_but_padding(make):
     model = make("bert")
     assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T
-    keep = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
-    assert reach(model, lambda: model(ids(), keep=keep))[:5] == [list(range(5))] * 5
+    attention_mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    assert reach(model, lambda: model(ids(), attention_mask=attention_mask))[:5] == [list(range(5))] * 5
 
 
 @torch.no_grad()
@@ -120,9 +120,9 @@ def test_xlnet_reads_left_to_right_and_encodes_in_both_directions(make):
     model = make("xlnet")
     assert reach(model, lambda: model.read(ids(3))[0]) == [list(range(t + 1)) for t in range(T)]
     assert reach(model, lambda: model.encode(ids(3))) == [list(range(T))] * T
-    keep = torch.tensor([[0, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
-    assert reach(model, lambda: model.encode(ids(), keep=keep))[1:5] == [[1, 2, 3, 4]] * 4
-    assert reach(model, lambda: model.read(ids(), keep)[0])[1:5] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    attention_mask = torch.tensor([[0, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    assert reach(model, lambda: model.encode(ids(), attention_mask=attention_mask))[1:5] == [[1, 2, 3, 4]] * 4
+    assert reach(model, lambda: model.read(ids(), attention_mask)[0])[1:5] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize("stream", ["content", "query"])
@@ -146,11 +146,14 @@ def test_memory_is_seen_by_every_position_and_gets_no_gradient(make, stream):
             states[:, :, position] += 1e-3
             moved = (output(memory._replace(states=states)) - output(memory)).abs().amax(-1)[0]
             assert (moved > 0).all(), position
-        hidden = memory.keep.clone()
+        hidden = memory.attention_mask.clone()
         hidden[0, 2] = False
         states = memory.states.clone()
         states[:, :, 2] = 99.0
-        assert torch.equal(output(memory._replace(keep=hidden)), output(memory._replace(keep=hidden, states=states)))
+        assert torch.equal(
+            output(memory._replace(attention_mask=hidden)),
+            output(memory._replace(attention_mask=hidden, states=states)),
+        )
     value = output(memory).square().sum()
     assert torch.autograd.grad(value, embedded[0], allow_unused=True) == (None,)
 

@@ -76,15 +76,15 @@ def test_rows_are_framed_and_padded_and_targets_are_restored(store, next_sentenc
     for step in range(5):
         batch = batches.at(3, step)
         for row in range(7):
-            kept = batch.inputs[row][batch.keep[row]].numpy().copy()
-            assert (batch.inputs[row][~batch.keep[row]] == PAD).all()
-            assert batch.keep[row].int().diff().le(0).all(), "padding stands behind"
+            kept = batch.inputs[row][batch.attention_mask[row]].numpy().copy()
+            assert (batch.inputs[row][~batch.attention_mask[row]] == PAD).all()
+            assert batch.attention_mask[row].int().diff().le(0).all(), "padding stands behind"
             chosen = batch.targets[row] != IGNORED
             kept[batch.positions[row][chosen]] = batch.targets[row][chosen]
             assert (kept[0], kept[-1]) == (CLS, SEP)
             assert set(np.flatnonzero(kept == MASK)) == set()
             middle = int(np.flatnonzero(kept == SEP)[0])
-            segments = batch.segments[row][batch.keep[row]]
+            segments = batch.segments[row][batch.attention_mask[row]]
             assert segments.tolist() == [0] * (middle + 1) + [1] * (len(kept) - middle - 1)
             assert (kept == SEP).sum() == 1 + next_sentence
             assert occurs(stream, kept[1:middle])
@@ -116,7 +116,7 @@ def test_only_masked_positions_reach_the_output_layer_and_a_pair_counts_as_its_m
     monkeypatch.setattr(model, "logits", lambda hidden: seen.append(hidden.shape) or logits(hidden))
     with torch.no_grad():
         found = objective.loss(model, batch)
-        hidden = model(batch.inputs, batch.segments, batch.keep)
+        hidden = model(batch.inputs, batch.segments, batch.attention_mask)
         tokens = logits(hidden[torch.arange(7)[:, None], batch.positions]).log_softmax(-1)
         pairs = model.next_sentence(model.pool(hidden)).log_softmax(-1)
     assert seen == [(*batch.targets.shape, model.config.width)]

@@ -148,7 +148,7 @@ def test_each_document_is_framed_as_a_text_alone_and_none_has_an_end(short):
             restored[row, batch.positions[row][chosen]] = batch.targets[row][chosen]
         assert not (restored == MASK).any()
         assert not (restored == EOS).any()
-        assert torch.equal(batch.keep, restored != PAD)
+        assert torch.equal(batch.attention_mask, restored != PAD)
         for row, start, stop in documents_of(batch):
             ids = restored[row, start:stop].tolist()
             assert (ids[0], ids[-1], ids.count(CLS), ids.count(SEP)) == (CLS, SEP, 1, 1)

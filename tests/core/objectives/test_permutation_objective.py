@@ -75,9 +75,9 @@ def test_the_memory_is_that_of_the_streams_last_positions_and_knows_nothing_of_t
         batch = batches.at(3, 1)
         memory = Memory(*carry)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
-        states, keep = objective.loss(model, batch, carry).carry
+        states, attention_mask = objective.loss(model, batch, carry).carry
         assert torch.equal(states, hidden.states[:, :, R - M : R])
-        assert keep.all()
+        assert attention_mask.all()
         batch.inputs[:, R:] = 42
         assert torch.equal(objective.loss(model, batch, carry).carry[0], states)
 
