@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +181,6 @@ def _project() -> Path:
     sys.exit(USER_ERROR)
 
 
-def _add_sampling(it: argparse.ArgumentParser) -> None:
-    it.add_argument("prompts", nargs="+", metavar="prompt")
-    checkpoints.add_options(it)
-    add_options(it)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="plm", description="Continuous pretraining of language models of your own.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -196,6 +190,16 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         return sub
 
+    _add_pipeline(command)
+    _add_models(command)
+    it = command(ui, "ui", "open the MLflow or the Prefect user interface")
+    it.add_argument("which", choices=["mlflow", "prefect"], nargs="?", default="mlflow", help="default: %(default)s")
+    it.add_argument("--port", type=int, help="default: 5000 for MLflow, 4200 for Prefect")
+    return parser
+
+
+def _add_pipeline(command: Callable[[Any, str, str], argparse.ArgumentParser]) -> None:
+    """The commands that run stages and decide on versions."""
     it = command(init, "init", "look at a folder of text and propose the parameters for it")
     it.add_argument("folder", type=Path, help="with .txt, .jsonl, .csv, .tsv or .parquet files")
     it.add_argument("--yes", action="store_true", help="write them without asking")
@@ -217,7 +221,14 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("--force", action="store_true", help="even if the gate refuses")
     it = command(rollback, "rollback", "make the previous champion the champion again")
     it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")
-    _add_sampling(command(generate, "generate", "continue prompts: one is streamed, several are read together"))
+
+
+def _add_models(command: Callable[[Any, str, str], argparse.ArgumentParser]) -> None:
+    """The commands that use a model, or tokenizers."""
+    it = command(generate, "generate", "continue prompts: one is streamed, several are read together")
+    it.add_argument("prompts", nargs="+", metavar="prompt")
+    checkpoints.add_options(it)
+    add_options(it)
     it = command(attend, "attend", "draw what each attention head of a model looks at")
     it.add_argument("text")
     checkpoints.add_options(it)
@@ -237,10 +248,6 @@ def _parser() -> argparse.ArgumentParser:
     it.add_argument("--name", required=True, help=f"it becomes {paths.IMPORTED}/NAME")
     it = command(tokenizers.compare, "tokenizer", "compare tokenizers of several kinds and sizes")
     tokenizers.add_commands(it)
-    it = command(ui, "ui", "open the MLflow or the Prefect user interface")
-    it.add_argument("which", choices=["mlflow", "prefect"], nargs="?", default="mlflow", help="default: %(default)s")
-    it.add_argument("--port", type=int, help="default: 5000 for MLflow, 4200 for Prefect")
-    return parser
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -79,17 +79,24 @@ def pretrain(name: str) -> None:
         made, curve = paths.MODELS / name, paths.CURVES / f"{name}.csv"
         identity = checkpoint.save(made, weights, tokenizer, described)
         write_curve(curve, reports)
-        run.metrics |= {
-            "parameters": sum(tensor.numel() for tensor in weights.values()),
-            "positions": sum(r.positions for r in reports),
-            "predictions": sum(r.predictions for r in reports),
-            "best_step": described.step,
-            "valid_loss": described.valid_nats,
-            "final_train_loss": next(r.loss for r in reversed(reports) if math.isfinite(r.loss)),
-        } | packing
+        run.metrics |= results(weights, reports, described) | packing
         run.outputs += [made, curve]
         run.tracker.checkpoint(made, identity, run.metrics)
     snapshots.remove()
+
+
+def results(
+    weights: Mapping[str, torch.Tensor], reports: Sequence[StepMetrics], described: checkpoint.CheckpointConfig
+) -> dict[str, float | int]:
+    """The stage's metrics."""
+    return {
+        "parameters": sum(tensor.numel() for tensor in weights.values()),
+        "positions": sum(r.positions for r in reports),
+        "predictions": sum(r.predictions for r in reports),
+        "best_step": described.step,
+        "valid_loss": described.valid_nats,
+        "final_train_loss": next(r.loss for r in reversed(reports) if math.isfinite(r.loss)),
+    }
 
 
 def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], float]:

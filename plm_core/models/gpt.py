@@ -10,6 +10,7 @@ Shapes: B rows, T positions, P positions read before, D width, H heads, V vocabu
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,17 @@ from plm_core.models.blocks import (
 from plm_core.models.output import tied_logits
 from plm_core.sections.models import GPTConfig
 
-Cache = tuple[Tensor, ...]
-"""What was read before: ``attention_mask`` [B, P], then keys and values [B, H, P, D/H] of each block in turn."""
+Pair = tuple[Tensor, Tensor]
+"""Keys and values of one block, each ``[B, H, P, D/H]``."""
+
+
+class Cache(NamedTuple):
+    """What was read before: P positions."""
+
+    attention_mask: Tensor
+    """``[B, P]``, false where an id was padding."""
+    pairs: tuple[Pair, ...]
+    """Of each block in turn."""
 
 
 class Attention(nn.Module):
@@ -40,14 +50,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None, past: Cache) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, attn_mask: Tensor | None, past: Pair | None) -> tuple[Tensor, Pair]:
         """``[B, T, D]`` to ``[B, T, D]`` and the keys and values of all P + T positions.
 
         ``attn_mask`` [B or 1, 1, T, P + T] says what each position reads; None for every position up to its own.
         """
         B, T, D = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        if past:
+        if past is not None:
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
         y = attend(q, k, v, attn_mask, causal=attn_mask is None, dropout=self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).reshape(B, T, D)), (k, v)
@@ -74,7 +84,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * config.width, config.width)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, past: Cache = ()) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, past: Pair | None = None) -> tuple[Tensor, Pair]:
         """``[B, T, D]`` to ``[B, T, D]`` and the block's keys and values."""
         y, present = self.attention(self.norm_1(x), attn_mask, past)
         x = x + self.drop(y)
@@ -100,7 +110,7 @@ class GPT(nn.Module):
         attention_mask: Tensor | None = None,
         state: Cache | None = None,
         documents: Tensor | None = None,
-    ) -> tuple[Tensor, Cache]:
+    ) -> tuple[Tensor, Cache | None]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
         ``attention_mask`` [B, T] is false where an id is padding, which is never seen and takes no position. ``state``
@@ -111,39 +121,38 @@ class GPT(nn.Module):
             ValueError: P + T is larger than ``context``, an id is outside the vocabulary, the state has other rows or
                 layers, or ``documents`` are not as ``blocks`` says or stand beside ``attention_mask`` or ``state``.
         """
+        self._check(ids, state)
         B, T = ids.shape
-        past = state[0].shape[1] if state else 0
-        check_length(past + T, self.config.context)
-        check_ids(ids, self.config.vocab_size)
-        if state and len(state[0]) != B:
-            raise ValueError(f"state: holds {len(state[0])} rows; expected the {B} rows of the ids")
-        if state and len(state) != 1 + 2 * self.config.layers:
-            raise ValueError(f"state: is of {len(state) // 2} layers; expected layers {self.config.layers}")
-        attn_mask, kept = (
-            None,
-            torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask,
-        )
-        positions = torch.arange(T, device=ids.device).expand(B, T)
-        if attention_mask is not None or state:
-            kept = torch.cat((state[0], kept), dim=1) if state else kept
-            positions = (kept.cumsum(1) - 1).clamp(min=0)[:, past:]
-            causal = torch.ones(T, past + T, dtype=torch.bool, device=ids.device).tril(past)
-            # Padding sees itself, or its softmax would be over nothing.
-            itself = torch.zeros_like(causal).fill_diagonal_(True).roll(past, dims=1)
-            attn_mask = (causal & kept[:, None, None, :]) | itself
+        seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
+        seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
         if documents is not None:
-            if attention_mask is not None or state:
-                raise ValueError(
-                    "documents: beside attention_mask or state; expected neither, for padding is a document too"
-                )
+            # Packing: a document's positions begin at 0, and each sees its own document only.
+            if attention_mask is not None or state is not None:
+                message = "documents: beside attention_mask or state; expected neither, for padding is a document too"
+                raise ValueError(message)
             check_documents(documents, ids)
             positions, attn_mask = places_in(documents), same_document(documents).tril()
+        elif attention_mask is None and state is None:
+            # Whole rows, as in training: no mask at all, so that attention is the kernel that knows it is causal.
+            positions, attn_mask = torch.arange(T, device=ids.device).expand(B, T), None
+        else:
+            positions, attn_mask = _continued(seen, T)
         x = self.drop(self.tokens(ids) + self.positions(positions))
-        present: list[Tensor] = [kept]
-        for i, block in enumerate(self.blocks):
-            x, pair = block(x, attn_mask, state[1 + 2 * i : 3 + 2 * i] if state else ())
-            present += pair
-        return self.norm(x), () if documents is not None else tuple(present)
+        pairs = []
+        for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
+            x, pair = block(x, attn_mask, past)
+            pairs.append(pair)
+        return self.norm(x), None if documents is not None else Cache(seen, tuple(pairs))
+
+    def _check(self, ids: Tensor, state: Cache | None) -> None:
+        B, T = ids.shape
+        check_length(T + (state.attention_mask.shape[1] if state else 0), self.config.context)
+        check_ids(ids, self.config.vocab_size)
+        if state and len(state.attention_mask) != B:
+            held = len(state.attention_mask)
+            raise ValueError(f"state: holds {held} rows; expected the {B} rows of the ids")
+        if state and len(state.pairs) != self.config.layers:
+            raise ValueError(f"state: is of {len(state.pairs)} layers; expected layers {self.config.layers}")
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
@@ -156,6 +165,17 @@ class GPT(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""
         return tied_logits(hidden, self.tokens.weight)
+
+
+def _continued(seen: Tensor, T: int) -> tuple[Tensor, Tensor]:
+    """Positions ``[B, T]`` and mask ``[B, 1, T, P + T]`` of the last T positions; ``seen`` [B, P + T] is false for
+    padding."""
+    past = seen.shape[1] - T
+    positions = (seen.cumsum(1) - 1).clamp(min=0)[:, past:]  # padding takes none, so a text may begin anywhere
+    causal = torch.ones(T, past + T, dtype=torch.bool, device=seen.device).tril(past)
+    # Padding sees itself, or its softmax would be over nothing.
+    itself = torch.zeros_like(causal).fill_diagonal_(True).roll(past, dims=1)
+    return positions, (causal & seen[:, None, None, :]) | itself
 
 
 def initialise(model: GPT) -> None:

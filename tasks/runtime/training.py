@@ -1,6 +1,7 @@
 """Follows a training for a stage: reports to MLflow and the terminal, edits and signals noticed in time."""
 
-from collections.abc import Callable, Generator
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from plm_core.files import atomic_text
@@ -38,31 +39,40 @@ def follow(
     """
     seen: list[StepMetrics] = []
     edited: list[Edited] = []
-    with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs:
-        try:
-            for report in training(interrupted=lambda: EDITED if edited else int(interrupted())):
-                if seen and report.passed != seen[-1].passed:
-                    stage.tracker.repeat(report.step)
-                if report.throughput is not None and seen and seen[-1].throughput is None and leads():
-                    print(f"{stage.name}: resumed behind step {seen[-1].step} of {steps}", flush=True)
-                seen = [*(before for before in seen if before.step < report.step), report]
-                costs.add(report.steps, sum(each.positions for each in seen), report.throughput, report.first)
-                stage.tracker.log(_points(report) | costs.points(), report.step)
-                meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
-                if report.throughput is not None:  # else restored from a snapshot
-                    try:
-                        stage.guard.check()
-                    except Edited as error:
-                        edited.append(error)
-        except Stopped as error:
-            if error.reason == EDITED:  # as the first process has seen
-                raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
-            raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
-        except Diverged as error:
-            raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error
-        except Unfit as error:
-            raise Unfit(f"{section}.training.{error}") from error
+    explained = _explained(steps, section, batch, edited)
+    with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs, explained:
+        for report in training(interrupted=lambda: EDITED if edited else int(interrupted())):
+            if seen and report.passed != seen[-1].passed:
+                stage.tracker.repeat(report.step)
+            if report.throughput is not None and seen and seen[-1].throughput is None and leads():
+                print(f"{stage.name}: resumed behind step {seen[-1].step} of {steps}", flush=True)
+            seen = [*(before for before in seen if before.step < report.step), report]
+            costs.add(report.steps, sum(each.positions for each in seen), report.throughput, report.first)
+            stage.tracker.log(_points(report) | costs.points(), report.step)
+            meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
+            if report.throughput is not None:  # else restored from a snapshot
+                try:
+                    stage.guard.check()
+                except Edited as error:
+                    edited.append(error)
     return seen
+
+
+@contextlib.contextmanager
+def _explained(
+    steps: int, section: str, batch: Callable[[int], str], edited: Sequence[Edited]
+) -> Generator[None, None, None]:
+    """The loop's errors in the words of the stage; ``edited`` holds what was noticed, if that is why it stopped."""
+    try:
+        yield
+    except Stopped as error:
+        if error.reason == EDITED:  # as the first process has seen
+            raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
+        raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
+    except Diverged as error:
+        raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error
+    except Unfit as error:
+        raise Unfit(f"{section}.training.{error}") from error
 
 
 def listed(names: list[str], most: int = 8) -> str:
