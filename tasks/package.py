@@ -79,13 +79,13 @@ def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: 
             artifacts={"checkpoint": str(folder)},
             code_paths=[str(Path(plm_core.__file__).parent)],
             pip_requirements=requirements(folder),
-            signature=_signature(),  # and no example: MLflow would run the model here
+            signature=signature(),  # and no example: MLflow would run the model here
         )
         mlflow.log_metrics(read_metrics(folder.name, files), model_id=info.model_id)
     mlflow.register_model(info.model_uri, model, tags=tags)
 
 
-def _signature() -> ModelSignature:
+def signature() -> ModelSignature:
     """What a version is asked and answers, and the parameters of the request with their defaults."""
     # Not at the top of the file: who tries a version must not have the core of the checkout.
     from plm_core.shared.sampling import SamplingConfig

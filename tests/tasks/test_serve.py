@@ -12,7 +12,7 @@ from plm_core import checkpoint
 from plm_core.generation import SamplingConfig
 from plm_core.objectives import OBJECTIVES
 from tasks import serve
-from tasks.package import SIGNATURE, requirements
+from tasks.package import requirements, signature
 from tasks.serve import CheckpointModel
 
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
@@ -40,7 +40,7 @@ def test_a_text_is_answered_with_its_likelihood_under_its_name(served):
     model, objective, prefix = served
     texts = ["so kasi lobitumo " * 9, "Ünïcödé 漢字"]
     answer = model.predict(None, pd.DataFrame({"text": texts}), {"max_new_tokens": 7, "temperature": 0.0, "seed": 5})
-    assert list(answer.columns) == SIGNATURE.outputs.input_names()
+    assert list(answer.columns) == signature().outputs.input_names()
     assert answer["text"].tolist() == texts
     assert set(answer["quantity"]) == {prefix + OBJECTIVES[objective].likelihood.name}
     assert all(0 < bits < 99 for bits in answer["likelihood"])
@@ -61,7 +61,7 @@ def test_the_library_that_reads_the_tokenizer_is_required_and_no_other(served, t
 
 
 def test_defaults_are_those_of_the_command():
-    for spec in SIGNATURE.params.params:
+    for spec in signature().params.params:
         assert spec.default == getattr(SamplingConfig(), spec.name), spec.name
 
 
@@ -84,7 +84,7 @@ def test_a_misspelt_parameter_is_named_by_the_model_that_mlflow_serves(served, t
         python_model=serve.__file__,
         artifacts={"checkpoint": str(tmp_path / "model")},
         pip_requirements=[],
-        signature=SIGNATURE,
+        signature=signature(),
     )
     model = mlflow.pyfunc.load_model(str(tmp_path / "served"))
     text = pd.DataFrame({"text": ["so"]})
