@@ -47,8 +47,10 @@ class Attention(nn.Module):
         ``attn_mask`` [B, 1, 1 or T, T] is false where a position is not read.
         """
         B, T, D = x.shape
+        # The released weights are three matrices; side by side they are one product.
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         if at is not None:
+            # Only some positions ask, but all are read.
             q = rows_at(q, at[:, None])
             attn_mask = attn_mask if attn_mask is None or attn_mask.shape[2] == 1 else rows_at(attn_mask, at[:, None])
         y = attend(q, k, v, attn_mask, dropout=self.dropout if self.training else 0.0)
@@ -117,6 +119,7 @@ class BERT(nn.Module):
         x = self.drop(self.norm(x))
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
+        # Of the last block the loss reads the masked positions only: nobody looks at the feed-forward of the others.
         return self.blocks[-1](x, attn_mask, at)
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
@@ -156,6 +159,7 @@ def checked(
     if segments is None:
         segments = torch.zeros_like(ids)
     check_ids(segments, config.segments, "segments")
+    # Padding: one row of the mask serves all queries, so it stays [B, 1, 1, T].
     if documents is None:
         return (
             segments,
@@ -165,6 +169,7 @@ def checked(
     if attention_mask is not None:
         raise ValueError("documents: beside attention_mask; expected padding to be a document of its own")
     check_documents(documents, ids)
+    # Packing: a position is counted within its document, and sees no other.
     return segments, places_in(documents), same_document(documents)
 
 

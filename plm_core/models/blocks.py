@@ -33,6 +33,7 @@ def attend(
     scale = q.shape[-1] ** -0.5
     if not (torch.compiler.is_compiling() and q.device.type == "cpu" and k.shape[2] <= SHORT):
         mask = attn_mask
+        # torch's kernel takes one mask, which is added: the bias, with what is not seen at minus infinity.
         if bias is not None:
             mask = bias * scale if attn_mask is None else (bias * scale).masked_fill(~attn_mask, float("-inf"))
             mask = mask.to(v.dtype)
@@ -41,6 +42,7 @@ def attend(
     scores = q @ k.transpose(-1, -2)
     scores = (scores if bias is None else scores + bias) * scale
     if causal:
+        # The kernel knows what is causal by a flag; here it has to be written out.
         attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if attn_mask is None:
         weights = scores.softmax(-1)
@@ -80,6 +82,7 @@ def check_documents(documents: Tensor, ids: Tensor) -> None:
 def places_in(documents: Tensor) -> Tensor:
     """Each position's place in its document, from 0: ``[B, T]`` to ``[B, T]``."""
     here = torch.arange(documents.shape[1], device=documents.device)
+    # Where a document begins its own place is remembered, and counted from until the next one begins.
     begins = F.pad(documents.diff(dim=1) != 0, (1, 0), value=True)
     return here - torch.where(begins, here, 0).cummax(dim=1).values
 

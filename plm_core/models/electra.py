@@ -39,6 +39,7 @@ class Generator(nn.Module):
         x = self.project(x)
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
+        # As in BERT: nobody looks at the last states of positions that are not masked.
         x = self.blocks[-1](x, attn_mask, at)
         x = self.transform_norm(F.gelu(self.transform(x)))
         return tied_logits(x, tokens, self.bias)
@@ -60,6 +61,7 @@ class ELECTRA(nn.Module):
         self.blocks = nn.ModuleList(Block(config.discriminator) for _ in range(config.layers))
         self.transform = nn.Linear(config.width, config.width)
         self.replaced = nn.Linear(config.width, 1)
+        # Last, so that a layer-wise learning rate takes it for no layer below the discriminator's.
         self.generator = Generator(config.generator, embedding)
         initialise(self, config.initializer_range)
 
@@ -80,10 +82,12 @@ class ELECTRA(nn.Module):
 
     def detect(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[B, T, D]`` to the logit ``[B, T]`` that a token was replaced."""
+        # No normalisation between the two layers, other than in the generator's head (as released).
         return self.replaced(F.gelu(self.transform(hidden)))[..., 0]
 
     def pool(self, hidden: Tensor) -> Tensor:
         """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's (as released)."""
+        # BERT's pooler was trained by next-sentence prediction, which ELECTRA does without.
         return hidden[:, 0]
 
     def predict(self, ids: Tensor, at: Tensor, attention_mask: Tensor | None = None) -> Tensor:

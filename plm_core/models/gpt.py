@@ -56,7 +56,9 @@ class Attention(nn.Module):
         ``attn_mask`` [B or 1, 1, T, P + T] says what each position reads; None for every position up to its own.
         """
         B, T, D = x.shape
+        # One product for all three, as released.
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        # Keys and values of what was read before are taken, not computed: a new token costs one row.
         if past is not None:
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
         y = attend(q, k, v, attn_mask, causal=attn_mask is None, dropout=self.dropout if self.training else 0.0)
@@ -123,6 +125,7 @@ class GPT(nn.Module):
         """
         self._check(ids, state)
         B, T = ids.shape
+        # Kept for the next call too, which must know what was padding.
         seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
         seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
         if documents is not None:

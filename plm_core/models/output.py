@@ -21,5 +21,6 @@ def tied_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None = None, mult
     extra = -V % (multiple or (CUDA_MULTIPLE if weight.is_cuda else 1))
     if not extra:
         return F.linear(hidden, weight, bias)
+    # Beyond V the logits are 0 and cut off: no softmax ever sees them.
     padded = None if bias is None else F.pad(bias, (0, extra))
     return F.linear(hidden, F.pad(weight, (0, 0, 0, extra)), padded)[..., :V]

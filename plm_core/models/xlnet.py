@@ -94,6 +94,7 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.width, bias=False)
         self.r = nn.Linear(config.width, config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
+        # u, v and w of the equation above: one vector a head, of each layer.
         self.content_bias = nn.Parameter(torch.empty(config.heads, 1, size))
         self.distance_bias = nn.Parameter(torch.empty(config.heads, 1, size))
         self.segment_bias = nn.Parameter(torch.empty(config.heads, 1, size))
@@ -102,9 +103,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, k: Tensor, v: Tensor, view: View) -> Tensor:
         """Either stream ``[B, Q, D]``, with the content's keys and values ``[B, H, K, D/H]``, to ``[B, Q, D]``."""
         q = self.split(self.q(x))
+        # (q + u) k is attention's own product; the other two terms of the equation are its bias.
         r = self.split(self.r(view.distances)[None])
         bias = _by_distance((q + self.distance_bias) @ r.transpose(-1, -2), view.places, k.shape[2])
         if view.same is not None:
+            # Relative, too: a key's segment matters only as that of the query or another one (section 2.5).
             same, other = torch.einsum("bhqd,shd->sbhq", q + self.segment_bias, self.segments)[..., None]
             bias = bias + torch.where(view.same, same, other)
         dropout = self.dropout if self.training else 0.0
@@ -195,12 +198,15 @@ class XLNet(nn.Module):
         self._check_memory(memory, B)
         content, query = self._views(order, segments, memory, queries)
         h, states = self.drop(self.tokens(ids)), []
+        # Queries begin as the same vector everywhere: they know where they stand and not what stands there.
         g = None if queries is None else self.drop(self.unknown.expand(B, queries.shape[1], -1))
         for i, block in enumerate(cast(list[Block], self.blocks)):
             states.append(h.detach())
+            # Memory may be of another precision: what autocast left at the step before.
             k, v = block.keys(torch.cat((memory.states[:, i].to(h.dtype), h), dim=1))
             h = block(h, k, v, content)
             if g is not None and query is not None:
+                # The same weights, keys and values; only the queries and what they see are others.
                 g = block(g, k, v, query)
         return Hidden(self.drop(h), None if g is None else self.drop(g), torch.stack(states, dim=1))
 
@@ -262,9 +268,11 @@ class XLNet(nn.Module):
 
         def view(places: Tensor | None) -> View:
             own = order if places is None else order.gather(1, places)
+            # The content stream sees its own place, the query stream must not: it would see what it predicts.
             seen = order[:, None, :] <= own[..., None] if places is None else order[:, None, :] < own[..., None]
             attn_mask = torch.cat((kept.expand(-1, own.shape[1], -1), seen), dim=2)[:, None]
             same = None
+            # Memory counts as the first segment (as released), so a 0 for each of its positions.
             if segments is not None:
                 asking = segments if places is None else segments.gather(1, places)
                 same = (F.pad(segments, (M, 0))[:, None, :] == asking[..., None])[:, None]

@@ -99,11 +99,14 @@ class Causal(Objective):
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """L1 = -sum log p(token | tokens before it), in nats, over the targets that are not ignored."""
         if isinstance(batch, PackedCausalBatch):
+            # Documents side by side: nothing to carry on, each began in this row.
             hidden, _ = model.read(batch.inputs, documents=batch.documents)
             return Loss(summed_nats(model.logits(hidden), batch.targets), batch.count)
+        # Without memory a row is all that there is.
         if not self.streams:
             return Loss(summed_nats(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.count)
         assert isinstance(batch, CausalBatch)
+        # Transformer-XL: the states of the row before are read, and those of this one handed on, without a gradient.
         hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry))
         carry = tuple(memory.last(model.config.memory))
         return Loss(summed_nats(model.logits(hidden), batch.targets), batch.count, carry)

@@ -42,6 +42,7 @@ def summed_nats(logits: Tensor, targets: Tensor) -> Tensor:
     import torch
     from torch.nn import functional as F
 
+    # In bfloat16 the sum over a vocabulary has three digits.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 

@@ -131,6 +131,7 @@ class Masked(Objective):
         else:
             hidden = model(batch.inputs, batch.segments, batch.attention_mask, at=at)
         nats = summed_nats(model.logits(hidden[:, self.next_sentence :]), batch.targets)
+        # A row has one class, counted once for each masked token: all is divided by one number in the end.
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
             pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
@@ -159,11 +160,13 @@ def mask(
         the ids with 80 % of the selected as MASK and 10 % as a random token; the positions ``[n]`` of the selected, in
         order; the tokens ``[n]`` that stood there.
     """
+    # Only special tokens are never predicted; UNK is one of the text's.
     candidates = np.flatnonzero((ids >= len(PIECES)) | (ids == UNK))
     chosen = min(len(candidates), max(1, round(rate * len(candidates))))
     positions = np.sort(draw.choice(candidates, chosen, replace=False))
     fate, strangers = draw.random(chosen), draw.integers(len(PIECES), vocab_size, chosen)
     targets, masked = ids[positions], ids.copy()
+    # What stays itself is predicted too, or a model would learn that what is not MASK is right (section 3.1).
     masked[positions] = np.where(fate < 0.8, MASK, np.where(fate < 0.9, strangers, targets))
     return masked, positions, targets
 
@@ -220,6 +223,7 @@ class MaskedRows(Batches):
             ids, segment, document, following[row], _ = self._row(int(item), draw)
             n = len(ids)
             attention_mask[row, :n], segments[row, :n] = True, segment
+            # Padding is one more document, for the numbers must not fall along a row.
             documents[row, :n], documents[row, n:] = document, document[-1] + 1
             inputs[row, :n], places, tokens = mask(ids, self.rate, self.vocab_size, draw)
             positions[row, : len(places)], targets[row, : len(places)] = places, tokens

@@ -128,6 +128,7 @@ class Permutation(Objective):
         memory = model.memory_for(batch.begins, carry)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
         nats = summed_nats(model.logits(hidden.query), batch.targets)
+        # Only the stream goes on in the next row; the pair behind it is of another place in the text.
         R = self.reused(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
         kept = memory.extended(hidden.states[:, :, :R], stream).last(model.config.memory)
@@ -199,6 +200,7 @@ class _Rows(Batches):
             ids = np.concatenate((text[:cut], [SEP], b, [SEP, CLS]))
             segments[cut + 1 : -1], segments[-1] = 1, 2
         predictable = (ids != SEP) & (ids != CLS)
+        # Two orders, the stream's first: memory must not know what the pair predicts.
         stream, targets = factorisation(predictable[:R], self.objective.predict, 0, draw)
         pair, more = factorisation(predictable[R:], self.objective.predict, len(targets) + 1, draw)
         queries = np.concatenate((targets, R + more))

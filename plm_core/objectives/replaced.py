@@ -101,9 +101,11 @@ class Replaced(Objective):
         text = batch.inputs.scatter(1, batch.positions, torch.where(chosen, batch.targets, masked))
         guess = torch.where(chosen, sampled(logits.detach(), batch.chances), masked)
         read = batch.inputs.scatter(1, batch.positions, guess)
+        # The discriminator reads plausible words and no MASK, which it would never meet in a task.
         found = model.detect(model(read, batch.segments, batch.attention_mask))
         found = found.to(torch.promote_types(found.dtype, torch.float32))
         nats = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
+        # By rows, so that the loss of a batch is the sum over its rows however it is cut into parts.
         means = (nats * batch.attention_mask).sum(1) / batch.attention_mask.sum(1)
         return Loss(summed_nats(logits, batch.targets) + self.weight * (means * chosen.sum(1)).sum(), batch.count)
 

@@ -63,6 +63,7 @@ def train(
     """
     setup = _set_up(model, loss_of, batch_at(0), config, device, ranks)
     state = State(model, config, ranks)
+    # The optimizer's state exists by now, so that a snapshot has tensors to fill.
     if (saved := snapshots.find()) is not None:
         state.restore(saved)
         yield from state.reports
@@ -106,8 +107,10 @@ def _steps(
     ended = state.ended
     while not ended:
         if not state.pending:
+            # Validation, snapshots and whatever the caller did with the report are no part of a step's time.
             setup.profiler.start()
         step, number, rate = state.step, state.batch, state.rate
+        # A function of the step, and not of what was drawn before: so a resumed run draws what this one does.
         seeds = partial(stream_seed, config.seed, "dropout", step)
         wrong = update(setup, state, batch_at(number), rate, seeds)
         if wrong is not None:
@@ -120,12 +123,14 @@ def _steps(
             interrupted(), 0.0 if config.minutes is None else perf_counter() - begun
         )
         setup.profiler.lap("other")
+        # A budget of time is spent on what follows the warm-up, which has its number of steps.
         if state.step <= config.optimizer.warmup_steps:
             state.warm = state.seconds
         report = _report(setup, state, validate, snapshots, rate) if moved and state.report_due else None
         # Who went back has not ended, even when the time is over: the last step is always validated.
         ended = state.ended and report is not None
         if report is not None:
+            # After the report, which is part of the state: a resumed run must not tell of these steps again.
             if state.step % config.snapshot_every == 0 and not ended:
                 snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
             yield report
@@ -143,7 +148,7 @@ def _report(
 ) -> StepMetrics | None:
     """What there is to say of the steps since the last report; None when validation sent the training back."""
     config = setup.config
-    state.settle()
+    state.settle()  # waits for the device, so that the profiler reads what these steps really took
     positions = sum(done.positions for done in state.pending)
     throughput = setup.profiler.read(positions)
     throughput = replace(throughput, joules=setup.ranks.total(throughput.joules))
@@ -152,6 +157,7 @@ def _report(
     valid_loss = None
     if state.step % config.valid_every == 0 or state.ended:
         setup.shared.model.eval()
+        # One process decides for all: with a last bit of difference they would keep different weights.
         valid_loss = setup.ranks.broadcast(validate(partial(evaluate, setup, state)))
         if not math.isfinite(valid_loss):
             wrong, last = f"the validation loss is {valid_loss}", (state.step - 1, state.batch - 1)

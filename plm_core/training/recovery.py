@@ -30,6 +30,7 @@ def tolerate(
     config = state.config
     policy, limit = config.anomalies.policy, config.anomalies.limit
     state.anomalies.append(step + 1)
+    # No update that is left out mends weights whose validation is broken.
     if policy == "stop" or len(state.anomalies) > limit or (weights and policy == "skip"):
         rate, warmup = config.optimizer.learning_rate, config.optimizer.warmup_steps
         good = snapshots.newest()
@@ -41,7 +42,7 @@ def tolerate(
             batch,
         )
     done = "its update is left out" if policy == "skip" else "back to the last periodic snapshot, past its batches"
-    if ranks.first:
+    if ranks.first:  # the others have seen the same
         warnings.warn(f"at step {step + 1} {wrong}: {done} ({len(state.anomalies)} of {limit})", stacklevel=2)
 
 

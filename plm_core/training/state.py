@@ -110,7 +110,7 @@ class State:
             self.optimizer = Optimizer(self.model, self.config.optimizer)
         except ValueError as error:
             raise Unfit(str(error)) from error
-        self.best = self._weights()
+        self.best = self._weights()  # so that a training without a better validation leaves what it began with
         self.carries = [None]
         self.cut(-(-self.config.accumulation // self.ranks.size))
 
@@ -157,6 +157,7 @@ class State:
 
     def settle(self) -> None:
         """Make numbers of the tensors of the pending steps; the device is waited for once."""
+        # Those of a snapshot are numbers already.
         waiting = [done for done in self.pending if isinstance(done.nats, Tensor)]
         if not waiting:
             return
@@ -233,6 +234,7 @@ class State:
         self.cut(saved.progress.accumulation // self.ranks.size)
 
     def _weights(self) -> dict[str, Tensor]:
+        # Sharded weights stay where they are: putting them together would need the memory that sharding saves.
         sharded = self.ranks.size > 1 and self.ranks.mode == "fsdp"
         return {
             name: tensor.detach().clone() if sharded else tensor.detach().to("cpu", copy=True)

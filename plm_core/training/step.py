@@ -46,6 +46,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
     rows = setup.ranks.rows(batch).to(setup.device.device)
     setup.profiler.lap("data")
     nats, carries = _gradient(setup, state, rows, count, seeds)
+    # With sharded weights the norm is one number of all shards, put together here.
     norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
     wrong = None
     if setup.config.anomalies.policy != "stop":
@@ -92,6 +93,7 @@ def _gradient(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds)
             if not _out_of_memory(error):
                 raise
             _cut_smaller(setup, state, " ".join(str(error).split()))
+        # What the parts before the failure have added must go, and on a GPU the memory they held.
         setup.shared.model.zero_grad(set_to_none=True)
         if setup.device.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -104,11 +106,13 @@ def _passes(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -
     carries: list[Carry | None] = []
     setup.shared.model.train()
     for part, some in enumerate(rows.split(parts)):
+        # By the part's number over all processes: however a batch is shared out, no two parts draw the same dropout.
         torch.manual_seed(seeds(setup.ranks.rank * parts + part))
         with setup.shared.part(last=part == parts - 1):
             with setup.device.autocast(setup.config.precision):
                 loss = setup.shared.loss(some, state.carries[part])
             setup.profiler.lap("forward")
+            # Divided by the predictions of the global batch, so that parts and processes just add up.
             setup.shared.add_gradient(loss, count)
             setup.profiler.lap("backward")
         nats = nats + loss.nats.detach()
@@ -119,6 +123,7 @@ def _passes(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -
 def _cut_smaller(setup: Setup, state: State, error: str) -> None:
     """Cut the rows of this process into twice as many parts."""
     parts = len(state.carries)
+    # Several processes would have to agree, in the middle of a step that the others have not failed.
     if parts == state.rows or setup.ranks.size > 1:
         raise Unfit(
             f"accumulation: out of memory at step {state.step + 1} with {state.rows // parts} rows at a time "
