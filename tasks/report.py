@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from plm_core.evaluation.evidence import LOSSY as PREFIX
 from plm_core.files import atomic_folder
 from plm_core.objectives import QUANTITIES
 from plm_core.shared import paths
@@ -139,7 +140,7 @@ def _likelihoods(models: Sequence[str]) -> str:
 
 def _meaning(name: str, excerpt: int | None) -> str:
     """What a quantity is, as an item of a list."""
-    quantity = QUANTITIES[name.removeprefix("lossy_")]
+    quantity = QUANTITIES[name.removeprefix(PREFIX)]
     cut = f", here of the first {excerpt:,} tokens of each document only" if excerpt and quantity.excerpt else ""
     return f"- **{name.replace('_', ' ')}**{cut}: {quantity.meaning}."
 

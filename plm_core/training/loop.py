@@ -135,12 +135,16 @@ def _steps(
                 snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
             yield report
         if stop and not ended:
-            # Not the weights of a step that no report has looked at and whose loss is broken.
-            state.settle()
-            look_at_losses(state, snapshots, ranks, alone=True)
-            snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
-            snapshots.wait()
+            _save_to_stop(setup, state, snapshots)
             raise Stopped(state.step, stop)
+
+
+def _save_to_stop(setup: Setup, state: State, snapshots: Snapshots) -> None:
+    """Have the state on the disk; not the weights of a step whose loss is broken and that no report has looked at."""
+    state.settle()
+    look_at_losses(state, snapshots, setup.ranks, alone=True)
+    snapshots.save(state.tensors(), state.fixed(), state.progress(), setup.config.snapshot_every)
+    snapshots.wait()
 
 
 def _report(
