@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError, from_dict, section
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.sections.models import MODELS, shape
 from plm_core.text.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 
 
-@dataclass(frozen=True)
+@section
 class Lineage:
     """What a pretraining read, by digest: enough to say whether what lies there now is the same."""
 
@@ -44,7 +44,7 @@ class Lineage:
         return step + max((more for begin, more in self.passed if step >= begin), default=0)
 
 
-@dataclass(frozen=True)
+@section
 class CheckpointConfig:
     """``config.json``."""
 

@@ -1,5 +1,6 @@
 """Strict configuration: a plain dict becomes a frozen dataclass or one clear error. Used by every room.
 
+Pydantic checks types and ranges; what is wrong is said in this project's words, with the parameter's dotted name.
 ``UserError`` is the project's one exception for what the user can mend: a parameter, a file, a folder.
 """
 
@@ -7,13 +8,41 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
 
 T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+"""An int is accepted for a float, nothing else is converted."""
+Share = Annotated[float, Field(ge=0, le=1)]
+"""From 0 to 1."""
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+"""Above 0, at most 1."""
+Probability = Annotated[float, Field(ge=0, lt=1)]
+"""From 0, below 1: of zeroing an activation, for example."""
+
+EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a section",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
+"""Our words for pydantic's, which are those of JSON; its others stand as they are."""
 
 
 class UserError(Exception):
@@ -27,41 +56,45 @@ class UserError(Exception):
         return [str(self), *(line for other in self.beside for line in other.lines())]
 
 
-def from_dict(cls: type[T], data: object, where: str) -> T:
-    """Build the dataclass ``cls`` from ``data``, a mapping read from YAML or JSON.
+@typing.dataclass_transform(frozen_default=True)
+def section(cls: C) -> C:
+    """Make a class a section of the parameters: a frozen dataclass whose fields are checked whenever one is built.
 
-    ``where`` is the dotted name of the section and opens every message. Nested dataclasses, ``Literal``,
-    ``X | None``, ``list``, ``tuple[X, ...]`` and ``dict[str, X]`` are understood. An int is accepted for a float,
-    nothing else is converted.
+    ``__post_init__`` checks what fields have to do with each other; its ValueError begins with the field's name.
+    """
+    return typing.cast(C, checked(cls, frozen=True, config=STRICT))
+
+
+def from_dict(cls: type[T], data: object, where: str) -> T:
+    """Build the ``section`` ``cls`` from ``data``, a mapping read from YAML or JSON.
+
+    ``where`` is its dotted name and opens every message.
 
     Raises:
-        UserError: an unknown or missing key, a wrong type, or a value that ``cls.__post_init__`` refuses; the first of
-            them, with the others ``beside`` it.
+        UserError: an unknown or missing key, a wrong type, a value out of its range, or one that ``__post_init__``
+            refuses; the first of them, with the others ``beside`` it.
     """
-    if not isinstance(data, Mapping):
-        raise UserError(f"{where}: found {_show(data)}; expected a section with the keys {', '.join(_names(cls))}")
-    refused = []
-    for key in data:
-        if key not in _names(cls):
-            hint = did_you_mean(str(key), _names(cls)) or f"; expected one of {', '.join(_names(cls))}"
-            refused.append(UserError(f"{where}.{key}: unknown parameter{hint}"))
-    hints = typing.get_type_hints(cls)
-    values = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in data:
-            try:
-                values[field.name] = _convert(hints[field.name], data[field.name], f"{where}.{field.name}")
-            except UserError as error:
-                refused.append(error)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            refused.append(UserError(f"{where}.{field.name}: missing; expected {_describe(hints[field.name])}"))
-    if refused:
-        refused[0].beside += tuple(refused[1:])
-        raise refused[0]
     try:
-        return cls(**values)
-    except ValueError as error:
-        raise UserError(f"{where}.{error}") from error
+        # As JSON: YAML's lists become tuples, and its dictionaries dataclasses, where the types say so.
+        return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        found = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "unexpected_keyword_argument")
+        first, *others = (UserError(_refusal(cls, each, where)) for each in found)
+        first.beside = tuple(others)
+        raise first from error
+
+
+def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> T:
+    """As ``from_dict``, of the section in ``table`` that the parameter ``key`` names; the rest are its own parameters.
+
+    Raises:
+        UserError: the name is none of the table's, or as ``from_dict``.
+    """
+    given = dict(data) if isinstance(data, Mapping) else {}
+    name = given.pop(key, None)
+    if not isinstance(name, str) or name not in table:
+        raise UserError(f"{where}.{key}: found {name!r}; expected one of {', '.join(table)}")
+    return from_dict(table[name], given, where)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -76,59 +109,49 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _names(cls: type) -> list[str]:
+def _refusal(cls: type, error: Any, where: str) -> str:
+    """A pydantic error as a line that opens with the dotted name of the parameter."""
+    place, kind, value = error["loc"], error["type"], error["input"]
+    name = where + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    if kind == "value_error":
+        return f"{name}.{error['ctx']['error']}"
+    if kind == "unexpected_keyword_argument":
+        known = _names(_at(cls, place[:-1]))
+        hint = did_you_mean(place[-1], known) or f"; expected one of {', '.join(known)}"
+        return f"{name}: unknown parameter{hint}"
+    if kind == "missing":
+        return f"{name}: missing, and it has no default"
+    if kind == "dataclass_type":
+        expected = f"a section with the keys {', '.join(_names(_at(cls, place)))}"
+    elif kind == "literal_error":
+        expected = "one of " + error["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+    else:
+        words = EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ")
+        expected = words.format(**error.get("ctx", {}))
+    found = f"the text {value!r}" if isinstance(value, str) else repr(value)
+    return f"{name}: found {found}; expected {expected}{_hint(kind, value)}"
+
+
+def _at(kind: Any, place: Iterable[str | int]) -> Any:
+    """The dataclass that describes what stands at a place of the parameters."""
+    for step in place:
+        kind = typing.get_type_hints(kind)[str(step)] if dataclasses.is_dataclass(kind) else typing.get_args(kind)[-1]
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            kind = next(each for each in typing.get_args(kind) if each is not types.NoneType)
+    return kind
+
+
+def _names(cls: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return value
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        return _convert(next(a for a in args if a is not type(None)), value, where)
-    if dataclasses.is_dataclass(kind):
-        return from_dict(typing.cast(type, kind), value, where)
-    if origin is typing.Literal and value in args and type(value) in {type(a) for a in args}:
-        return value
-    if origin in (list, tuple) and isinstance(value, list | tuple):
-        return origin(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
-    if origin is dict and isinstance(value, Mapping):
-        return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
-    if kind is float and type(value) in (int, float):
-        if not math.isfinite(value):
-            raise UserError(f"{where}: found {value}; expected a finite number")
-        return float(value)
-    if kind in (int, str, bool) and type(value) is kind:
-        return value
-    raise UserError(f"{where}: found {_show(value)}; expected {_describe(kind)}{_hint(kind, value)}")
-
-
-def _hint(kind: Any, value: Any) -> str:
+def _hint(kind: str, value: Any) -> str:
     """YAML 1.1 reads 1e-4 as text, YAML 1.2 as a number: only the spelling with a dot means one thing everywhere."""
-    if kind in (int, float) and isinstance(value, str):
-        try:
-            if kind is int:
-                return f" (in YAML write it as {int(value)}, without quotes)"
+    try:
+        if kind == "int_type" and isinstance(value, str):
+            return f" (in YAML write it as {int(value)}, without quotes)"
+        if kind == "float_type" and isinstance(value, str):
             return f" (in YAML write it as {float(value)!r} with a decimal point, e.g. 1.0e-4, and without quotes)"
-        except ValueError:
-            return ""
+    except ValueError:
+        pass
     return ""
-
-
-def _show(value: object) -> str:
-    return f"the text {value!r}" if isinstance(value, str) else f"{value!r}"
-
-
-def _describe(kind: Any) -> str:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(str(a) for a in args)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join("null" if a is type(None) else _describe(a) for a in args)
-    if origin in (list, tuple):
-        return f"a list, each item {_describe(args[0])}"
-    if origin is dict or dataclasses.is_dataclass(kind):
-        return "a section"
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, str(kind))

@@ -11,14 +11,12 @@ from typing import Any, TypeVar
 
 from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
 from plm_core.benchmarks.sources import ExamplesConfig, task_of
-from plm_core.config import UserError
+from plm_core.config import UserError, choose
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.decontaminate import DecontaminateConfig
-from plm_core.corpus.hub import read_pin
 from plm_core.corpus.language import require_known
 from plm_core.corpus.mixture import MixtureConfig, require_sources
-from plm_core.corpus.sources import IngestConfig, origin_of
-from plm_core.corpus.sources.hub import HubManifest
+from plm_core.corpus.sources import SOURCES
 from plm_core.corpus.split import SplitConfig
 from plm_core.evaluation.rules import GateRules
 from plm_core.finetuning.config import FinetuneConfig
@@ -67,11 +65,10 @@ def problems() -> list[str]:
 
 
 def _source(name: str) -> None:
-    config = params.section(f"sources.{name}", IngestConfig)
-    _require(config.input)
-    origin_of(config)
-    if config.reader == "hub":
-        read_pin(HubManifest, Path(config.input))
+    section = f"sources.{name}"
+    source = choose(SOURCES, "reader", params.read(section), section)
+    _require(source.input)
+    source.origin()
 
 
 def _clean() -> None:

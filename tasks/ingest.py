@@ -8,11 +8,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from plm_core.config import UserError
+from plm_core.config import UserError, choose
 from plm_core.corpus.document import Document, write_documents
 from plm_core.corpus.order import Sorter
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
-from plm_core.corpus.sources import IngestConfig, open_source, origin_of
+from plm_core.corpus.sources import SOURCES, open_source
+from plm_core.corpus.sources.source import Source
 from plm_core.files import atomic_text, scratch_folder
 from plm_core.shared import paths
 from tasks.runtime.stage import main, stage
@@ -24,16 +25,17 @@ def ingest(name: str) -> None:
     """Read the section, write the source's documents and what was quarantined."""
     section = f"sources.{name}"
     section_names("sources")
-    config = params.section(section, IngestConfig)
+    given = params.read(section)
+    source = choose(SOURCES, "reader", given, section)
     documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.jsonl"
     origin = paths.ORIGINS / f"{name}.json"
-    with stage(f"ingest-{name}", [section], [Path(config.input)], paths.METRICS / f"ingest-{name}.json") as run:
+    with stage(f"ingest-{name}", [section], [Path(source.input)], paths.METRICS / f"ingest-{name}.json") as run:
         reasons, first, size = Counter[str](), None, 0
         with scratch_folder(documents) as scratch:
             sorter, count = Sorter(scratch), 0
             # The quarantine is written before anything is refused, so that people can look at what was wrong.
             with quarantine_writer(rejected) as refuse:
-                for record in open_source(name, config):
+                for record in open_source(name, source):
                     if isinstance(record, Document):
                         sorter.add(record)
                         count += 1
@@ -43,10 +45,11 @@ def ingest(name: str) -> None:
                         reasons[record.reason] += 1
                         first = first or record
             bad = reasons.total()
-            _require_enough(name, config, first, bad, count + bad)
+            _require_enough(name, source, first, bad, count + bad)
             write_documents(documents, sorter.documents())
         found = {"records": count + bad, "documents": count, "bytes": size}
-        atomic_text(origin, json.dumps(origin_of(config) | found, indent=2, ensure_ascii=False) + "\n")
+        known = {"reader": given["reader"]} | source.origin() | found
+        atomic_text(origin, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
         run.metrics |= {"records_read": count + bad, "documents": count, "bytes": size}
         run.metrics |= {"quarantined": bad}
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}
@@ -55,17 +58,17 @@ def ingest(name: str) -> None:
         print(f"{name}: {count} documents, {size / 1e6:.1f} MB; quarantined: {kept}")
 
 
-def _require_enough(name: str, config: IngestConfig, first: Quarantined | None, bad: int, read: int) -> None:
+def _require_enough(name: str, source: Source, first: Quarantined | None, bad: int, read: int) -> None:
     """Refuse a source that gave nothing, or too much that cannot be used."""
-    if first and bad >= config.min_quarantined and bad > config.max_quarantined * read:
+    if first and bad >= source.min_quarantined and bad > source.max_quarantined * read:
         raise UserError(
             f"{first.place}: {first.reason} ({first.detail}), the first of {bad} quarantined records of "
             f"{read} ({bad / read:.2%}; see {paths.QUARANTINED}/{name}.jsonl); expected a share of at most "
-            f"{config.max_quarantined} (sources.{name}.max_quarantined), or fewer than {config.min_quarantined} "
+            f"{source.max_quarantined} (sources.{name}.max_quarantined), or fewer than {source.min_quarantined} "
             f"(sources.{name}.min_quarantined)"
         )
     if read == bad:
-        raise UserError(f"{config.input}: no document in it; expected at least one text (sources.{name}.input)")
+        raise UserError(f"{source.input}: no document in it; expected at least one text (sources.{name}.input)")
 
 
 if __name__ == "__main__":

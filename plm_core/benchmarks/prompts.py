@@ -6,17 +6,19 @@ appendix G: scores by other wordings are other scores.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from pydantic import NonNegativeInt, PositiveInt
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import UserError
+from plm_core.config import PositiveShare, UserError, section
 from plm_core.objectives import OBJECTIVES
 
 _TEXT = re.compile(r"\{([ab])\}")
 
 
-@dataclass(frozen=True)
+@section
 class Prompt:
     """A section of ``fewshot.prompts``."""
 
@@ -47,20 +49,20 @@ class Prompt:
         return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
 
 
-@dataclass(frozen=True)
+@section
 class FewshotConfig:
     """Section ``fewshot`` of the parameters."""
 
     models: list[str]
     """Names in ``models``, of those that give an option a probability, which causal ones do; [] for none."""
-    shots: list[int]
+    shots: list[NonNegativeInt]
     """Each task is asked once with each number of answered training examples before the question."""
-    examples: int | None
+    examples: PositiveInt | None
     """At most so many test examples a task; null for all."""
-    words: int | None
+    words: PositiveInt | None
     """At most so many words of each text stand in a prompt, its first ones, so that shots fit a small context; null for
     whole texts."""
-    contaminated: float | None
+    contaminated: PositiveShare | None
     """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
     seed: int
     """Draws the shots."""
@@ -71,15 +73,10 @@ class FewshotConfig:
     """By task: for tasks of your own, and in place of those of the table."""
 
     def __post_init__(self) -> None:
-        if min(self.shots, default=0) < 0 or len(set(self.shots)) < len(self.shots):
-            raise ValueError(f"shots: found {self.shots}; expected whole numbers from 0, each once")
+        if len(set(self.shots)) < len(self.shots):
+            raise ValueError(f"shots: found {self.shots}; expected each once")
         if len(set(self.tasks or ())) < len(self.tasks or ()):
             raise ValueError(f"tasks: found {', '.join(self.tasks or ())}; expected each once")
-        for name in ("examples", "words"):
-            if (most := getattr(self, name)) is not None and most < 1:
-                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
-        if self.contaminated is not None and not 0 < self.contaminated <= 1:
-            raise ValueError(f"contaminated: {self.contaminated}; expected above 0 and at most 1, or null for never")
 
     def require_ranker(self, name: str, objective: str) -> None:
         """Raise UserError for a model that cannot say how likely an option is."""

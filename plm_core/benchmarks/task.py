@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError, from_dict, section
 from plm_core.files import RESTORE
 
 FILE = "task.json"
@@ -23,7 +23,7 @@ OUTSIDE = "O"
 """The tag of a word that is part of no entity."""
 
 
-@dataclass(frozen=True)
+@section
 class GlueTask:
     """A GLUE-like task."""
 

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from plm_core.config import did_you_mean
+from plm_core.config import section
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of
 from plm_core.corpus.masking import Kind, mask
-from plm_core.corpus.measures import MEASURES
 from plm_core.corpus.measures.text import Text
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs
 from plm_core.corpus.removal import Removal
+from plm_core.corpus.rules import Bounds, Rules
 
 EMPTY = "empty"
 """The rule by which a document goes none of whose paragraphs is kept."""
@@ -27,29 +27,13 @@ LANGUAGE_KEY = "detected_language"
 """The name of the language in a document's metadata; a source's own field of this name stays as it is."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What a measure may be; the ends are allowed."""
-
-    min: float | None = None
-    """A text with less is removed."""
-    max: float | None = None
-    """A text with more is removed."""
-
-    def __post_init__(self) -> None:
-        if self.min is None and self.max is None:
-            raise ValueError("min: missing, and max too; expected at least one of them")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min: {self.min} is more than max ({self.max}); expected a number that can be met")
-
-
-@dataclass(frozen=True)
+@section
 class CleanConfig:
     """Section ``clean`` of the parameters. A measure (``plm_core/corpus/measures``) that is named is a rule."""
 
-    paragraphs: dict[str, Bounds] = field(default_factory=dict)
+    paragraphs: Rules = field(default_factory=dict)
     """By measure: a paragraph outside the bounds is removed. The first rule that is broken is its reason."""
-    documents: dict[str, Bounds] = field(default_factory=dict)
+    documents: Rules = field(default_factory=dict)
     """By measure: a document is removed when what is left of it is outside the bounds."""
     languages: LanguageConfig | None = None
     """Which languages are kept, looked at before the rules for documents; null: any, and none is looked for."""
@@ -57,11 +41,6 @@ class CleanConfig:
     """What is masked, before anything is measured: email, ip, phone (``plm_core/corpus/masking.py``)."""
 
     def __post_init__(self) -> None:
-        for level, rules in (("paragraphs", self.paragraphs), ("documents", self.documents)):
-            for name in rules:
-                if name not in MEASURES:
-                    hint = did_you_mean(name, MEASURES) or f"; expected one of {', '.join(MEASURES)}"
-                    raise ValueError(f"{level}.{name}: unknown measure{hint}")
         if len(set(self.mask)) < len(self.mask):
             raise ValueError(f"mask: {', '.join(self.mask)}; expected each kind once")
 
@@ -144,7 +123,7 @@ def broken_rule(text: str, rules: Mapping[str, Bounds]) -> tuple[str, str] | Non
     """The first rule that the text breaks, with the value and the bound (``3 < min 4``); None: it breaks none."""
     measured = Text(text)
     for name, bounds in rules.items():
-        value = MEASURES[name](measured)
+        value = bounds.measured(name, measured)
         if bounds.min is not None and value < bounds.min:
             return name, f"{_number(value)} < min {_number(bounds.min)}"
         if bounds.max is not None and value > bounds.max:

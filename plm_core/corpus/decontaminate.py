@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from plm_core.config import Share, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.examples import ExampleFile
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
@@ -31,7 +32,7 @@ WORDS_AT_ONCE = 1 << 22
 """Words of examples that are looked for together."""
 
 
-@dataclass(frozen=True)
+@section
 class DecontaminateConfig:
     """Section ``decontaminate`` of the parameters."""
 
@@ -43,7 +44,7 @@ class DecontaminateConfig:
     """n, in words."""
     shortest: int = 8
     """Examples with fewer words are not looked for: they stand everywhere."""
-    overlap: float = 0.5
+    overlap: Share = 0.5
     """Which share of the n-grams of an example, or of a part of it, a document must hold to be contaminated.
 
     0: a single one is enough.
@@ -54,8 +55,6 @@ class DecontaminateConfig:
             raise ValueError(
                 f"shortest: {self.shortest}, ngram: {self.ngram}; expected 1 <= shortest <= ngram <= {PART}"
             )
-        if not 0 <= self.overlap <= 1:
-            raise ValueError(f"overlap: {self.overlap}; expected between 0 and 1")
 
 
 SCHEMA = pa.schema(

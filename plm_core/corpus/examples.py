@@ -4,10 +4,9 @@ Used by the stage deduplicate.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from plm_core.config import UserError
+from plm_core.config import UserError, section
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import records
 from plm_core.files import sha256_file
@@ -16,7 +15,7 @@ LONGEST = 100_000_000
 """Bytes of the longest record of an evaluation set."""
 
 
-@dataclass(frozen=True)
+@section
 class ExampleFile:
     """An evaluation set outside the corpus; the digest makes it a decision that DVC sees."""
 

@@ -10,18 +10,17 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError, from_dict, section
 
 PATIENCE = 10
 """Seconds in which the hub must answer; the library itself asks five times, for more than half a minute."""
 Pin = TypeVar("Pin", bound="HubPin")
 
 
-@dataclass(frozen=True, kw_only=True)
+@section
 class HubPin:
     """The pin of a dataset on the hub."""
 

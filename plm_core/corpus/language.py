@@ -5,10 +5,9 @@ It reads 2 to 3 MB/s, so it is shown the beginning of a text alone.
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import Any
 
-from plm_core.config import UserError
+from plm_core.config import Share, UserError, section
 
 BEGINNING = 1000
 """Characters that are read; already with 300 of any State of the Union address the probability is above 0.99."""
@@ -16,14 +15,14 @@ UNDETERMINED = "und"
 """ISO 639-2's code for a language that cannot be told."""
 
 
-@dataclass(frozen=True)
+@section
 class LanguageConfig:
     """Section ``clean.languages`` of the parameters."""
 
     keep: tuple[str, ...]
     """Codes of the languages that are kept: ISO 639-1 where it has one (``en``), else ISO 639-3. Quote ``"no"``."""
-    min_confidence: float = 0.5
-    """With a smaller probability, 0 to 1, the language is undetermined; FineWeb asks its own identifier for 0.65."""
+    min_confidence: Share = 0.5
+    """With a smaller probability the language is undetermined; FineWeb asks its own identifier for 0.65."""
 
     def __post_init__(self) -> None:
         if not self.keep:
@@ -31,8 +30,6 @@ class LanguageConfig:
         for code in self.keep:
             if not re.fullmatch("[a-z]{2,3}", code):
                 raise ValueError(f"keep: found {code!r}; expected codes of two or three small letters, such as en")
-        if not 0 <= self.min_confidence <= 1:
-            raise ValueError(f"min_confidence: {self.min_confidence} is not between 0 and 1")
 
 
 def language_of(text: str, min_confidence: float) -> tuple[str, float]:

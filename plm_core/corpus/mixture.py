@@ -8,28 +8,25 @@ total is the largest at which all shares can be had.
 import hashlib
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
-from plm_core.config import UserError
+from pydantic import Field
+
+from plm_core.config import PositiveShare, UserError, section
 
 
-@dataclass(frozen=True)
+@section
 class MixtureConfig:
     """Section ``mixture`` of the parameters."""
 
-    shares: dict[str, float] | None = None
+    shares: dict[str, PositiveShare] | None = None
     """The share of each source in the bytes of the training split, summing to 1; null: all there is of each, once."""
-    max_repeats: float = 1.0
-    """How many times a source's documents may stand in the training split, at least 1."""
+    max_repeats: Annotated[float, Field(ge=1)] = 1.0
+    """How many times a source's documents may stand in the training split."""
 
     def __post_init__(self) -> None:
-        if self.shares is not None:
-            if any(share <= 0 for share in self.shares.values()):
-                raise ValueError(f"shares: {self.shares}; expected every share above 0: leave the source out instead")
-            if abs(sum(self.shares.values()) - 1) > 1e-6:
-                raise ValueError(f"shares: they sum to {sum(self.shares.values())}; expected 1")
-        if self.max_repeats < 1:
-            raise ValueError(f"max_repeats: {self.max_repeats}; expected at least 1")
+        if self.shares is not None and abs(sum(self.shares.values()) - 1) > 1e-6:
+            raise ValueError(f"shares: they sum to {sum(self.shares.values())}; expected 1")
 
 
 def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]:

@@ -5,25 +5,29 @@ duplicates of theirs, which follow the first of them.
 """
 
 import hashlib
-from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from plm_core.config import section
 
 SPLITS = ("train", "valid", "test")
 
 
-@dataclass(frozen=True)
+@section
 class SplitConfig:
     """Section ``split`` of the parameters."""
 
-    valid: float
-    """The share of documents held out for choosing the best checkpoint, in [0, 1)."""
-    test: float
-    """The share of documents held out for the reported figures, in [0, 1)."""
+    valid: Annotated[float, Field(gt=0, lt=1)]
+    """The share of documents held out for choosing the best checkpoint."""
+    test: Annotated[float, Field(gt=0, lt=1)]
+    """The share of documents held out for the reported figures."""
     salt: str
     """Another salt draws another split; never change it while a champion is in office."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.valid < 1 and 0 < self.test < 1 and self.valid + self.test < 1):
-            raise ValueError(f"valid: {self.valid} and test: {self.test} must be above 0 and sum to less than 1")
+        if self.valid + self.test >= 1:
+            raise ValueError(f"valid: {self.valid} and test: {self.test}; expected a sum below 1")
 
 
 def split_of(document_id: str, config: SplitConfig) -> str:

@@ -7,14 +7,13 @@ from itertools import islice
 from pathlib import Path
 from statistics import mean
 
-from plm_core.config import UserError
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.clean import CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import UNDETERMINED, LanguageConfig, language_of
 from plm_core.corpus.quarantine import Quarantined
-from plm_core.corpus.records import READABLE, Record, format_of
-from plm_core.corpus.sources import folder
-from plm_core.corpus.sources.fields import Fields
+from plm_core.corpus.records import READABLE, Record, format_of, records
+from plm_core.corpus.sources.folder import Folder
 
 LIMIT = 100_000_000
 """Bytes of a record, as a source has them by default."""
@@ -71,7 +70,8 @@ def survey(root: Path) -> Survey:
     count, bad, size, characters, sample = 0, 0, 0, set[str](), list[Document]()
     values: dict[str, set[object]] = {name: set() for name in id_fields}
     step = 1
-    for found in folder.read(str(root), pattern, Fields(text_field, None), LIMIT):
+    source = {"input": str(root), "pattern": pattern, "text_field": text_field}
+    for found in from_dict(Folder, source, "init").read():
         if isinstance(found, Quarantined):
             bad += 1
             continue
@@ -108,8 +108,8 @@ def _described(root: Path) -> tuple[str, str, Sequence[str]]:
 
 
 def _rows(file: Path) -> list[Mapping[str, object]]:
-    first = islice(folder.records_in(file, ALL_FILES, LIMIT), LOOKED_AT)
-    return [record.content for _, _, record in first if _is_row(record)]  # type: ignore[misc]
+    first = islice(records(file, LIMIT), LOOKED_AT)
+    return [record.content for record in first if _is_row(record)]  # type: ignore[misc]
 
 
 def _is_row(record: Record) -> bool:

@@ -1,11 +1,12 @@
 """The rules by which the gate judges: the section ``promotion`` of ``params.yaml``. Used by ``gate.py``."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from plm_core.config import UserError
+from pydantic import Field, NonNegativeFloat
+
+from plm_core.config import UserError, section
 from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, read_likelihood, task_files
 
@@ -14,41 +15,33 @@ EVERY_TASK = SCORE
 the plain mean of all tasks' scores as well (the average of GLUE, Wang et al. 2019, section 3)."""
 
 
-@dataclass(frozen=True)
+@section
 class MetricRule:
     """How one metric is judged."""
 
     direction: Literal["lower", "higher"]
     """Which way is better."""
-    tolerance: float
-    """How far, in the metric's own unit, the challenger may be worse than the champion; 0 or more."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance: found {self.tolerance}; expected a number from 0")
+    tolerance: NonNegativeFloat
+    """How far, in the metric's own unit, the challenger may be worse than the champion."""
 
 
-@dataclass(frozen=True)
+@section
 class GateRules:
     """The section ``promotion`` of ``params.yaml``, as far as the gate is concerned."""
 
     primary: str
     """The metric on which the challenger must be better, or not worse and cheaper; ``score`` compares models of
     different papers too, and where there are no tasks, stands for the challenger's own likelihood."""
-    alpha: float
+    alpha: Annotated[float, Field(gt=0, lt=1)]
     """How often, at most, a challenger that is no better may pass for better: the level of the tests, 0.05 as a rule.
     Intervals hold the rest, 95 %."""
-    margin: float
-    """In the primary's own unit: a challenger that is surely not worse by more than this is not worse; 0 or more. It
+    margin: NonNegativeFloat
+    """In the primary's own unit: a challenger that is surely not worse by more than this is not worse. It
     passes where it is cheaper."""
     metrics: dict[str, MetricRule]
     """Every metric that is compared."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha: found {self.alpha}; expected a number between 0 and 1")
-        if not 0 <= self.margin < math.inf:
-            raise ValueError(f"margin: found {self.margin}; expected a number from 0")
         if self.primary not in self.metrics:
             raise ValueError(f"primary: found {self.primary!r}; expected one of promotion.metrics")
         for name, rule in self.metrics.items():

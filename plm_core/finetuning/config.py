@@ -1,40 +1,33 @@
 """Section ``finetune`` of the parameters. Read by the stages finetune and baseline."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from plm_core.benchmarks.examples import file_of
-from plm_core.config import digest
+from plm_core.config import Probability, digest, section
 from plm_core.files import sha256_file
 from plm_core.finetuning.recipe import Recipe
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
 """What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
-TARGETS = ("attention", "feed_forward")
 
 
-@dataclass(frozen=True)
+@section
 class LoRAConfig:
     """Section ``finetune.lora``."""
 
-    rank: int
-    """Of the products that are added to the matrices; 1 or more."""
-    alpha: float
+    rank: PositiveInt
+    """Of the products that are added to the matrices."""
+    alpha: PositiveFloat
     """They are scaled by alpha / rank."""
-    targets: tuple[str, ...] = ("attention",)
-    """Whose matrices: ``attention``, ``feed_forward``; the paper adapts the attention's."""
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank: {self.rank}; expected at least 1")
-        if not self.alpha > 0:
-            raise ValueError(f"alpha: {self.alpha}; expected above 0")
-        if not self.targets or not set(self.targets) <= set(TARGETS):
-            raise ValueError(f"targets: found {', '.join(self.targets) or 'none'}; expected of {', '.join(TARGETS)}")
+    targets: Annotated[tuple[Literal["attention", "feed_forward"], ...], Field(min_length=1)] = ("attention",)
+    """Whose matrices; the paper adapts the attention's."""
 
 
-@dataclass(frozen=True)
+@section
 class Transfer:
     """An entry of ``finetune.transfers``."""
 
@@ -44,7 +37,7 @@ class Transfer:
     """The task, one of ``finetune.tasks``, that is learned before."""
 
 
-@dataclass(frozen=True)
+@section
 class FinetuneConfig:
     """Section ``finetune`` of the parameters."""
 
@@ -54,13 +47,13 @@ class FinetuneConfig:
     """More of them, that begin with the model as another task has left it; [] for none."""
     seeds: list[int]
     """Each task is learned once from each: it draws the head, the order of the examples and the dropout."""
-    train_examples: int | None
+    train_examples: PositiveInt | None
     """At most so many training examples a task; null for all."""
-    heldout_examples: int | None
+    heldout_examples: PositiveInt | None
     """At most so many validation and so many test examples a task; null for all."""
-    dropout: float
+    dropout: Probability
     """Before the head's linear layer."""
-    auxiliary: float
+    auxiliary: NonNegativeFloat
     """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, where the
     model was trained as a causal one; 0 for none. The paper has 0.5."""
     lora: LoRAConfig | None
@@ -69,13 +62,6 @@ class FinetuneConfig:
     """The same for every task."""
 
     def __post_init__(self) -> None:
-        for name in ("train_examples", "heldout_examples"):
-            if (most := getattr(self, name)) is not None and most < 1:
-                raise ValueError(f"{name}: {most}; expected at least 1, or null for all")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: {self.dropout}; expected at least 0 and below 1")
-        if self.auxiliary < 0:
-            raise ValueError(f"auxiliary: {self.auxiliary}; expected at least 0")
         every = [*self.tasks, *(transfer.task for transfer in self.transfers)]
         for transfer in self.transfers:
             if every.count(transfer.task) > 1:

@@ -1,42 +1,39 @@
 """How a fine-tuning trains: section ``finetune.training``. Epochs and shares, for tasks are of very different sizes."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from pydantic import PositiveFloat, PositiveInt
+
+from plm_core.config import Probability, section
 from plm_core.training.anomalies import AnomalyConfig
 from plm_core.training.config import LoopConfig, OptimizerConfig
 from plm_core.training.precision import Precision
 
 
-@dataclass(frozen=True)
+@section
 class Recipe:
     """Section ``finetune.training``; see ``LoopConfig`` for what is not explained here."""
 
-    epochs: float
+    epochs: PositiveFloat
     """How often the training examples are read."""
-    batch: int
+    batch: PositiveInt
     """Examples a step."""
     optimizer: OptimizerConfig
     """Without ``warmup_steps``, which follow from ``warmup``."""
-    warmup: float = 0.1
+    warmup: Probability = 0.1
     """The share of the steps in which the learning rate grows."""
-    validations: int = 1
+    validations: PositiveInt = 1
     """How often in an epoch the validation examples are predicted. The weights of the least loss on them are kept."""
-    accumulation: int = 1
+    accumulation: PositiveInt = 1
     precision: Precision = "float32"
     compile: bool = False
     """With it, examples are padded to a few lengths."""
     deterministic: bool = True
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
-    report_every: int = 10
+    report_every: PositiveInt = 10
 
     def __post_init__(self) -> None:
-        if not self.epochs > 0:
-            raise ValueError(f"epochs: {self.epochs}; expected above 0")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup: {self.warmup}; expected at least 0 and below 1")
-        if self.validations < 1:
-            raise ValueError(f"validations: {self.validations}; expected at least 1")
         if self.optimizer.warmup_steps:
             raise ValueError("optimizer.warmup_steps: follows from warmup; expected it to be left out")
         self.loop(1, 1)

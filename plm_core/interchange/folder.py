@@ -5,7 +5,7 @@ when ``import_hf`` reads it.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plm_core import checkpoint
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError, from_dict, section
 from plm_core.files import atomic_folder
 from plm_core.interchange import bert, gpt, tokenizer, xlnet
 from plm_core.interchange.card import card
@@ -27,7 +27,7 @@ OWN = "plm_checkpoint"
 """The key of their configuration under which an ``Origin`` is kept."""
 
 
-@dataclass(frozen=True)
+@section
 class Origin:
     """What a checkpoint says of its training and transformers has no key for; 0 where it is not known."""
 

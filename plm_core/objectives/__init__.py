@@ -5,10 +5,7 @@ model knows nothing of targets. A new one is a file here and a line below; where
 own, that is a file in the room that does so.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from plm_core.config import UserError, from_dict
+from plm_core.config import choose
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
@@ -30,13 +27,10 @@ QUANTITIES: dict[str, Quantity] = {
 """All that is measured of them, by name."""
 
 
-def build_objective(section: Mapping[str, Any], where: str) -> Objective:
+def build_objective(section: object, where: str) -> Objective:
     """The objective that a section with its ``name`` and its parameters describes.
 
     Raises:
         UserError: the name or a parameter cannot be used; ``where`` opens the message.
     """
-    name = section.get("name")
-    if not isinstance(name, str) or name not in OBJECTIVES:
-        raise UserError(f"{where}.name: found {name!r}; expected one of {', '.join(OBJECTIVES)}")
-    return from_dict(OBJECTIVES[name], {key: value for key, value in section.items() if key != "name"}, where)
+    return choose(OBJECTIVES, "name", section, where)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.packing import Packed
@@ -43,7 +44,7 @@ class PackedCausalBatch(CausalBatch):
     """``[B, T]`` int: to which document of its row a position belongs; padding is one more."""
 
 
-@dataclass(frozen=True)
+@section
 class Causal(Objective):
     """The causal objective, and its section of the parameters."""
 

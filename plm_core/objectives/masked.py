@@ -13,10 +13,12 @@ Shapes: B rows, T positions, N masked positions, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
+from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.packing import Packed
@@ -57,7 +59,7 @@ class PackedMaskedBatch(MaskedBatch):
     """``[B, T]`` int: to which document of its row a position belongs; padding is one more."""
 
 
-@dataclass(frozen=True)
+@section
 class Masked(Objective):
     """The masked objective, and its section of the parameters."""
 
@@ -73,7 +75,7 @@ class Masked(Objective):
     frame = (CLS,), (SEP,)
     legend = "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same."
 
-    rate: float = 0.15
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """The share of a row's tokens that is selected."""
     next_sentence: bool = False
     """Pairs of spans, and whether the second follows the first, as BERT; else packed text, as RoBERTa."""
@@ -84,8 +86,6 @@ class Masked(Objective):
     def __post_init__(self) -> None:
         if self.next_sentence and self.packing == "documents":
             raise ValueError("packing: documents with next_sentence true; expected stream, for a row is one pair then")
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate: {self.rate}; expected above 0 and below 1")
 
     def text_length(self, context: int) -> int:
         """How many tokens of text a row holds beside its special tokens."""

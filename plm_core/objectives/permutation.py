@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import PositiveInt
 
+from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
 from plm_core.text.samplers import Streams, TokenRange, draws, stream_seed
@@ -50,7 +52,7 @@ class PermutationBatch(Batch):
         return self.queries
 
 
-@dataclass(frozen=True)
+@section
 class Permutation(Objective):
     """The permutation objective, and its section of the parameters."""
 
@@ -73,16 +75,10 @@ class Permutation(Objective):
     frame = (EOS,), ()
     legend = "<3: word> was predicted third, from what it may see of its row and the row's memory."
 
-    predict: int = 6
+    predict: PositiveInt = 6
     """K: one token in K is predicted (appendix A.4: 6)."""
-    reuse: int | None = None
+    reuse: PositiveInt | None = None
     """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
-
-    def __post_init__(self) -> None:
-        if self.predict < 1:
-            raise ValueError(f"predict: {self.predict}; expected at least 1")
-        if self.reuse is not None and self.reuse < 1:
-            raise ValueError(f"reuse: {self.reuse}; expected at least 1, or null")
 
     def reused(self, context: int) -> int:
         """R for a model of this context."""

@@ -12,10 +12,12 @@ Shapes: B rows, T positions, N masked positions, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
+from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
 from plm_core.objectives.masked import MaskedBatch, MaskedRows, slots
@@ -41,7 +43,7 @@ class ReplacedBatch(MaskedBatch):
     """``[B, N]``, float64 in [0, 1): at which place of the cumulated probabilities a sample is taken."""
 
 
-@dataclass(frozen=True)
+@section
 class Replaced(Objective):
     """Replaced token detection, and its section of the parameters."""
 
@@ -57,16 +59,10 @@ class Replaced(Objective):
     frame = (CLS,), (SEP,)
     legend = "<mask: word> was to be predicted by the generator; the discriminator read its guess in the mask's stead."
 
-    rate: float = 0.15
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """The share of a row's tokens that is masked. The paper's large model masks 0.25."""
-    weight: float = 50.0
+    weight: PositiveFloat = 50.0
     """Lambda, what a token's detection counts beside a masked token's prediction."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate: {self.rate}; expected above 0 and below 1")
-        if not self.weight > 0:
-            raise ValueError(f"weight: {self.weight}; expected above 0")
 
     def require_fit(self, config: Any) -> None:
         """Raise ValueError when the context has no room for text."""

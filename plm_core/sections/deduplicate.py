@@ -1,31 +1,28 @@
 """The section ``deduplicate``: what counts as a duplicate, and what becomes of it. Read without heavy libraries."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from pydantic import PositiveInt
 
-@dataclass(frozen=True)
+from plm_core.config import PositiveShare, section
+
+
+@section
 class Similarity:
     """When two texts count as near-duplicates."""
 
-    threshold: float = 0.75
-    """The smallest Jaccard similarity of their sets of shingles, above 0 and at most 1."""
-    shingle: int = 5
+    threshold: PositiveShare = 0.75
+    """The smallest Jaccard similarity of their sets of shingles."""
+    shingle: PositiveInt = 5
     """Words in a shingle."""
-    bands: int = 16
+    bands: PositiveInt = 16
     """b: texts are compared if one of b parts of their signatures is equal ..."""
-    rows: int = 5
+    rows: PositiveInt = 5
     """r: ... of r values each. Two texts of similarity s are compared with probability 1 - (1 - s^r)^b."""
 
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold: {self.threshold}; expected above 0 and at most 1")
-        for name in ("shingle", "bands", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 1")
 
-
-@dataclass(frozen=True)
+@section
 class DeduplicateConfig:
     """Section ``deduplicate`` of the parameters."""
 

@@ -1,39 +1,35 @@
 """The section ``evaluate``: how likelihoods are measured, and texts drawn. Read without torch."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY
 
+from pydantic import NonNegativeInt, PositiveInt
+
+from plm_core.config import section
 from plm_core.shared.sampling import SamplingConfig
 
 BLANK = "___"
 
 
-@dataclass(frozen=True, kw_only=True)
+@section
 class LikelihoodConfig:
     """How likelihoods are measured; part of section ``evaluate`` of the parameters."""
 
-    stride: int
+    stride: PositiveInt
     """Tokens by which a causal model's window advances over a long document; its context or more: disjoint windows."""
-    excerpt: int | None = None
+    excerpt: PositiveInt | None = None
     """Score only so many tokens from the start of each document, where a token is dear: the pseudo-likelihood, which
     costs a forward pass a token, and the mean over orders. Null for whole documents."""
     within_word: bool = False
     """Whether the pseudo-likelihood masks the rest of a token's word with it."""
-    orders: int = 0
+    orders: NonNegativeInt = 0
     """Over how many random orders a permutation model's likelihood is averaged; 0: not at all."""
 
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride: {self.stride}; expected at least 1")
-        if self.excerpt is not None and self.excerpt < 1:
-            raise ValueError(f"excerpt: {self.excerpt}; expected at least 1, or null for whole documents")
-        if self.orders < 0:
-            raise ValueError(f"orders: {self.orders}; expected at least 0")
 
-
-@dataclass(frozen=True, kw_only=True)
+@section
 class EvaluateConfig(LikelihoodConfig):
     """Section ``evaluate`` of the parameters."""
 
+    _: KW_ONLY
     prompts: list[str] | None = None
     """The beginnings of the sample texts; null: the first words of the first documents of the test split."""
     sampling: SamplingConfig
@@ -43,7 +39,6 @@ class EvaluateConfig(LikelihoodConfig):
     same beginnings, with a blank behind each."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for text in self.cloze or ():
             around(text)
 

@@ -7,92 +7,91 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from plm_core.config import UserError, from_dict
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from plm_core.config import Probability, UserError, from_dict, section
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True)
+@section
 class GPTConfig:
     """Section ``model`` of a GPT; the vocabulary comes from the tokenizer."""
 
-    vocab_size: int
+    vocab_size: PositiveInt
     """V, the number of token ids."""
-    context: int
+    context: PositiveInt
     """The largest T: how many positions have an embedding."""
-    layers: int
+    layers: PositiveInt
     """The number of blocks."""
-    heads: int
+    heads: PositiveInt
     """H, attention heads a block; must divide ``width``."""
-    width: int
+    width: PositiveInt
     """D, the size of the residual stream."""
-    dropout: float = 0.1
+    dropout: Probability = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
-    initializer_range: float = 0.02
+    initializer_range: PositiveFloat = 0.02
     """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
+        _require_whole_heads(self)
 
 
-@dataclass(frozen=True)
+@section
 class BERTConfig:
     """Section ``model`` of a BERT; the vocabulary comes from the tokenizer."""
 
-    vocab_size: int
+    vocab_size: PositiveInt
     """V, the number of token ids."""
-    context: int
+    context: PositiveInt
     """The largest T: how many positions have an embedding."""
-    layers: int
+    layers: PositiveInt
     """The number of blocks."""
-    heads: int
+    heads: PositiveInt
     """H, attention heads a block; must divide ``width``."""
-    width: int
+    width: PositiveInt
     """D, the size of the residual stream."""
-    segments: int = 2
+    segments: PositiveInt = 2
     """S, how many segments have an embedding."""
-    dropout: float = 0.1
+    dropout: Probability = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
-    initializer_range: float = 0.02
+    initializer_range: PositiveFloat = 0.02
     """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "segments")
+        _require_whole_heads(self)
 
 
-@dataclass(frozen=True)
+@section
 class ELECTRAConfig:
     """Section ``model`` of an ELECTRA, of the discriminator where nothing else is said; the vocabulary comes from the
     tokenizer."""
 
-    vocab_size: int
+    vocab_size: PositiveInt
     """V, the number of token ids."""
-    context: int
+    context: PositiveInt
     """The largest T: how many positions have an embedding."""
-    layers: int
+    layers: PositiveInt
     """The number of blocks, the generator's too."""
-    heads: int
+    heads: PositiveInt
     """H, attention heads a block; must divide ``width``."""
-    width: int
+    width: PositiveInt
     """D, the size of the residual stream."""
-    generator_heads: int | None = None
+    generator_heads: PositiveInt | None = None
     """The generator's heads, each as wide as the discriminator's (table 6); null for a quarter of these, at least one.
     The paper finds generators of a quarter to half the size best (section 3.2)."""
-    embedding: int | None = None
+    embedding: PositiveInt | None = None
     """E, the size of the embeddings, which both share; null for ``width``."""
-    segments: int = 2
+    segments: PositiveInt = 2
     """S, how many segments have an embedding."""
-    dropout: float = 0.1
+    dropout: Probability = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
-    initializer_range: float = 0.02
+    initializer_range: PositiveFloat = 0.02
     """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "segments")
-        for name in ("generator_heads", "embedding"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name}: {value}; expected at least 1, or null")
+        _require_whole_heads(self)
 
     @property
     def discriminator(self) -> BERTConfig:
@@ -109,46 +108,37 @@ class ELECTRAConfig:
         return BERTConfig(self.vocab_size, self.context, self.layers, heads, width, dropout=self.dropout)
 
 
-@dataclass(frozen=True)
+@section
 class XLNetConfig:
     """Section ``model`` of an XLNet; the vocabulary comes from the tokenizer."""
 
-    vocab_size: int
+    vocab_size: PositiveInt
     """V, the number of token ids."""
-    context: int
+    context: PositiveInt
     """The largest T: how many positions are read at once. Distances have no largest value."""
-    layers: int
+    layers: PositiveInt
     """L, the number of blocks."""
-    heads: int
+    heads: PositiveInt
     """H, attention heads a block; must divide ``width``."""
-    width: int
+    width: PositiveInt
     """D, the size of the residual stream; even, for half of a distance's encoding are sines."""
-    memory: int = 0
+    memory: NonNegativeInt = 0
     """M, how many states of the text before each layer keeps, in training and when texts are scored (``mem_len``)."""
-    dropout: float = 0.1
+    dropout: Probability = 0.1
     """The probability of zeroing an activation: embeddings, distances, attention weights and residual branches."""
-    initializer_range: float = 0.02
+    initializer_range: PositiveFloat = 0.02
     """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
+        _require_whole_heads(self)
         if self.width % 2:
             raise ValueError(f"width: {self.width}; expected an even number, for distances are sines and cosines")
-        if self.memory < 0:
-            raise ValueError(f"memory: {self.memory}; expected at least 0")
 
 
-def _check_sizes(config: Any, *names: str) -> None:
-    """Raise the ValueError of a configuration whose sizes make no model: below 1, or heads that do not divide."""
-    for name in ("vocab_size", "context", "layers", "heads", "width", *names):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name}: {getattr(config, name)}; expected at least 1")
+def _require_whole_heads(config: Any) -> None:
+    """Raise ValueError when the heads do not divide the width."""
     if config.width % config.heads:
         raise ValueError(f"heads: {config.heads} does not divide width {config.width}")
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"dropout: {config.dropout}; expected at least 0 and below 1")
-    if not config.initializer_range > 0:
-        raise ValueError(f"initializer_range: {config.initializer_range}; expected above 0")
 
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}

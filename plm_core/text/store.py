@@ -11,14 +11,14 @@ import json
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError, from_dict, section
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.text.special import EOS
 from plm_core.text.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ from plm_core.text.tokenizer import Tokenizer
 DOCUMENTS_AT_ONCE = 256
 
 
-@dataclass(frozen=True)
+@section
 class Index:
     """``index.json``."""
 

@@ -3,13 +3,13 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from plm_core.config import UserError
+from plm_core.config import UserError, section
 from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
 from plm_core.shared.kinds import Tokenizers
 from plm_core.text.special import PIECES
@@ -24,7 +24,7 @@ NOT_LEARNED = {"bpe": BYTES_AND_SPECIALS, "unigram": BYTES_AND_SPECIALS, "wordpi
 """The kinds, and how many entries of a vocabulary stand in every one of that kind."""
 
 
-@dataclass(frozen=True)
+@section
 class GivenTokenizer:
     """Section ``tokenizer.given``: the digest makes it a decision that DVC sees, not a file that changes."""
 
@@ -34,7 +34,7 @@ class GivenTokenizer:
     """Its digest."""
 
 
-@dataclass(frozen=True)
+@section
 class TokenizerConfig:
     """Section ``tokenizer`` of the parameters."""
 
@@ -42,7 +42,7 @@ class TokenizerConfig:
     """The algorithm. All but wordpiece keep every character of a text."""
     vocab_size: int
     """Pieces, special tokens and single bytes or characters included."""
-    character_coverage: float = 0.9999
+    character_coverage: Annotated[float, Field(ge=0.9, le=1)] = 0.9999
     """The share of the corpus's characters that get a piece of their own. The rest are spelled in bytes, and unknown to
     wordpiece; bytelevel has no characters, and does not read this."""
     lowercase: bool = False
@@ -53,8 +53,6 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         if self.vocab_size <= NOT_LEARNED[self.kind]:
             raise ValueError(f"vocab_size: {self.vocab_size} is too small; expected more than {NOT_LEARNED[self.kind]}")
-        if not 0.9 <= self.character_coverage <= 1.0:
-            raise ValueError(f"character_coverage: {self.character_coverage} is not between 0.9 and 1.0")
         if self.lowercase and self.kind != "wordpiece":
             raise ValueError(f"lowercase: {self.kind} keeps a text as it is; expected false, or kind: wordpiece")
 

@@ -2,11 +2,14 @@
 
 import math
 import statistics
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat
+
+from plm_core.config import section
 
 
-@dataclass(frozen=True)
+@section
 class AnomalyConfig:
     """Section ``training.anomalies``."""
 
@@ -14,21 +17,13 @@ class AnomalyConfig:
     """``stop`` ends the training. ``skip`` leaves the update of that step out (as SkipStepOptimizer of OLMo-core does).
     ``rollback`` goes back to the last periodic snapshot and passes over the batches read since (Chowdhery et al. 2022,
     section 5.1). Both look at each step before its update, for which a GPU is waited for; ``stop`` looks at reports."""
-    sigmas: float | None = None
+    sigmas: PositiveFloat | None = None
     """A loss or gradient norm so many standard deviations above the mean of the steps before is an anomaly too; null:
     only one that is not finite. OLMo-core takes 6, and a window of 128."""
-    window: int = 128
+    window: Annotated[int, Field(ge=4)] = 128
     """How many steps before are looked at; none is judged by fewer than half of them."""
-    limit: int = 10
+    limit: NonNegativeInt = 10
     """So many anomalies are put up with in a training; the next one ends it."""
-
-    def __post_init__(self) -> None:
-        if self.sigmas is not None and not self.sigmas > 0:
-            raise ValueError(f"sigmas: {self.sigmas}; expected above 0, or null")
-        if self.window < 4:
-            raise ValueError(f"window: {self.window}; expected at least 4")
-        if self.limit < 0:
-            raise ValueError(f"limit: {self.limit}; expected at least 0")
 
 
 def judged(loss: float, norm: float, recent: list[tuple[float, float]], config: AnomalyConfig) -> str | None:

@@ -1,83 +1,76 @@
 """What a training does besides its model and its objective: section ``training`` of the parameters."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from plm_core.config import PositiveShare, Probability, Share, section
 from plm_core.text.samplers import stream_seed
 from plm_core.training.anomalies import AnomalyConfig
 from plm_core.training.precision import Precision
 
 DECAY_FRACTION = 0.2
 """Beyond it a longer decay gains little (Hägele et al. 2024, section 3)."""
+MOMENTUM = 0.95
+"""Jordan et al. 2024; Liu et al. 2025, section 2.1."""
 
 
-@dataclass(frozen=True)
+@section
 class OptimizerConfig:
     """Section ``optimizer`` of a training."""
 
-    learning_rate: float
+    learning_rate: PositiveFloat
     """The peak learning rate, for Muon's updates too: they are scaled to the size of AdamW's."""
-    warmup_steps: int = 0
+    warmup_steps: NonNegativeInt = 0
     """Steps of linear growth from 0 to the peak."""
     name: Literal["adamw", "muon"] = "adamw"
     """``muon``: Muon for the matrices of the blocks (``hidden_matrices``), AdamW for the rest."""
     schedule: Literal["cosine", "linear", "wsd"] = "cosine"
     """How the learning rate falls after the warm-up (``schedule.learning_rate_at``)."""
-    decay_fraction: float = DECAY_FRACTION
+    decay_fraction: PositiveShare = DECAY_FRACTION
     """The last share of what follows the warm-up, in which the rate of ``wsd`` falls; only ``wsd`` has one."""
-    final_fraction: float = 0.1
+    final_fraction: Share = 0.1
     """The learning rate of the last step, as a fraction of the peak."""
-    weight_decay: float = 0.1
+    weight_decay: NonNegativeFloat = 0.1
     """Decoupled decay, on matrices and embeddings only."""
-    beta_1: float = 0.9
+    momentum: Probability = MOMENTUM
+    """Muon's, of gradients, as Nesterov's; only ``muon`` has one."""
+    beta_1: Probability = 0.9
     """Adam's decay of the mean of gradients."""
-    beta_2: float = 0.95
+    beta_2: Probability = 0.95
     """Adam's decay of the mean of squared gradients (0.95: Brown et al. 2020, appendix B)."""
-    epsilon: float = 1e-8
+    epsilon: PositiveFloat = 1e-8
     """Adam's epsilon."""
-    clip_norm: float = 1.0
+    clip_norm: PositiveFloat = 1.0
     """The gradient is scaled down to this 2-norm over all parameters when it is longer."""
-    layer_decay: float = 1.0
+    layer_decay: PositiveShare = 1.0
     """The rate of each layer, as a fraction of the next layer's: below 1, fine-tuning changes the lower layers less
     (Howard and Ruder 2018, section 3.2). See ``rate_scales``."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "epsilon", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected above 0")
-        for name in ("beta_1", "beta_2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 0 and below 1")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay: {self.layer_decay}; expected above 0 and at most 1")
-        if not 0 <= self.final_fraction <= 1:
-            raise ValueError(f"final_fraction: {self.final_fraction}; expected between 0 and 1")
-        if not 0 < self.decay_fraction <= 1:
-            raise ValueError(f"decay_fraction: {self.decay_fraction}; expected above 0 and at most 1")
+        if self.name != "muon" and self.momentum != MOMENTUM:
+            raise ValueError(f"momentum: {self.name} has none; expected name: muon")
         if self.schedule != "wsd" and self.decay_fraction != DECAY_FRACTION:
             raise ValueError(f"decay_fraction: schedule {self.schedule} has none; expected schedule: wsd")
-        if not (self.warmup_steps >= 0 and self.weight_decay >= 0):
-            raise ValueError(
-                f"warmup_steps: {self.warmup_steps}, weight_decay: {self.weight_decay}; expected at least 0"
-            )
 
 
-@dataclass(frozen=True)
+@section
 class LoopConfig:
     """Section ``training``."""
 
     seed: int
     """Draws the initial weights, the order of the data and the dropout masks."""
-    steps: int
+    steps: PositiveInt
     """Updates of the weights."""
-    batch: int
+    batch: PositiveInt
     """Rows of the global batch, whatever the accumulation and the number of processes."""
     optimizer: OptimizerConfig
-    minutes: float | None = None
+    minutes: PositiveFloat | None = None
     """A budget of time: the learning rate falls with the clock, or with the steps where they end sooner, and the
     training ends when the time is over. It counts from the first step, validation and snapshots included, and goes on
     after an interruption. How far such a training comes is the machine's doing: its result is not reproducible."""
-    accumulation: int = 1
+    accumulation: PositiveInt = 1
     """Into how many parts a batch is cut to save memory; must divide ``batch``. Several processes share them."""
     precision: Precision = "float32"
     """Of the forward pass; ``bfloat16`` falls back to ``float32`` where the hardware lacks it."""
@@ -89,13 +82,13 @@ class LoopConfig:
     """On a GPU, only kernels that repeat bit by bit, of which some are slower. On a CPU they always do."""
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
     """What happens when a loss is not finite, or far above those before it."""
-    report_every: int = 10
+    report_every: PositiveInt = 10
     """Steps between two reports of the training loss."""
-    valid_every: int = 100
+    valid_every: PositiveInt = 100
     """Steps between two validations; a multiple of ``report_every``. The last step is always validated."""
-    snapshot_every: int = 100
+    snapshot_every: PositiveInt = 100
     """Steps between two snapshots; a multiple of ``report_every``."""
-    keep_snapshots: int = 2
+    keep_snapshots: PositiveInt = 2
     """How many snapshots are kept, the newest; each holds the best weights so far."""
 
     @property
@@ -104,12 +97,6 @@ class LoopConfig:
         return stream_seed(self.seed, "order")
 
     def __post_init__(self) -> None:
-        counts = ("steps", "batch", "accumulation", "report_every", "valid_every", "snapshot_every", "keep_snapshots")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}; expected at least 1")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ValueError(f"minutes: {self.minutes}; expected above 0, or null for no budget of time")
         if self.batch % self.accumulation:
             raise ValueError(f"accumulation: {self.accumulation} does not divide batch {self.batch}")
         for name in ("valid_every", "snapshot_every"):

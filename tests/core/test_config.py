@@ -3,23 +3,23 @@
 import dataclasses
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import UserError, digest, from_dict
+from plm_core.config import UserError, digest, from_dict, section
 
 
-@dataclass(frozen=True)
+@section
 class Inner:
     learning_rate: float
     layers: int = 5
 
 
-@dataclass(frozen=True)
+@section
 class Outer:
     inner: Inner
     kind: Literal["bpe", "unigram"]
@@ -61,7 +61,7 @@ def test_values_arrive_in_their_types():
         ({"kinds": "bpe"}, "model.gpt.kinds", ["unknown", "did you mean 'kind'"]),
         ({"zzzzzz": 1}, "model.gpt.zzzzzz", ["unknown", "inner", "kind", "names"]),
         ({"inner": {"learning_rat": 1}}, "model.gpt.inner.learning_rat", ["did you mean 'learning_rate'"]),
-        ({"inner": {}}, "model.gpt.inner.learning_rate", ["missing", "a number"]),
+        ({"inner": {}}, "model.gpt.inner.learning_rate", ["missing", "no default"]),
         ({"inner": 5}, "model.gpt.inner", ["found 5", "section", "learning_rate"]),
         ({"inner": None}, "model.gpt.inner", ["found None", "section"]),
         ({"inner": {"learning_rate": 1, "layers": True}}, "model.gpt.inner.layers", ["found True", "whole number"]),

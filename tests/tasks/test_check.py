@@ -18,7 +18,7 @@ WRONG = {
     "mixture__shares": ({"other": 1.0}, "mixture.shares: found other; expected the sources with training text: own"),
     "tokenizer__given": ({"file": "my.model", "sha256": "0"}, "my.model: missing"),
     "pretrain__gpt__training__optimizer__warmup_steps": (60, "warmup_steps: 60; expected fewer than the 26 steps"),
-    "evaluate__stride": (0, "evaluate.stride: 0; expected at least 1"),
+    "evaluate__stride": (0, "evaluate.stride: found 0; expected above 0"),
     "examples__tickets": ({"input": "artifacts/x", "kind": "classification"}, "examples.tickets: no task of the table"),
     "finetune__tasks": (["sotu-era", "nxt"], "finetune.tasks: found 'nxt'; expected sections of examples"),
     "fewshot__models": (["bert"], "fewshot.models: found 'bert'; expected some of models: gpt, bertt"),
@@ -66,7 +66,7 @@ def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
     ("model", "message"),
     [
         ({"heads": 3}, "pretrain.gpt.model.heads: 3 does not divide width 16"),
-        ({"context": 0}, "pretrain.gpt.model.context: 0; expected at least 1"),
+        ({"context": 0}, "pretrain.gpt.model.context: found 0; expected above 0"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_told(changed, model, message):

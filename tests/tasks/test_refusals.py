@@ -8,7 +8,7 @@ PARAMETERS = [
     (["clean"], {"clean__documents": {"wrods": {"min": 3}}}, "clean.documents.wrods: unknown", "did you mean 'words'"),
     (["clean"], {"clean__languages": {"keep": ["xx"]}}, "clean.languages.keep: 'xx'", "is no language"),
     (["deduplicate"], {"split__test": "0.1"}, "split.test: found the text '0.1'", "a number"),
-    (["deduplicate"], {"split__test": 0.9}, "split.valid: 0.2 and test: 0.9", "less than 1"),
+    (["deduplicate"], {"split__test": 0.9}, "split.valid: 0.2 and test: 0.9", "a sum below 1"),
     (["deduplicate"], {"split__test": 0.0001}, "split.test: ", "no document"),
     (["deduplicate"], {"mixture__shares": {"other": 1.0}}, "mixture.shares: found other", "training text: own"),
     (["deduplicate"], {"deduplicate__paragraphs": "keep"}, "deduplicate.paragraphs: ", "one of keep_one, off"),
@@ -38,9 +38,9 @@ PARAMETERS = [
 ]
 SOURCES = [
     ({"input": "nowhere"}, "nowhere: ", "missing"),
-    ({"reader": "web"}, "sources.own.reader: found 'web'", "sotu, bible, hub, folder"),
+    ({"reader": "web"}, "sources.own.reader: found 'web'", "folder, hub, sotu, bible"),
     ({"input": "data/*.jsonl"}, "sources.own.input: found 'data/*.jsonl'", "in `pattern`"),
-    ({"max_quarantined": 1.5}, "sources.own.max_quarantined: 1.5 is not between 0 and 1", ""),
+    ({"max_quarantined": 1.5}, "sources.own.max_quarantined: found 1.5", "at most 1"),
 ]
 TRAININGS = [
     (
@@ -64,14 +64,14 @@ TRAININGS = [
         "objective.name: masked does not train architecture gpt",
         "expected causal",
     ),
-    (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: 0", "at least 1"),
+    (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: found 0", "above 0"),
 ]
 FINETUNINGS = [
-    (["finetune", "gpt", "sotu-era", "1"], {"train_examples": -5}, "finetune.train_examples: -5", "at least 1"),
-    (["finetune", "gpt", "sotu-era", "1"], {"dropout": 1.5}, "finetune.dropout: 1.5", ""),
-    (["finetune", "gpt", "sotu-era", "1"], {"auxiliary": -1}, "finetune.auxiliary: -1", "at least 0"),
+    (["finetune", "gpt", "sotu-era", "1"], {"train_examples": -5}, "finetune.train_examples: found -5", "above 0"),
+    (["finetune", "gpt", "sotu-era", "1"], {"dropout": 1.5}, "finetune.dropout: found 1.5", "below 1"),
+    (["finetune", "gpt", "sotu-era", "1"], {"auxiliary": -1}, "finetune.auxiliary: found -1", "at least 0"),
     (["finetune", "gpt", "sotu-era", "1"], {"seeds": [5, 5]}, "finetune.seeds: found [5, 5]", "each once"),
-    (["finetune", "gpt", "sotu-era", "1"], {"training__epochs": 0}, "finetune.training.epochs: 0", "above 0"),
+    (["finetune", "gpt", "sotu-era", "1"], {"training__epochs": 0}, "finetune.training.epochs: found 0", "above 0"),
     (["finetune", "gpt", "sotu-era", "1"], {"training__steps": 9}, "finetune.training.steps: unknown parameter", ""),
     (["finetune", "gpt", "sotu-era", "1"], {"training__accumulation": 3}, "finetune.training.accumulation: 3", "8"),
     (
@@ -80,7 +80,7 @@ FINETUNINGS = [
         "finetune.training.optimizer.warmup_steps: follows from warmup",
         "left out",
     ),
-    (["finetune", "gpt", "sotu-era", "1"], {"lora": {"rank": 0, "alpha": 1}}, "finetune.lora.rank: 0", "at least 1"),
+    (["finetune", "gpt", "sotu-era", "1"], {"lora": {"rank": 0, "alpha": 1}}, "finetune.lora.rank: found 0", "above 0"),
     (
         ["finetune", "gpt", "sotu-ear", "1"],
         {},

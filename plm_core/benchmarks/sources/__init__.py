@@ -12,7 +12,7 @@ from plm_core.benchmarks.sources import own, published, texts
 from plm_core.benchmarks.splits import hold_out
 from plm_core.benchmarks.table import TASKS, Columns
 from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
-from plm_core.config import UserError, did_you_mean, from_dict
+from plm_core.config import UserError, did_you_mean, from_dict, section
 
 NEEDED = {
     "classification": ("a", "label"),
@@ -33,7 +33,7 @@ OPTIONAL = {
 OF_ALL = ("input", "kind", "score", "metrics", "question")
 
 
-@dataclass(frozen=True)
+@section
 class ExamplesConfig:
     """A section of ``examples`` in the parameters. A task of the table states its ``input`` alone."""
 

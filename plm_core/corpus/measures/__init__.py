@@ -14,7 +14,7 @@ def characters(text: Text) -> float:
     return len(text.text)
 
 
-MEASURES: dict[str, Callable[[Text], float]] = {
+MEASURES: dict[str, Callable[..., float]] = {
     "characters": characters,
     "words": gopher.words,
     "mean_word_length": gopher.mean_word_length,
@@ -43,3 +43,4 @@ MEASURES: dict[str, Callable[[Text], float]] = {
     "short_line_share": fineweb.short_line_share,
     "line_ends_per_word": fineweb.line_ends_per_word,
 }
+"""Functions of a ``Text``, and of the arguments that their rules have (``plm_core/corpus/rules.py``)."""

@@ -4,6 +4,8 @@ TensorFlow Datasets), which adds some.
 C4 removes lines and pages; here a bound for ``paragraphs`` or ``documents`` says which. For an empty text all are 0.
 """
 
+from collections.abc import Iterable
+
 from plm_core.corpus.measures.gopher import ELLIPSES, share
 from plm_core.corpus.measures.text import Text
 
@@ -57,11 +59,12 @@ def javascript(text: Text) -> float:
     return text.lower.count("javascript")
 
 
-def policy_phrases(text: Text) -> float:
-    """Occurrences of phrases such as "privacy policy" and "use cookies", in any case; C4 keeps only lines with 0."""
-    return sum(map(text.lower.count, POLICY_PHRASES))
+def policy_phrases(text: Text, phrases: Iterable[str] = POLICY_PHRASES) -> float:
+    """Occurrences of phrases in small letters, such as "privacy policy", in any case; C4 keeps only lines with 0."""
+    return sum(map(text.lower.count, phrases))
 
 
-def long_lines(text: Text) -> float:
-    """Number of lines of at least 200 characters; at least 3 in mC4 (Xue et al. 2021, arXiv:2010.11934, sec. 3.1)."""
-    return sum(len(line) >= LONG_LINE for line in text.lines)
+def long_lines(text: Text, characters: int = LONG_LINE) -> float:
+    """Number of lines of at least so many characters; at least 3, of 200, in mC4 (Xue et al. 2021, arXiv:2010.11934,
+    section 3.1)."""
+    return sum(len(line) >= characters for line in text.lines)

@@ -21,9 +21,9 @@ def punctuated_line_share(text: Text) -> float:
     return share(sum(line.endswith(PUNCTUATION) for line in text.lines), len(text.lines))
 
 
-def short_line_share(text: Text) -> float:
-    """Share of lines of at most 30 characters; at most 0.67."""
-    return share(sum(len(line) <= SHORT_LINE for line in text.lines), len(text.lines))
+def short_line_share(text: Text, characters: int = SHORT_LINE) -> float:
+    """Share of lines of at most so many characters; at most 0.67."""
+    return share(sum(len(line) <= characters for line in text.lines), len(text.lines))
 
 
 def line_ends_per_word(text: Text) -> float:

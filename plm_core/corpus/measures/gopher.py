@@ -3,12 +3,14 @@
 Each docstring ends with the bound of the paper. For an empty text all are 0.
 """
 
+from collections.abc import Iterable
+
 from plm_core.corpus.measures.text import Text
 
 BULLETS = ("•", "-")
 """The paper says "bullet point"; datatrove takes these two."""
 ELLIPSES = ("...", "…")
-STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 
 def words(text: Text) -> float:
@@ -48,9 +50,9 @@ def alphabetic_word_share(text: Text) -> float:
     return share(len(text.words) - without, len(text.words))
 
 
-def stop_words(text: Text) -> float:
-    """How many of the, be, to, of, and, that, have, with occur, in small letters; at least 2. For English only."""
-    return len(STOP_WORDS.intersection(text.words))
+def stop_words(text: Text, words: Iterable[str] = STOP_WORDS) -> float:
+    """How many of these words occur as they are written here; at least 2. The paper's are for English only."""
+    return len(set(words).intersection(text.words))
 
 
 def share(part: int, whole: int) -> float:

@@ -8,35 +8,40 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from plm_core.config import UserError
+from plm_core.config import UserError, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources.package import data_of, read_manifest
+from plm_core.corpus.sources.source import Source
 
 TRANSLATIONS = ("asv", "kjv")
 
 
-def read(manifest_file: str) -> Iterator[Document]:
-    """Yield the chapters of each translation; a verse is a paragraph.
+@section
+class Bible(Source):
+    """The package's translations."""
 
-    Raises:
-        UserError: the installed package is not the pinned one, or has another number of chapters.
-    """
-    manifest = read_manifest(Path(manifest_file))
-    read = 0
-    for translation in TRANSLATIONS:
-        folder = data_of(manifest) / translation
-        books = json.loads((folder / "books.json").read_text(encoding="utf-8"))
-        for chapter, verses in _chapters(json.loads((folder / "verses.json").read_text(encoding="utf-8"))):
-            book, number = books[chapter[:-3]][1], int(chapter[-3:])
-            read += 1
-            yield Document(
-                id=f"{translation}/{chapter:0>5}",
-                text="\n\n".join(verses),
-                source="bible",
-                metadata={"translation": translation, "book": book, "chapter": number},
-            )
-    if read != manifest.documents:
-        raise UserError(f"{manifest_file}: the package has {read} chapters; expected {manifest.documents}")
+    def read(self) -> Iterator[Document]:
+        """Yield the chapters of each translation; a verse is a paragraph.
+
+        Raises:
+            UserError: the installed package is not the pinned one, or has another number of chapters.
+        """
+        manifest = read_manifest(Path(self.input))
+        read = 0
+        for translation in TRANSLATIONS:
+            folder = data_of(manifest) / translation
+            books = json.loads((folder / "books.json").read_text(encoding="utf-8"))
+            for chapter, verses in _chapters(json.loads((folder / "verses.json").read_text(encoding="utf-8"))):
+                book, number = books[chapter[:-3]][1], int(chapter[-3:])
+                read += 1
+                yield Document(
+                    id=f"{translation}/{chapter:0>5}",
+                    text="\n\n".join(verses),
+                    source="bible",
+                    metadata={"translation": translation, "book": book, "chapter": number},
+                )
+        if read != manifest.documents:
+            raise UserError(f"{self.input}: the package has {read} chapters; expected {manifest.documents}")
 
 
 def _chapters(verses: dict[str, str]) -> Iterator[tuple[str, list[str]]]:

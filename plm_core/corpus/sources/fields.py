@@ -2,24 +2,14 @@
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.quarantine import Quarantined, Refused, quarantined
 from plm_core.corpus.records import SURROGATE, Record
+from plm_core.corpus.sources.source import Records
 
 
-@dataclass(frozen=True)
-class Fields:
-    """Which fields of a record mean something; the others become metadata if they are text or whole numbers."""
-
-    text: str
-    """The field that holds the text."""
-    id: str | None
-    """The field that holds a unique id; None: the record's place."""
-
-
-def documents_of(records: Iterable[tuple[str, str, Record]], fields: Fields) -> Iterator[Document | Quarantined]:
+def documents_of(records: Iterable[tuple[str, str, Record]], source: Records) -> Iterator[Document | Quarantined]:
     """Yield a document for each record, which comes with its place and its default id, or what was wrong with it.
 
     Of two with the same id the first is kept. Documents have no source yet.
@@ -27,7 +17,7 @@ def documents_of(records: Iterable[tuple[str, str, Record]], fields: Fields) -> 
     seen = set[str]()
     for place, default_id, record in records:
         try:
-            document = _document(record, default_id, fields)
+            document = _document(record, default_id, source)
             if document.id in seen:
                 raise Refused("duplicate_id", f"the id {document.id!r} stands before; expected unique ids")
         except Refused as refused:
@@ -37,13 +27,13 @@ def documents_of(records: Iterable[tuple[str, str, Record]], fields: Fields) -> 
         yield document
 
 
-def _document(record: Record, default_id: str, fields: Fields) -> Document:
+def _document(record: Record, default_id: str, source: Records) -> Document:
     if isinstance(record.content, Refused):
         raise record.content
     if isinstance(record.content, str):
         document = Document(default_id, record.content, "")
     else:
-        document = _row_document(record.content, default_id, fields)
+        document = _row_document(record.content, default_id, source)
     for what, text in [("text", document.text), ("id", document.id), *_texts(document.metadata)]:
         if "\0" in text:
             raise Refused("nul_byte", f"a character of value 0 in {what}; expected text")
@@ -52,14 +42,15 @@ def _document(record: Record, default_id: str, fields: Fields) -> Document:
     return document
 
 
-def _row_document(row: Mapping[str, object], default_id: str, fields: Fields) -> Document:
-    text, identity = row.get(fields.text), default_id if fields.id is None else row.get(fields.id)
+def _row_document(row: Mapping[str, object], default_id: str, source: Records) -> Document:
+    text, identity = row.get(source.text_field), default_id if source.id_field is None else row.get(source.id_field)
     if not isinstance(text, str):
-        found = f"found {type(text).__name__}" if fields.text in row else f"it has {', '.join(sorted(row))}"
-        raise Refused("missing_text", f"no text in the field {fields.text!r} ({found}; text_field of its source)")
+        found = f"found {type(text).__name__}" if source.text_field in row else f"it has {', '.join(sorted(row))}"
+        raise Refused("missing_text", f"no text in the field {source.text_field!r} ({found}; text_field of its source)")
     if not isinstance(identity, str | int) or isinstance(identity, bool) or identity == "":
-        raise Refused("missing_id", f"no id in the field {fields.id!r}; expected text or a whole number")
-    metadata = {k: v for k, v in row.items() if k not in (fields.text, fields.id) and isinstance(v, str | int)}
+        raise Refused("missing_id", f"no id in the field {source.id_field!r}; expected text or a whole number")
+    named = (source.text_field, source.id_field)
+    metadata = {key: value for key, value in row.items() if key not in named and isinstance(value, str | int)}
     return Document(str(identity), text, "", metadata)
 
 

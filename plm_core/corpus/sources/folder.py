@@ -6,23 +6,38 @@ The source ``folder``. A record that cannot be used does not stop it: it comes o
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from plm_core.config import UserError
+from plm_core.config import UserError, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.lines import COMPRESSIONS
 from plm_core.corpus.quarantine import Quarantined
 from plm_core.corpus.records import READABLE, Record, format_of, records
-from plm_core.corpus.sources.fields import Fields, documents_of
+from plm_core.corpus.sources.fields import documents_of
+from plm_core.corpus.sources.source import Records
 
 
-def read(folder: str, pattern: str, fields: Fields, max_record_bytes: int) -> Iterator[Document | Quarantined]:
-    """Yield one document a text file, or one a record of the other formats, in the order of the sorted file names.
+@section
+class Folder(Records):
+    """A document a text file, or one a record of the other formats, in the order of the sorted file names."""
 
-    Raises:
-        UserError: a missing input, or no file that can be read; the message names the parameter.
-        OSError: a file cannot be opened, or the disk fails.
-    """
-    return documents_of(records_in(Path(folder), pattern, max_record_bytes), fields)
+    license: str | None = None
+    """The licence of the text, for the card of the dataset."""
+    pattern: str = "**/*"
+    """Which files are read, such as ``**/*.jsonl.gz``; ``**`` stands for any folders below."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.pattern or self.pattern.startswith("/") or ".." in self.pattern.split("/"):
+            raise ValueError(f"pattern: found {self.pattern!r}; expected a pattern of names in `input`")
+
+    def origin(self) -> dict[str, Any]:
+        """The folder and its licence."""
+        return {"input": self.input, "license": self.license or "not stated"}
+
+    def read(self) -> Iterator[Document | Quarantined]:
+        """As ``Source.read``; UserError too when no file can be read."""
+        return documents_of(records_in(Path(self.input), self.pattern, self.max_record_bytes), self)
 
 
 def records_in(root: Path, pattern: str, limit: int) -> Iterator[tuple[str, str, Record]]:

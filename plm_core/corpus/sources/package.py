@@ -3,14 +3,13 @@
 import importlib.metadata
 import importlib.resources
 import json
-from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError, from_dict, section
 
 
-@dataclass(frozen=True)
+@section
 class Manifest:
     """The pin of a corpus package."""
 

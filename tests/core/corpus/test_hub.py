@@ -23,8 +23,8 @@ MANIFEST = {"dataset": "team/texts", "revision": COMMIT, "split": "train", "lice
 PROGRAM = """
 import json, sys
 from plm_core.config import UserError
-from plm_core.corpus.sources import IngestConfig, open_source
-config = IngestConfig("hub", sys.argv[1], text_field="body", max_record_bytes=99)
+from plm_core.corpus.sources import SOURCES, open_source
+config = SOURCES["hub"](sys.argv[1], text_field="body", max_record_bytes=99)
 try:
     print(json.dumps([vars(record) for record in open_source("web", config)]))
 except UserError as error:

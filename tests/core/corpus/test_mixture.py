@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.config import UserError
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.mixture import MixtureConfig, copies, repeats
 
 
@@ -43,13 +43,13 @@ def test_copies_are_the_repeats_on_average_and_never_move():
     ("values", "message"),
     [
         ({"shares": {"a": 0.5, "b": 0.6}}, "shares: they sum to 1.1; expected 1"),
-        ({"shares": {"a": 1.0, "b": 0.0}}, "shares: .* expected every share above 0"),
-        ({"max_repeats": 0.5}, "max_repeats: 0.5; expected at least 1"),
+        ({"shares": {"a": 1.0, "b": 0.0}}, "mixture.shares.b: found 0.0; expected above 0"),
+        ({"max_repeats": 0.5}, "mixture.max_repeats: found 0.5; expected at least 1"),
     ],
 )
 def test_shares_that_are_none_are_refused(values, message):
-    with pytest.raises(ValueError, match=message):
-        MixtureConfig(**values)
+    with pytest.raises(UserError, match=message):
+        from_dict(MixtureConfig, values, "mixture")
 
 
 def test_shares_must_name_the_sources():

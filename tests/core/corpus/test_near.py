@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.near import Similarity, find_duplicates
 from plm_core.corpus.shingles import words
 
@@ -132,8 +133,12 @@ def test_the_definition_of_the_test_is_that_of_the_code():
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"threshold": 0.0}, "threshold: 0.0"), ({"threshold": 1.1}, "threshold: 1.1"), ({"bands": 0}, "bands: 0")],
+    [
+        ({"threshold": 0.0}, "threshold: found 0.0"),
+        ({"threshold": 1.1}, "threshold: found 1.1"),
+        ({"bands": 0}, "bands: found 0"),
+    ],
 )
 def test_a_similarity_that_makes_no_sense_is_refused(values, message):
-    with pytest.raises(ValueError, match=message):
-        Similarity(**values)
+    with pytest.raises(UserError, match=message):
+        from_dict(Similarity, values, "similarity")

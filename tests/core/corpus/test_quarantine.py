@@ -19,13 +19,13 @@ import pytest
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
-from plm_core.corpus.sources import IngestConfig, open_source
+from plm_core.corpus.sources import SOURCES, open_source
 
 BOM = b"\xef\xbb\xbf"
 
 
 def read(path, **fields):
-    return list(open_source("own", IngestConfig("folder", str(path), **fields)))
+    return list(open_source("own", SOURCES["folder"](str(path), **fields)))
 
 
 def zstd(data):
@@ -391,10 +391,10 @@ def test_of_thousands_of_malformed_files_every_record_comes_out_once(tmp_path, f
 
 PEAK = """
 import sys
-from plm_core.corpus.sources import IngestConfig, open_source
+from plm_core.corpus.sources import SOURCES, open_source
 
 def read(path, limit):
-    stream = open_source("own", IngestConfig("folder", path, max_record_bytes=limit))
+    stream = open_source("own", SOURCES["folder"](path, max_record_bytes=limit))
     return [getattr(record, "reason", "document") for record in stream]
 
 def peak():

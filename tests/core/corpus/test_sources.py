@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_core.config import UserError
+from plm_core.config import UserError, choose
 from plm_core.corpus.document import Document
-from plm_core.corpus.sources import IngestConfig, open_source
+from plm_core.corpus.sources import SOURCES, open_source
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
 
 
 def read(path, reader="folder", **fields):
     """The documents of the source "folder", its name in front of their ids taken away."""
-    found = list(open_source("folder", IngestConfig(reader, str(path), **fields)))
+    found = list(open_source("folder", SOURCES[reader](str(path), **fields)))
     assert [record for record in found if not isinstance(record, Document)] == []
     assert all(document.id.startswith("folder/") for document in found)
     return [replace(document, id=document.id.removeprefix("folder/")) for document in found]
@@ -216,8 +216,10 @@ def test_an_input_that_is_missing_or_holds_nothing_is_named(tmp_path):
 
 
 def test_an_unknown_source_is_refused():
-    with pytest.raises(ValueError, match=r"^reader: found 'web'; expected one of sotu, bible, hub, folder"):
-        IngestConfig("web", "x")
+    with pytest.raises(UserError, match=r"^sources.x.reader: found 'web'; expected one of folder, hub, sotu, bible"):
+        choose(SOURCES, "reader", {"reader": "web", "input": "x"}, "sources.x")
+    with pytest.raises(UserError, match=r"^sources.x.reader: found None"):
+        choose(SOURCES, "reader", None, "sources.x")
 
 
 @pytest.mark.parametrize(
@@ -227,14 +229,21 @@ def test_an_unknown_source_is_refused():
         ({"pattern": ""}, "pattern: found ''"),
         ({"pattern": "../*"}, "pattern: found"),
         ({"pattern": "/etc/*"}, "pattern: found"),
-        ({"max_record_bytes": 0}, "max_record_bytes: 0 is not between"),
-        ({"max_quarantined": 1.5}, "max_quarantined: 1.5 is not between"),
-        ({"max_quarantined": -0.1}, "max_quarantined: -0.1 is not between"),
+        ({"max_record_bytes": 0}, "max_record_bytes: found 0; expected above 0"),
+        ({"max_quarantined": 1.5}, "max_quarantined: found 1.5; expected at most 1"),
+        ({"max_quarantined": -0.1}, "max_quarantined: found -0.1; expected at least 0"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(fields, error):
-    with pytest.raises(ValueError, match=f"^{error}"):
-        IngestConfig(**{"reader": "folder", "input": "x"} | fields)
+    with pytest.raises(UserError, match=rf"^sources\.x\.{error}"):
+        choose(SOURCES, "reader", {"reader": "folder", "input": "x"} | fields, "sources.x")
+
+
+@pytest.mark.parametrize(("reader", "name"), [("sotu", "pattern"), ("hub", "license"), ("bible", "text_field")])
+def test_a_reader_takes_its_own_arguments_only(reader, name):
+    choose(SOURCES, "reader", {"reader": reader, "input": "x"}, "sources.x")
+    with pytest.raises(UserError, match=rf"^sources\.x\.{name}: unknown parameter"):
+        choose(SOURCES, "reader", {"reader": reader, "input": "x", name: "y"}, "sources.x")
 
 
 def test_reading_needs_no_network(project, tmp_path):
@@ -243,8 +252,8 @@ def test_reading_needs_no_network(project, tmp_path):
         "import socket, sys\n"
         "def refuse(*a): raise OSError('network')\n"
         "socket.socket.connect = refuse\n"
-        "from plm_core.corpus.sources import IngestConfig, open_source\n"
-        "print(len(list(open_source('own', IngestConfig('folder', sys.argv[1])))))"
+        "from plm_core.corpus.sources import SOURCES, open_source\n"
+        "print(len(list(open_source('own', SOURCES['folder'](sys.argv[1])))))"
     )
     run = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, cwd=project)
     assert run.stdout == "1\n", run.stderr

@@ -54,5 +54,5 @@ def test_another_salt_draws_another_split():
     ("valid", "test"), [(0.0, 0.1), (0.1, 0.0), (0.5, 0.5), (-0.1, 0.5), (1.0, 0.1), (0.1, float("nan"))]
 )
 def test_shares_that_leave_a_side_empty_are_refused(valid, test):
-    with pytest.raises(ValueError, match=r"^valid"):
+    with pytest.raises(ValueError, match=r"valid|test"):
         SplitConfig(valid, test, "plm")

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from plm_core.config import UserError
-from plm_core.corpus.clean import Bounds, CleanConfig
+from plm_core.corpus.clean import CleanConfig
+from plm_core.corpus.rules import Bounds
 from plm_core.corpus.survey import LOOKED_AT, survey
 
 ENGLISH = "The weather was fine that day, and so we went for a long walk along the river. "

@@ -84,9 +84,9 @@ def test_words_begin_at_spaces_and_around_line_ends(tokenizer):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stride": 0}, "evaluate.stride: 0; expected at least 1"),
-        ({"excerpt": 0}, "evaluate.excerpt: 0; expected at least 1, or null"),
-        ({"orders": -1}, "evaluate.orders: -1; expected at least 0"),
+        ({"stride": 0}, "evaluate.stride: found 0; expected above 0"),
+        ({"excerpt": 0}, "evaluate.excerpt: found 0; expected above 0"),
+        ({"orders": -1}, "evaluate.orders: found -1; expected at least 0"),
     ],
 )
 def test_parameters_out_of_range_are_named(change, message):

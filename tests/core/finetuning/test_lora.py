@@ -51,10 +51,13 @@ def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, ta
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"rank": 0, "alpha": 1}, "finetune.lora.rank: 0; expected at least 1"),
-        ({"rank": 1, "alpha": 0}, "finetune.lora.alpha: 0.0; expected above 0"),
-        ({"rank": 1, "alpha": 1, "targets": ["head"]}, "finetune.lora.targets: found head; expected of attention"),
-        ({"rank": 1, "alpha": 1, "targets": []}, "finetune.lora.targets: found none"),
+        ({"rank": 0, "alpha": 1}, "finetune.lora.rank: found 0; expected above 0"),
+        ({"rank": 1, "alpha": 0}, "finetune.lora.alpha: found 0; expected above 0"),
+        (
+            {"rank": 1, "alpha": 1, "targets": ["head"]},
+            "finetune.lora.targets[0]: found the text 'head'; expected one of attention, feed_forward",
+        ),
+        ({"rank": 1, "alpha": 1, "targets": []}, "finetune.lora.targets: found []"),
     ],
 )
 def test_a_wrong_section_is_refused(section, says):

@@ -34,10 +34,10 @@ def test_an_epoch_is_validated_at_its_end():
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"epochs": 0}, "epochs: 0.0; expected above 0"),
-        ({"warmup": 1}, "warmup: 1.0; expected at least 0 and below 1"),
-        ({"validations": 0}, "validations: 0; expected at least 1"),
-        ({"batch": 0}, "batch: 0; expected at least 1"),
+        ({"epochs": 0}, "epochs: found 0; expected above 0"),
+        ({"warmup": 1}, "warmup: found 1; expected below 1"),
+        ({"validations": 0}, "validations: found 0; expected above 0"),
+        ({"batch": 0}, "batch: found 0; expected above 0"),
         ({"accumulation": 3}, "accumulation: 3 does not divide batch 8"),
         ({"optimizer": {"learning_rate": 0.1, "warmup_steps": 5}}, "optimizer.warmup_steps: follows from warmup"),
         ({"steps": 5}, "steps: unknown parameter"),

@@ -128,9 +128,9 @@ def test_dropout_is_random_in_training_and_absent_in_evaluation(make_gpt):
     ("change", "message"),
     [
         ({"heads": 5}, r"^model\.heads: 5 does not divide width 21"),
-        ({"layers": 0}, r"^model\.layers: 0; expected at least 1"),
-        ({"width": -3}, r"^model\.width: -3"),
-        ({"dropout": 1.0}, r"^model\.dropout: 1\.0"),
+        ({"layers": 0}, r"^model\.layers: found 0; expected above 0"),
+        ({"width": -3}, r"^model\.width: found -3"),
+        ({"dropout": 1.0}, r"^model\.dropout: found 1\.0"),
         ({"dropout": -0.1}, r"^model\.dropout"),
         ({"vocab_size": 0}, r"^model\.vocab_size"),
     ],

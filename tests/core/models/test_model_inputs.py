@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from plm_core.config import UserError, from_dict
 from plm_core.sections.models import MODELS
 
 B, T = 5, 7
@@ -103,18 +104,18 @@ SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}
 @pytest.mark.parametrize(
     ("papers", "change", "message"),
     [
-        (MODELS, {"heads": 7}, r"^heads: 7 does not divide width 30"),
-        (MODELS, {"layers": 0}, r"^layers: 0; expected at least 1"),
-        (MODELS, {"context": -3}, r"^context: -3; expected at least 1"),
-        (MODELS, {"dropout": 1.0}, r"^dropout: 1\.0; expected at least 0 and below 1"),
-        (MODELS, {"initializer_range": 0.0}, r"^initializer_range: 0\.0; expected above 0"),
-        (["bert"], {"segments": 0}, r"^segments: 0; expected at least 1"),
-        (["xlnet"], {"width": 21}, r"^width: 21; expected an even number"),
-        (["xlnet"], {"memory": -1}, r"^memory: -1; expected at least 0"),
+        (MODELS, {"heads": 7}, r"^m\.heads: 7 does not divide width 30"),
+        (MODELS, {"layers": 0}, r"^m\.layers: found 0; expected above 0"),
+        (MODELS, {"context": -3}, r"^m\.context: found -3; expected above 0"),
+        (MODELS, {"dropout": 1.0}, r"^m\.dropout: found 1\.0; expected below 1"),
+        (MODELS, {"initializer_range": 0.0}, r"^m\.initializer_range: found 0\.0; expected above 0"),
+        (["bert"], {"segments": 0}, r"^m\.segments: found 0; expected above 0"),
+        (["xlnet"], {"width": 21}, r"^m\.width: 21; expected an even number"),
+        (["xlnet"], {"memory": -1}, r"^m\.memory: found -1; expected at least 0"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(papers, change, message):
     for paper in papers:
-        MODELS[paper].config(**SHAPE)
-        with pytest.raises(ValueError, match=message):
-            MODELS[paper].config(**(SHAPE | change))
+        from_dict(MODELS[paper].config, SHAPE, "m")
+        with pytest.raises(UserError, match=message):
+            from_dict(MODELS[paper].config, SHAPE | change, "m")

@@ -185,9 +185,9 @@ def test_an_objective_is_built_from_its_section():
         build_objective({"name": "mask"}, "p.bert.objective")
     with pytest.raises(UserError, match=r"x\.rat: unknown parameter; did you mean 'rate'"):
         build_objective({"name": "masked", "rat": 0.2}, "x")
-    with pytest.raises(UserError, match=r"x\.rate: 1\.5; expected above 0 and below 1"):
+    with pytest.raises(UserError, match=r"x\.rate: found 1\.5; expected below 1"):
         build_objective({"name": "masked", "rate": 1.5}, "x")
-    with pytest.raises(UserError, match=r"x\.predict: 0; expected at least 1"):
+    with pytest.raises(UserError, match=r"x\.predict: found 0; expected above 0"):
         build_objective({"name": "permutation", "predict": 0}, "x")
 
 

@@ -269,9 +269,9 @@ def test_another_error_of_torch_is_not_taken_for_a_lack_of_memory(start):
     ("section", "message"),
     [
         ({"policy": "ignore"}, r"^t\.policy: .* one of stop, skip, rollback"),
-        ({"sigmas": 0.0}, r"^t\.sigmas: 0.0; expected above 0"),
-        ({"window": 3}, r"^t\.window: 3; expected at least 4"),
-        ({"limit": -1}, r"^t\.limit: -1; expected at least 0"),
+        ({"sigmas": 0.0}, r"^t\.sigmas: found 0.0; expected above 0"),
+        ({"window": 3}, r"^t\.window: found 3; expected at least 4"),
+        ({"limit": -1}, r"^t\.limit: found -1; expected at least 0"),
     ],
 )
 def test_an_impossible_section_is_refused_by_name(section, message):

@@ -53,5 +53,5 @@ def test_steps_that_end_sooner_end_it_with_their_own_schedule(start, undisturbed
 
 
 def test_a_budget_that_is_none_is_refused():
-    with pytest.raises(UserError, match=r"^t\.minutes: 0\.0; expected above 0, or null"):
+    with pytest.raises(UserError, match=r"^t\.minutes: found 0\.0; expected above 0"):
         from_dict(LoopConfig, asdict(CONFIG) | {"minutes": 0.0}, "t")

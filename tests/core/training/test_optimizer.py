@@ -192,11 +192,25 @@ def test_the_state_is_named_after_the_parameters():
         ("decay_fraction", 0.0),
         ("decay_fraction", 1.5),
         ("decay_fraction", 0.3),  # beside the cosine, which has none
+        ("momentum", 0.3),  # beside adamw, which has none
+        ("momentum", 1.0),
     ],
 )
 def test_an_impossible_setting_is_refused_by_name(field, value):
     with pytest.raises(UserError, match=rf"^o\..*{field}"):
         from_dict(OptimizerConfig, {"learning_rate": 0.1, "warmup_steps": 3} | {field: value}, "o")
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.25, 0.95])
+def test_muon_has_the_momentum_that_it_is_given(momentum):
+    model = small("gpt")
+    optimizer = Optimizer(model, OptimizerConfig(0.1, name="muon", momentum=momentum))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step(0.1)
+    buffers = [tensor for name, tensor in optimizer.tensors().items() if name.endswith("momentum_buffer")]
+    assert buffers
+    assert all(torch.allclose(buffer, torch.full_like(buffer, 1 - momentum)) for buffer in buffers)
 
 
 @pytest.mark.parametrize("paper", MODELS)

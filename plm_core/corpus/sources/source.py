@@ -1,0 +1,71 @@
+"""What all sources have in common: a section of ``sources`` in the parameters that yields documents.
+
+A source is a file beside this one with a subclass, whose fields are what its section may state.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeInt
+
+from plm_core.config import Share, UserError, section
+from plm_core.corpus.document import Document
+from plm_core.corpus.quarantine import Quarantined
+
+
+@section
+class Source(ABC):
+    """A source."""
+
+    input: str
+    """The file or folder it reads, relative to the project; DVC watches it, so that new text starts a new run.
+
+    For ``hub`` and packages, the manifest that pins what they give.
+    """
+    max_quarantined: Share = 0.01
+    """The largest share of records that may be quarantined; beyond it the stage fails."""
+    min_quarantined: NonNegativeInt = 10
+    """Fewer quarantined records than this never fail the stage, whatever their share; 0: the share alone decides."""
+
+    def __post_init__(self) -> None:
+        if set("*?") & set(self.input):
+            raise ValueError(
+                f"input: found {self.input!r}; expected the folder alone, which DVC watches, "
+                "and what follows it in `pattern`"
+            )
+
+    @abstractmethod
+    def read(self) -> Iterator[Document | Quarantined]:
+        """The documents, with ids that are unique in this source, and the records that had to be quarantined.
+
+        Raises, while it is read:
+            UserError: the input is missing or of a wrong kind; the message names it.
+            OSError: a file cannot be opened, or the disk or the hub fails.
+        """
+
+    def origin(self) -> dict[str, Any]:
+        """What is known of where the text comes from: all that the manifest says, its licence among it.
+
+        Raises:
+            UserError: the manifest cannot be read.
+        """
+        try:
+            manifest = json.loads(Path(self.input).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.input}: {error}; expected a manifest (JSON)") from error
+        return {"input": self.input, "license": "not stated"} | manifest
+
+
+@section
+class Records(Source):
+    """A source of records with fields."""
+
+    text_field: str = "text"
+    """The field of a record that holds the text."""
+    id_field: str | None = None
+    """The field of a record that holds a unique id; null: the file's name and the line or row."""
+    max_record_bytes: Annotated[int, Field(gt=0, le=1_000_000_000)] = 100_000_000
+    """A longer record (a line, a row, a whole text file; bytes after decompression) is quarantined."""
