@@ -4,6 +4,7 @@ Used by the clean stage. The parameters give each a bound, of a paragraph or of 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from plm_core.corpus.measures import c4, fineweb, gopher, repetition
 from plm_core.corpus.measures.text import Text
@@ -28,8 +29,11 @@ MEASURES: dict[str, Callable[..., float]] = {
     "duplicate_line_character_share": repetition.duplicate_line_character_share,
     "duplicate_paragraph_share": repetition.duplicate_paragraph_share,
     "duplicate_paragraph_character_share": repetition.duplicate_paragraph_character_share,
-    **{f"top_{n}gram_character_share": repetition.top_ngram_character_share(n) for n in (2, 3, 4)},
-    **{f"duplicate_{n}gram_character_share": repetition.duplicate_ngram_character_share(n) for n in range(5, 11)},
+    **{f"top_{n}gram_character_share": partial(repetition.top_ngram_character_share, n=n) for n in (2, 3, 4)},
+    **{
+        f"duplicate_{n}gram_character_share": partial(repetition.duplicate_ngram_character_share, n=n)
+        for n in range(5, 11)
+    },
     "terminal_line_share": c4.terminal_line_share,
     "shortest_line_words": c4.shortest_line_words,
     "sentences": c4.sentences,

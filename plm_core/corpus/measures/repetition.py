@@ -3,7 +3,7 @@
 A share of characters is of all characters of the text, white space included. For an empty text all are 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,51 +35,43 @@ def duplicate_paragraph_character_share(text: Text) -> float:
     return share(_repeated_characters(text.paragraphs), len(text.text))
 
 
-def top_ngram_character_share(n: int) -> Callable[[Text], float]:
-    """Measure of the characters in the most frequent n-gram of words; at most 0.20, 0.18, 0.16 for n = 2, 3, 4.
+def top_ngram_character_share(text: Text, n: int) -> float:
+    """Characters in the most frequent n-gram of words; at most 0.20, 0.18, 0.16 for n = 2, 3, 4.
 
     Of several the first, and with a space between words, as datatrove counts. Where no n-gram occurs twice it is the
     text's first one, which in a paragraph of ten words has a large share: a measure for documents.
     """
-
-    def measure(text: Text) -> float:
-        count = len(text.words)
-        if count < n:
-            return 0.0
-        places, numbers = text.repeated(n)
-        first, times = 0, 1
-        if len(places):
-            occurrences = np.bincount(numbers)[numbers]
-            first, times = int(places[occurrences.argmax()]), int(occurrences.max())
-        characters = int(text.word_ends[first + n] - text.word_ends[first]) + n - 1
-        return share(characters * times, len(text.text))
-
-    return measure
+    count = len(text.words)
+    if count < n:
+        return 0.0
+    places, numbers = text.repeated(n)
+    first, times = 0, 1
+    if len(places):
+        occurrences = np.bincount(numbers)[numbers]
+        first, times = int(places[occurrences.argmax()]), int(occurrences.max())
+    characters = int(text.word_ends[first + n] - text.word_ends[first]) + n - 1
+    return share(characters * times, len(text.text))
 
 
-def duplicate_ngram_character_share(n: int) -> Callable[[Text], float]:
-    """Measure of the characters in n-grams that stand before; at most 0.15, 0.14, ... 0.10 for n = 5, 6, ... 10.
+def duplicate_ngram_character_share(text: Text, n: int) -> float:
+    """Characters in n-grams that stand before; at most 0.15, 0.14, ... 0.10 for n = 5, 6, ... 10.
 
     As datatrove counts: from left to right, without the white space; after a repeated n-gram the next one begins
     behind it, so that no character counts twice.
     """
-
-    def measure(text: Text) -> float:
-        places, numbers = text.repeated(n)
-        if not len(places):
-            return 0.0
-        seen, free, characters = set[int](), 0, 0
-        for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
-            if place < free:
-                continue
-            if number in seen:
-                characters += int(text.word_ends[place + n] - text.word_ends[place])
-                free = place + n
-            else:
-                seen.add(number)
-        return share(characters, len(text.text))
-
-    return measure
+    places, numbers = text.repeated(n)
+    if not len(places):
+        return 0.0
+    seen, free, characters = set[int](), 0, 0
+    for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
+        if place < free:
+            continue
+        if number in seen:
+            characters += int(text.word_ends[place + n] - text.word_ends[place])
+            free = place + n
+        else:
+            seen.add(number)
+    return share(characters, len(text.text))
 
 
 def _repeated_characters(parts: Sequence[str]) -> int:

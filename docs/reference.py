@@ -1,0 +1,285 @@
+"""Writes the reference pages from the code: every parameter, command and stage. Run by ``make docs``.
+
+``python docs/reference.py --check`` says which pages are not those that it would write, and changes none.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import annotated_types
+import typer
+import yaml
+from pydantic.fields import FieldInfo
+
+from flows.cli import app
+from flows.settings import Promotion, Tracking
+from plm_core.benchmarks.prompts import FewshotConfig
+from plm_core.benchmarks.sources import ExamplesConfig
+from plm_core.corpus.clean import CleanConfig
+from plm_core.corpus.decontaminate import DecontaminateConfig
+from plm_core.corpus.measures import MEASURES
+from plm_core.corpus.mixture import MixtureConfig
+from plm_core.corpus.rules import OWN, Bounds
+from plm_core.corpus.sources import SOURCES
+from plm_core.corpus.split import SplitConfig
+from plm_core.evaluation.rules import GateRules
+from plm_core.finetuning.config import FinetuneConfig
+from plm_core.objectives import OBJECTIVES
+from plm_core.sections.deduplicate import DeduplicateConfig
+from plm_core.sections.evaluation import EvaluateConfig
+from plm_core.sections.models import MODELS
+from plm_core.text.tokenizer import TokenizerConfig
+from tasks.settings.pretraining import PretrainConfig
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "reference"
+WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
+
+Part = tuple[str, str, list[type]]
+"""A section's dotted name, what is said of it, and the classes that may stand there."""
+PARTS: list[Part] = [
+    ("sources.<name>", f"`reader` names the class: {', '.join(f'`{name}`' for name in SOURCES)}.", [*SOURCES.values()]),
+    ("clean", "", [CleanConfig]),
+    ("deduplicate", "", [DeduplicateConfig]),
+    ("split", "", [SplitConfig]),
+    ("decontaminate", "", [DecontaminateConfig]),
+    ("mixture", "", [MixtureConfig]),
+    ("tokenizer", "", [TokenizerConfig]),
+    ("pretrain.<name>", "`size`, a depth or a published name, fills in what it implies.", [PretrainConfig]),
+    (
+        "pretrain.<name>.objective",
+        f"`name` is the class: {', '.join(f'`{name}`' for name in OBJECTIVES)}.",
+        [*OBJECTIVES.values()],
+    ),
+    (
+        "pretrain.<name>.model",
+        f"`architecture` names the class: {', '.join(f'`{name}`' for name in MODELS)}. `vocab_size` comes from the "
+        "tokenizer.",
+        [entry.config for entry in MODELS.values()],
+    ),
+    ("evaluate", "", [EvaluateConfig]),
+    ("examples.<name>", "", [ExamplesConfig]),
+    ("finetune", "", [FinetuneConfig]),
+    ("fewshot", "", [FewshotConfig]),
+    ("tracking", "", [Tracking]),
+    ("promotion", "", [Promotion, GateRules]),
+]
+
+
+def parameters() -> str:
+    """The page of ``params.yaml``."""
+    text = [
+        "# Parameters",
+        "Every decision of the pipeline stands in `params.yaml`. `models` lists the sections of `pretrain` that are "
+        "trained. Every other section is described here, from the class that reads it. All sections are checked "
+        "before the first stage runs; `plm run` lists every problem at once.",
+    ]
+    for name, said, classes in PARTS:
+        text += [f"## `{name}`", *([said] if said else [])]
+        for cls in classes:
+            text += _section(name, cls, many=len(classes) > 1)
+        if name == "clean":
+            text += _measures()
+    return _page(text)
+
+
+def commands() -> str:
+    """The page of the command ``plm``."""
+    text = [
+        "# Commands",
+        "Each command prints this with `--help`. Exit status: 0 when all is well, 1 when work failed, "
+        "2 when you must mend something, 130 after Ctrl-C.",
+    ]
+    for name, command in _leaves("plm", typer.main.get_command(app)):
+        context = command.make_context("plm", [], resilient_parsing=True)
+        usage = " ".join([name, *command.collect_usage_pieces(context)])
+        rows = [_parameter(each) for each in command.params if each.name != "help"]
+        text += [f"## `{name}`", inspect.cleandoc(command.help or ""), f"```text\n{usage}\n```"]
+        text += [_table(["", "meaning", "default"], rows)] if rows else []
+    return _page(text)
+
+
+def stages() -> str:
+    """The page of the graph."""
+    graph = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    text = [
+        "# Stages",
+        "`dvc.yaml` is the graph. `dvc repro` runs what is not up to date in order; `plm run` runs it side by side. A "
+        "stage also depends on the source files that it imports.",
+    ]
+    for name, stage in graph.items():
+        does, over = stage.get("do", stage), stage.get("foreach") or stage.get("matrix")
+        key = "" if over is None else "@..."
+        text += [f"## `{name}{key}`", re.sub(r"\$\{(.*?)\}", r"`<\1>`", does["desc"]) + "."]
+        rows = [["runs", f"`{_plain(does['cmd'])}`"]]
+        if over is not None:
+            rows.append(["once for each", ", ".join(f"`{_plain(str(each))}`" for each in _each(over))])
+        for title, key in (("parameters", "params"), ("reads", "deps"), ("writes", "outs"), ("metrics", "metrics")):
+            items = [_plain(next(iter(item)) if isinstance(item, dict) else item) for item in does.get(key, [])]
+            shown = [item for item in items if key != "deps" or not item.startswith(("tasks/", "plm_core/"))]
+            rows += [[title, ", ".join(f"`{item}`" for item in shown)]] if shown else []
+        text.append(_table(["", ""], rows))
+    return _page(text)
+
+
+def _section(name: str, cls: type, many: bool = False) -> list[str]:
+    """The table of a class, and after it those of the sections in it."""
+    hints, docs = typing.get_type_hints(cls, include_extras=True), _docs(cls)
+    rows, nested = [], []
+    for field in dataclasses.fields(cls):
+        if field.name == "vocab_size" and name.endswith(".model"):
+            continue
+        rows.append([f"`{field.name}`", _kind(hints[field.name]), _default(field), docs.get(field.name, "")])
+        nested += [(f"{name}.{field.name}", part) for part in _sections_in(hints[field.name]) if part is not Bounds]
+    where = inspect.getsourcefile(cls)
+    assert where is not None
+    source = f"`{Path(where).relative_to(ROOT).as_posix()}`, `{cls.__name__}`"
+    title = [f"### `{name}`: {cls.__name__}"] if many else []
+    text = [*title, f"{_first(cls)} ({source})", _table(["parameter", "type", "default", "meaning"], rows)]
+    for inner, part in nested:
+        text += [f"### `{inner}`", *_section(inner, part)]
+    return text
+
+
+def _measures() -> list[str]:
+    rows = []
+    for name, measure in MEASURES.items():
+        own = (
+            "".join(f" `{f.name}`: {_docs(OWN[name])[f.name]}" for f in dataclasses.fields(OWN[name])[2:])
+            if (name in OWN)
+            else ""
+        )
+        rows.append([f"`{name}`", _first(getattr(measure, "func", measure)) + own])
+    said = "Each takes `min` and `max`, of which one must be there; the ends are allowed."
+    return ["### Measures", said, _table(["measure", "what it counts, and the published bound"], rows)]
+
+
+def _docs(cls: type) -> dict[str, str]:
+    """What stands below each field of a class and of those that it inherits from."""
+    found: dict[str, str] = {}
+    for base in reversed([each for each in cls.__mro__ if dataclasses.is_dataclass(each)]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(field.target, ast.Name):
+                found[field.target.id] = _line(inspect.cleandoc(ast.literal_eval(below.value)))
+    return found
+
+
+def _kind(hint: Any) -> str:
+    """A type in words, with its range."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return " ".join([_kind(args[0]), *_bounds(args[1:])])
+    if origin is Literal:
+        return ", ".join(f"`{arg}`" for arg in args)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("null" if arg is types.NoneType else _kind(arg) for arg in args)
+    if origin in (list, tuple):
+        return f"list, each {_kind(args[0])}"
+    if origin is dict:
+        return "section by name" if dataclasses.is_dataclass(args[1]) else f"by name: {_kind(args[1])}"
+    return "section" if dataclasses.is_dataclass(hint) else WORDS[hint]
+
+
+RANGES = (
+    (annotated_types.Gt, "above"),
+    (annotated_types.Ge, "from"),
+    (annotated_types.Lt, "below"),
+    (annotated_types.Le, "to"),
+)
+
+
+def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
+    for each in metadata:
+        if isinstance(each, FieldInfo):
+            yield from _bounds(each.metadata)
+        for kind, word in RANGES:
+            if isinstance(each, kind):
+                yield f"{word} {getattr(each, kind.__name__.lower()):,}"
+
+
+def _sections_in(hint: Any) -> Iterator[type]:
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        yield hint
+    for arg in typing.get_args(hint):
+        yield from _sections_in(arg)
+
+
+def _default(field: "dataclasses.Field[Any]") -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        made = field.default_factory()
+        return "its defaults" if dataclasses.is_dataclass(made) else f"`{made}`"
+    if field.default is dataclasses.MISSING:
+        return "required"
+    value = field.default
+    return "null" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    for each, inner in getattr(command, "commands", {}).items():
+        yield from _leaves(f"{name} {each}", inner)
+    if not hasattr(command, "commands"):
+        yield name, command
+
+
+def _parameter(given: Any) -> list[str]:
+    option = given.param_type_name == "option"
+    name = ", ".join([*given.opts, *given.secondary_opts]) if option else given.human_readable_name.upper()
+    shown = given.default if given.default not in (None, False, True) else ""
+    default = "required" if given.required else ("" if callable(shown) or shown == "" else f"`{shown}`")
+    return [f"`{name}`", _line(given.help or ""), default]
+
+
+def _each(over: Any) -> list[str]:
+    return [f"{key}: {value}" for key, value in over.items()] if isinstance(over, dict) else [str(over)]
+
+
+def _first(documented: Any) -> str:
+    return _line(inspect.cleandoc(documented.__doc__ or "").split("\n\n")[0])
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\$\{(?:item\.)?([^}]*)\}", r"<\1>", text)
+
+
+def _line(text: str) -> str:
+    """A docstring in a cell of a table."""
+    return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows])
+
+
+def _page(parts: list[str]) -> str:
+    return "<!-- Written by docs/reference.py from the code. -->\n\n" + "\n\n".join(parts) + "\n"
+
+
+def main(check: bool) -> int:
+    """Write the pages, or name those that are out of date; the exit status."""
+    old = []
+    for write in (parameters, commands, stages):
+        path, text = PAGES / f"{write.__name__}.md", write()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        old.append(path.relative_to(ROOT).as_posix())
+        if not check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if old and check:
+        print(f"{', '.join(old)}: not what the code says; run `make docs`", file=sys.stderr)
+    return int(bool(old and check))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
