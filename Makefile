@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo graph test test-slow bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo docs graph test test-slow bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -66,12 +66,21 @@ bench-snapshot: setup
 bench-train: setup
 	python tests/bench/bench_train.py
 
+# The reference pages from the code, and the site into artifacts/docs. A link inside it that leads nowhere is an error;
+# `make docs LINKS=linkcheck` follows those to other sites too.
+LINKS ?= html
+docs: setup
+	python docs/reference.py
+	sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --builder $(LINKS) docs artifacts/docs
+	@echo "the documentation: artifacts/docs/index.html"
+
 # Each stage's source files, by its imports, into dvc.yaml.
 graph: setup
 	python -m flows.sources
 
 check: setup
 	python -m flows.sources --check
+	python docs/reference.py --check
 	ruff check .
 	ruff format --check .
 	lint-imports

@@ -1,0 +1,9 @@
+"""How Sphinx builds the site from these pages: ``make docs``."""
+
+project = "plm-pipeline"
+extensions = ["myst_parser", "sphinx_copybutton"]
+exclude_patterns = ["reference.py"]
+html_theme = "furo"
+html_title = project
+myst_heading_anchors = 4
+copybutton_exclude = ".linenos, .gp, .go"
