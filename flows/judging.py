@@ -55,9 +55,10 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
 def _gate(root: Path, work: Path, challenger: Path, champion: Path | None) -> dict[str, Any]:
     out = work / "decision.json"
     command = ["tasks.gate", "--challenger", str(challenger), "--out", str(out)]
-    done = _task(root, command + (["--champion", str(champion)] if champion else []), {}, subprocess.PIPE)
-    if done.returncode != 0:
-        raise RegistryError(f"the gate cannot judge: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    command += ["--champion", str(champion)] if champion else []
+    status, said = _task(root, command, {}, subprocess.DEVNULL, subprocess.PIPE)
+    if status != 0:
+        raise RegistryError(f"the gate cannot judge: {said.strip() or f'exit status {status}'}")
     return json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -77,11 +78,11 @@ def _evaluate_again(
         fresh = _new_folder(work, "again")
         command = [module, version.tags["plm.model"], *([task] if task else [])]
         command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
-        done = _task(root, command, {"PLM_TRACKING": "off"}, STDERR)
-        if done.returncode != 0:
+        status, _ = _task(root, command, {"PLM_TRACKING": "off"}, STDERR, STDERR)
+        if status != 0:
             raise RegistryError(
                 f"version {version.number} cannot be evaluated on today's examples: `python -m {' '.join(command)}` "
-                f"ended with exit status {done.returncode}"
+                f"ended with exit status {status}"
             )
         for stale in evidence.glob(f"{task}.*.csv"):
             stale.unlink()
@@ -89,28 +90,20 @@ def _evaluate_again(
             shutil.copyfile(file, evidence / file.name)
 
 
-def _task(
-    root: Path, arguments: Sequence[str], env: Mapping[str, str], output: int
-) -> "subprocess.CompletedProcess[str]":
-    """Run a task in a family of its own, which ends when this process does."""
-    command = [sys.executable, "-P", supervisor.__file__, str(GRACE_S), sys.executable, "-m", *arguments]
-    held, writer = os.pipe()
+def _task(root: Path, arguments: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> tuple[int, str]:
+    """Run a task in a family of its own, which ends when this process does; its exit status and what it said."""
     with subprocess.Popen(
-        command,
+        [sys.executable, "-P", supervisor.__file__, str(GRACE_S), sys.executable, "-m", *arguments],
         cwd=root,
         env={**os.environ, **env},
-        stdin=held,
-        stdout=output,
-        stderr=output,
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         start_new_session=True,
     ) as process:
-        os.close(held)
-        try:
-            said, errors = process.communicate()
-        finally:
-            os.close(writer)
-    return subprocess.CompletedProcess(command, process.returncode, said, errors)
+        said = process.stderr.read() if process.stderr else ""
+        return process.wait(), said  # and then the pipe is closed, which would have ended it
 
 
 def _new_folder(work: Path, name: str) -> Path:

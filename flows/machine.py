@@ -25,9 +25,6 @@ POLL_S = 0.5
 ANNOUNCED_S = 10.0
 """How long a place is kept at most; Prefect starts a task within a second."""
 
-Queue = deque[object]
-"""Who waits for GPUs, in turn."""
-
 
 @dataclass(eq=False)
 class Waiting:
@@ -77,7 +74,8 @@ class Machine:
     _for_cores: list[Waiting] = field(init=False, default_factory=list)
     _with_cores: list[Waiting] = field(init=False, default_factory=list)
     _announced: dict[str, Waiting] = field(init=False, default_factory=dict)
-    _for_gpus: Queue = field(init=False, default_factory=deque)
+    _for_gpus: deque[object] = field(init=False, default_factory=deque)
+    """Who waits for GPUs, in turn."""
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
@@ -268,9 +266,8 @@ def _gpus() -> tuple[str, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not uuids or visible is None:
         return uuids
-    named = [token.strip() for token in visible.split(",")]
     gpus: list[str] = []
-    for token in named:
+    for token in map(str.strip, visible.split(",")):
         if token.isdecimal() and int(token) < len(uuids):
             gpus.append(uuids[int(token)])
         elif token.startswith(("GPU-", "MIG-")):

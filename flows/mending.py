@@ -62,19 +62,18 @@ def _mend_rwlock(path: Path) -> list[str]:
     if not path.exists():
         return []
     try:
-        held = json.loads(path.read_text())
+        held = {"write": {}, "read": {}} | json.loads(path.read_text())
     except ValueError:
         path.unlink()
         return [f"{path}: half written; removed"]
     written = path.stat().st_mtime
-    processes = [*held.get("write", {}).values(), *(one for many in held.get("read", {}).values() for one in many)]
-    if all(_may_hold(process, written) for process in processes):
-        return []
     # Those that are alive stay listed.
     kept = {
-        "write": {name: one for name, one in held.get("write", {}).items() if _may_hold(one, written)},
-        "read": {name: [o for o in many if _may_hold(o, written)] for name, many in held.get("read", {}).items()},
+        "write": {name: one for name, one in held["write"].items() if _may_hold(one, written)},
+        "read": {name: [one for one in many if _may_hold(one, written)] for name, many in held["read"].items()},
     }
+    if kept == held:
+        return []
     _replace(path, json.dumps(kept))
     return [f"{path}: held by processes that are gone; released"]
 

@@ -15,9 +15,7 @@ from flows.judging import judge
 from flows.packaging import Packager, checkpoint_digest
 from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, TABLE_TAG, Registry, Version, opened
 from flows.stages import Stage
-from flows.store import RegistrationFailed, RegistryError
-
-__all__ = ["Outcome", "RegistrationFailed", "RegistryError", "promote", "register", "rollback"]
+from flows.store import RegistryError
 
 
 @dataclass(frozen=True)
@@ -30,11 +28,6 @@ class Outcome:
     """The stage that made its checkpoint."""
     action: Literal["promoted", "refused", "unchanged", "rolled back"]
     reasons: list[str]
-
-    @property
-    def text(self) -> str:
-        """The reasons in one line."""
-        return "; ".join(self.reasons)
 
 
 def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> list[Outcome]:
@@ -131,7 +124,8 @@ def _register(
             outcome = _settle(root, registry, version, stage, problems.pop(version.number))
         else:
             outcome = Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
-        print(f"{stage.name}: {registry.name} version {version.number} {outcome.action}: {outcome.text}", flush=True)
+        why = "; ".join(outcome.reasons)
+        print(f"{stage.name}: {registry.name} version {version.number} {outcome.action}: {why}", flush=True)
         outcomes.append(outcome)
     return outcomes
 

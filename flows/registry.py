@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flows import settings
 from flows.store import GONE, RegistrationFailed, RegistryError, environment, evidence_digest, pages, sha256
-from plm_core.shared.stores import alone, artifacts_of
+from plm_core.shared.stores import BY_JOURNAL, alone, artifacts_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -31,8 +31,6 @@ AGAIN_TAG = "evidence.again.sha256"
 """The digest of the evidence that the gate made last, where it is not what the version was registered with."""
 TABLE_TAG = "gate.table"
 """What the gate compared, as JSON."""
-JOURNAL = "journal:"
-"""Begins the name of a pipeline's run by its tag ``plm.journal``; see ``flows/tracking.py``."""
 
 Action = Literal["promoted", "refused", "promoted by hand", "rolled back"]
 
@@ -111,9 +109,9 @@ class Registry:
 
     def run_of(self, parent: str | None) -> str:
         """The id of the run that ``journal:<key>`` names; empty when MLflow does not have it."""
-        if not parent or not parent.startswith(JOURNAL):
+        if not parent or not parent.startswith(BY_JOURNAL):
             return ""
-        key = parent.removeprefix(JOURNAL)
+        key = parent.removeprefix(BY_JOURNAL)
         found = self.client.search_runs([self.experiment()], f"tags.`plm.journal` = '{key}'", max_results=1)
         return found[0].info.run_id if found else ""
 
@@ -162,11 +160,9 @@ class Registry:
         try:
             found = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
             what = "is damaged" if expected not in (None, evidence_digest(sorted(found.iterdir()))) else ""
-        except MlflowException as error:
-            if error.error_code not in GONE:
+        except (MlflowException, FileNotFoundError) as error:
+            if isinstance(error, MlflowException) and error.error_code not in GONE:
                 raise
-            what = "has been deleted"
-        except FileNotFoundError:
             what = "has been deleted"
         if not what:
             return found

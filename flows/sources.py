@@ -13,7 +13,7 @@ import functools
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 PACKAGES = ("plm_core", "tasks")
@@ -117,9 +117,7 @@ def written(root: Path, text: str) -> str:
 
 
 def _wrapped(names: Iterable[str], indent: str) -> str:
-    lines: Iterator[str] = iter(
-        textwrap.wrap(", ".join(names), WIDTH - len(indent), break_long_words=False, break_on_hyphens=False)
-    )
+    lines = textwrap.wrap(", ".join(names), WIDTH - len(indent), break_long_words=False, break_on_hyphens=False)
     return "".join(f"{indent}{line}\n" for line in lines)
 
 

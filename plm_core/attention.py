@@ -3,7 +3,6 @@
 Shapes: T positions, H heads, L layers, D width, Q queries, K keys.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -58,12 +57,6 @@ def weights(
     scale: float | None = None,
 ) -> Tensor:
     """softmax(q k^T scale + mask) as ``[B, H, Q, K]`` (Vaswani et al. 2017, equation 1), from the arguments of
-    ``scaled_dot_product_attention``; dropout is left out."""
-    scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, float("-inf"))
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    return scores.softmax(-1)
+    ``scaled_dot_product_attention``: what it makes of one-hot values. Dropout is left out."""
+    values = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+    return F.scaled_dot_product_attention(q, k, values, attn_mask, is_causal=is_causal, scale=scale)

@@ -58,10 +58,8 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
     The files and the rename are flushed to the disk, so that after a crash ``path`` is the old folder, the new one or
     absent, never half of one. With ``checksums`` a ``SHA256SUMS`` of its files is added.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
-    temporary.mkdir()
-    try:
+    with _temporary(path) as temporary:
+        temporary.mkdir()
         yield temporary
         if checksums:
             write_checksums(temporary)
@@ -75,33 +73,23 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
         temporary.rename(path)
         _flush(path.parent)
         shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a name to write to that becomes ``path`` when the block ends well, and vanishes when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
-    try:
+    with _temporary(path) as temporary:
         yield temporary
         _flush(temporary)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def scratch_folder(beside: Path) -> Iterator[Path]:
     """Yield an empty folder on the disk of ``beside``, hidden next to it, which vanishes with the block."""
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    folder = _temporary(beside.with_name(f"scratch.{beside.name}"))
-    folder.mkdir()
-    try:
+    with _temporary(beside.with_name(f"scratch.{beside.name}")) as folder:
+        folder.mkdir()
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def atomic_text(path: Path, text: str) -> None:
@@ -146,14 +134,24 @@ def verify_checksums(folder: Path) -> None:
             )
 
 
-def _temporary(path: Path) -> Path:
-    """The hidden name under which ``path`` is written; what killed processes left under such names goes."""
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """The hidden name under which ``path`` is written; what the block, or killed processes, left under such goes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        _remove(leftover)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

@@ -20,7 +20,7 @@ from plm_core.evaluation import continuations
 from plm_core.evaluation.cloze import filler_of
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import named, scorer_of
-from plm_core.evaluation.scores import DocumentScore, tokenized, total
+from plm_core.evaluation.scores import Likelihood, tokenized, total
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES
@@ -89,7 +89,7 @@ def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
     _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence)
 
 
-def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[DocumentScore]:
+def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[Likelihood]:
     """The scores by which models of this objective are compared, written as evidence, and what the model costs."""
     likelihood = OBJECTIVES[loaded.config.objective].likelihood
     documents = list(read_documents(TEST))
@@ -114,9 +114,9 @@ def _score(
     config: EvaluateConfig,
     device: Device,
     what: str,
-) -> list[DocumentScore]:
+) -> list[Likelihood]:
     read = (tokenized(text, loaded.tokenizer) for text in texts)
-    scores: list[DocumentScore] = []
+    scores: list[Likelihood] = []
     with ProgressBar(what, len(texts)) as meter:
         for result in scorer_of(quantity)(loaded.model, read, config, device):
             scores.append(result)

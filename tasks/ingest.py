@@ -50,8 +50,7 @@ def ingest(name: str) -> None:
         found = {"records": count + bad, "documents": count, "bytes": size}
         known = {"reader": given["reader"]} | source.origin() | found
         atomic_text(origin, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
-        run.metrics |= {"records_read": count + bad, "documents": count, "bytes": size}
-        run.metrics |= {"quarantined": bad}
+        run.metrics |= {"records_read": count + bad, "documents": count, "bytes": size, "quarantined": bad}
         run.metrics |= {f"quarantined_{reason}": reasons[reason] for reason in sorted(reasons)}
         run.outputs += [documents, rejected, origin]
         kept = f"{dict(sorted(reasons.items()))} (see {rejected})" if bad else "none"

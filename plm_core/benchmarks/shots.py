@@ -1,11 +1,11 @@
 """The shots of an example: answered training examples that stand before it in a prompt. Used by the stage fewshot."""
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from plm_core.benchmarks.examples import Example
+from plm_core.files import sha256_text
 
 
 class Shots:
@@ -28,8 +28,7 @@ class Shots:
         return list(islice(self._turns(example), most))
 
     def _turns(self, example: Example) -> Iterator[Example]:
-        key = hashlib.sha256(f"{self._seed}/{example.id}".encode()).digest()
-        source = random.Random(int.from_bytes(key, "big"))
+        source = random.Random(int(sha256_text(f"{self._seed}/{example.id}"), 16))
         classes = sorted(self._of_class)
         source.shuffle(classes)
         waiting = [_shuffled(self._of_class[label], source) for label in classes]

@@ -3,12 +3,12 @@
 Used by the stage examples.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask, types_of
+from plm_core.corpus.split import place_of
 
 SHARE, MOST = 0.1, 1000
 """What is held out: a tenth of the training set, and at most so many examples."""
@@ -63,7 +63,7 @@ def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str,
 
 def _position(example: Example) -> float:
     """Where the hash of the id stands among all hashes, from 0 to 1."""
-    return int.from_bytes(hashlib.sha256(f"valid/{example.id}".encode()).digest()[:8], "big") / 2**64
+    return place_of(f"valid/{example.id}")
 
 
 def _texts(task: GlueTask, example: Example) -> tuple[str, ...]:

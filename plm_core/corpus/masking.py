@@ -78,17 +78,9 @@ def _replaced(text: str, form: _Form) -> tuple[str, int]:
     return form.pattern.sub(put, text), count
 
 
-def _email(found: re.Match[str]) -> str:
-    return EMAIL
-
-
 def _ipv4(found: re.Match[str]) -> str:
     before = found.string[max(0, found.start() - 12) : found.start()]
     return IPV4 if _public(found[0]) and not _NUMBERED.search(before) else found[0]
-
-
-def _ipv6(found: re.Match[str]) -> str:
-    return IPV6 if _public(found[0]) else found[0]
 
 
 def _public(address: str) -> bool:
@@ -106,18 +98,14 @@ def _international(found: re.Match[str]) -> str:
     return PHONE if 8 <= len(digits) <= 15 and not decimal and not digits.endswith("00000") else found[0]
 
 
-def _north_american(found: re.Match[str]) -> str:
-    return PHONE
-
-
 _FORMS: dict[Kind, tuple[_Form, ...]] = {
-    "email": (_Form(re.compile("@"), _EMAIL, _email),),
+    "email": (_Form(re.compile("@"), _EMAIL, lambda _: EMAIL),),
     "ip": (
         _Form(re.compile(r"[0-9]\.[0-9]"), _IPV4, _ipv4),
-        _Form(re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, _ipv6),
+        _Form(re.compile(r":[0-9A-Fa-f]{0,4}:"), _IPV6, lambda found: IPV6 if _public(found[0]) else found[0]),
     ),
     "phone": (
         _Form(re.compile(r"\+[1-9]"), _INTERNATIONAL, _international),
-        _Form(re.compile(r"[0-9]{3}[-. ][0-9]{4}"), _NORTH_AMERICAN, _north_american),
+        _Form(re.compile(r"[0-9]{3}[-. ][0-9]{4}"), _NORTH_AMERICAN, lambda _: PHONE),
     ),
 }

@@ -5,7 +5,6 @@ A source that has more than its share is thinned out, document by document, by t
 total is the largest at which all shares can be had.
 """
 
-import hashlib
 import math
 from collections.abc import Collection, Mapping
 from typing import Annotated
@@ -13,6 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from plm_core.config import PositiveShare, UserError, section
+from plm_core.corpus.split import place_of
 
 
 @section
@@ -52,5 +52,4 @@ def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
 def copies(document_id: str, repeats: float) -> int:
     """How often this document stands in the training split: ``repeats`` rounded up or down, by the hash of its id."""
     whole = math.floor(repeats)
-    digest = hashlib.sha256(f"mixture/{document_id}".encode()).digest()
-    return whole + (int.from_bytes(digest[:8], "big") / 2**64 < repeats - whole)
+    return whole + (place_of(f"mixture/{document_id}") < repeats - whole)

@@ -11,11 +11,13 @@ does not depend on the order in which they arrived.
 Shapes: N texts, K values of a signature, P pairs.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import rensa
@@ -23,7 +25,7 @@ from duckdb import DuckDBPyConnection
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from plm_core.corpus.database import open_database
+from plm_core.config import UserError
 from plm_core.corpus.normalize import duplicate_key
 from plm_core.corpus.shingles import batches, scrambled, words
 from plm_core.sections.deduplicate import Similarity
@@ -64,7 +66,7 @@ def find_duplicates(texts: Iterable[str], similarity: Similarity, scratch: Path,
         UserError: ``memory`` is too small for one step of the work.
         OSError: the disk is full.
     """
-    with open_database(scratch, memory) as database:
+    with _database(scratch, memory) as database:
         shingles = _index(texts, similarity, scratch, database)
         N = len(shingles)
         firsts = _firsts(database, N)
@@ -75,10 +77,26 @@ def find_duplicates(texts: Iterable[str], similarity: Similarity, scratch: Path,
         others = (pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]] for pairs in _fetched(database, NEIGHBOURING))
         more = _verified(others, shingles, similarity.threshold)
     groups = _components(N, np.concatenate((edges, more)))
-    near = _smallest(groups)
-    original = near[firsts]
+    _, smallest = np.unique(groups, return_index=True)
+    original = smallest[groups][firsts]
     exact = firsts == original
     return Duplicates(original, _similarities(original, exact, shingles), exact)
+
+
+@contextlib.contextmanager
+def _database(scratch: Path, memory: str) -> Iterator[DuckDBPyConnection]:
+    """A new database in the folder ``scratch`` that spills there. One thread: a run takes the same way every time."""
+    spilled = str(scratch / "spilled")
+    try:
+        with duckdb.connect(
+            scratch / "scratch.duckdb", config={"memory_limit": memory, "threads": 1, "temp_directory": spilled}
+        ) as database:
+            yield database
+    except duckdb.OutOfMemoryException as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"PLM_MEMORY: {memory} is too little ({reason}); expected more") from error
+    except duckdb.IOException as error:
+        raise OSError(f"{scratch}: {' '.join(str(error).split())}") from error
 
 
 class _ShingleFile:
@@ -151,10 +169,8 @@ def _insert(database: DuckDBPyConnection, row: int, keys: list[bytes], bands: li
     filled = buckets.reshape(-1) != 0
     new_keys = pa.table({"high": halves[:, 0], "low": halves[:, 1], "row": rows})
     new_bands = pa.table({"bucket": buckets.reshape(-1)[filled], "row": places[filled]})
-    for table, values in (("keys", new_keys), ("bands", new_bands)):
-        database.register("new", values)
-        database.execute(f"INSERT INTO {table} SELECT * FROM new")
-        database.unregister("new")
+    database.from_arrow(new_keys).insert_into("keys")
+    database.from_arrow(new_bands).insert_into("bands")
     keys.clear()
     bands.clear()
     return row + len(halves)
@@ -228,13 +244,6 @@ def _components(N: int, edges: np.ndarray) -> np.ndarray:
     """The number of the connected component of each row, ``[N]``."""
     graph = coo_array((np.ones(len(edges), dtype=bool), (edges[:, 0], edges[:, 1])), shape=(N, N))
     return connected_components(graph, directed=False)[1]
-
-
-def _smallest(groups: np.ndarray) -> np.ndarray:
-    """The smallest row of each row's group, ``[N]``."""
-    smallest = np.full(int(groups.max(initial=-1)) + 1, len(groups))
-    np.minimum.at(smallest, groups, np.arange(len(groups)))
-    return smallest[groups]
 
 
 def _similarities(original: np.ndarray, exact: np.ndarray, shingles: _ShingleFile) -> np.ndarray:

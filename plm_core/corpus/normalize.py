@@ -1,6 +1,7 @@
 """The one normal form of text: what the corpus holds, what the tokenizer encodes, what bits per byte divides by."""
 
 import unicodedata
+from collections.abc import Iterator
 
 WORD_BOUNDARY = "\u2581"
 """sentencepiece's own mark for a space (LOWER ONE EIGHTH BLOCK): a text cannot hold it and round-trip."""
@@ -29,6 +30,18 @@ def paragraphs(text: str) -> list[str]:
 def paragraphs_of(text: str) -> list[str]:
     """The paragraphs of a cleaned text, which are joined by ``BETWEEN``."""
     return text.split(BETWEEN) if text else []
+
+
+def cut(text: str, most: int) -> Iterator[str]:
+    """A text in parts of at most ``most`` characters, cut before a space or line end where there is one."""
+    start = 0
+    while len(text) - start > most:
+        stop = start + most
+        end = max(text.rfind(" ", start, stop), text.rfind("\n", start, stop))
+        end = end if end > start else stop
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def duplicate_key(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 from plm_core.corpus.document import Document, read_documents, write_documents
@@ -10,6 +11,7 @@ CHARACTERS_AT_ONCE = 1 << 26
 """Characters of documents that are sorted in memory; what is more goes to the disk, sorted, and is merged."""
 OBJECTS = 500
 """What a document's objects take besides its characters, in as many of them."""
+BY_ID = attrgetter("id")
 
 
 class Sorter:
@@ -30,17 +32,10 @@ class Sorter:
         self._size += len(document.text) + len(document.id) + fields + OBJECTS
         if self._size >= self._limit:
             run = self._scratch / f"run-{len(self._runs):05d}.parquet"
-            write_documents(run, self._sorted())
+            write_documents(run, sorted(self._held, key=BY_ID))
             self._runs.append(run)
             self._held, self._size = [], 0
 
     def documents(self) -> Iterator[Document]:
         """All documents; of each run on the disk, some are in memory."""
-        return heapq.merge(*map(read_documents, self._runs), self._sorted(), key=_id)
-
-    def _sorted(self) -> list[Document]:
-        return sorted(self._held, key=_id)
-
-
-def _id(document: Document) -> str:
-    return document.id
+        return heapq.merge(*map(read_documents, self._runs), sorted(self._held, key=BY_ID), key=BY_ID)

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -127,7 +128,7 @@ def _json_object(text: str) -> Mapping[str, object]:
 def _table_records(lines: Lines, comma: bool, header: Sequence[str] | None) -> Iterator[Record]:
     """Rows under a header, in the file or given: with commas, quoted as in RFC 4180, or with tabs, nothing quoted."""
     # A byte that is no UTF-8 must not end the record: its other lines would be taken for records.
-    text = map(_escaped, lines)
+    text = map(partial(str, encoding="utf-8", errors="surrogateescape"), lines)
     reader = csv.reader(text, strict=True) if comma else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     while True:
         lines.begin()
@@ -161,10 +162,6 @@ def _header(row: list[str]) -> list[str]:
     if twice := sorted(name for name, count in Counter(row).items() if name and count > 1):
         raise Refused("broken_header", f"the name {twice[0]!r} stands twice; expected names that differ")
     return row
-
-
-def _escaped(line: bytes) -> str:
-    return line.decode("utf-8", "surrogateescape")
 
 
 def _require_utf8(row: list[str]) -> None:

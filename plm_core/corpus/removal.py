@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plm_core.corpus.tables import Row, RowWriter, read_rows, row_writer
+from plm_core.corpus.tables import RowWriter, read_rows, row_writer
 
 SCHEMA = pa.schema(
     [
@@ -49,7 +49,7 @@ class Removal:
 
 def removal_writer(path: Path) -> AbstractContextManager[RowWriter[Removal]]:
     """Yield a writer whose removals become the Parquet file ``path`` when the block ends well."""
-    return row_writer(path, SCHEMA, _row)
+    return row_writer(path, SCHEMA, asdict)
 
 
 def read_removals(path: Path) -> Iterator[Removal]:
@@ -60,7 +60,3 @@ def read_removals(path: Path) -> Iterator[Removal]:
     """
     for row in read_rows(path, SCHEMA):
         yield Removal(**row)
-
-
-def _row(removal: Removal) -> Row:
-    return asdict(removal)

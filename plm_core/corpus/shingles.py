@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from plm_core.corpus.normalize import cut
+
 T = TypeVar("T")
 
 SEPARATOR, PART, WHOLE = range(3)
@@ -69,23 +71,11 @@ class Words:
 
 def words(texts: Sequence[str]) -> Words:
     """The hashed words of texts, of which few characters at a time are worked on, however long one is."""
-    parts = [list(_parts(text)) for text in texts]
+    parts = [list(cut(text, CHARACTERS_AT_ONCE)) for text in texts]
     found = [_words(group) for group in batches((part for text in parts for part in text), str)]
     counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(each.ends, prepend=0) for each in found)])
     hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(each.hashes for each in found)])
     return Words(hashes, counts.cumsum()[np.cumsum([len(text) for text in parts], dtype=np.int64)])
-
-
-def _parts(text: str) -> Iterator[str]:
-    """A text in parts of at most ``CHARACTERS_AT_ONCE``, cut before a space or line end where there is one."""
-    start = 0
-    while len(text) - start > CHARACTERS_AT_ONCE:
-        stop = start + CHARACTERS_AT_ONCE
-        end = max(text.rfind(" ", start, stop), text.rfind("\n", start, stop))
-        end = end if end > start else stop
-        yield text[start:end]
-        start = end
-    yield text[start:]
 
 
 def _words(texts: Sequence[str]) -> Words:

@@ -4,12 +4,12 @@ Used by the stage deduplicate. A document's side depends on that id alone: new d
 duplicates of theirs, which follow the first of them.
 """
 
-import hashlib
 from typing import Annotated
 
 from pydantic import Field
 
 from plm_core.config import section
+from plm_core.files import sha256_text
 
 SPLITS = ("train", "valid", "test")
 
@@ -32,8 +32,12 @@ class SplitConfig:
 
 def split_of(document_id: str, config: SplitConfig) -> str:
     """The side of a document: ``train``, ``valid`` or ``test``."""
-    digest = hashlib.sha256(f"{config.salt}/{document_id}".encode()).digest()
-    position = int.from_bytes(digest[:8], "big") / 2**64
-    if position < config.test:
+    place = place_of(f"{config.salt}/{document_id}")
+    if place < config.test:
         return "test"
-    return "valid" if position < config.test + config.valid else "train"
+    return "valid" if place < config.test + config.valid else "train"
+
+
+def place_of(text: str) -> float:
+    """Where the hash of a text stands among all hashes, from 0 to 1."""
+    return int(sha256_text(text)[:16], 16) / 2**64

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from plm_core.corpus.document import Document, read_documents
@@ -57,12 +57,8 @@ def total(parts: Iterable[Sizes]) -> Sizes:
     """All of them together."""
     whole = Sizes()
     for part in parts:
-        whole.documents += part.documents
-        whole.paragraphs += part.paragraphs
-        whole.words += part.words
-        whole.bytes += part.bytes
-        whole.document_words.update(part.document_words)
-        whole.paragraph_words.update(part.paragraph_words)
+        for each in fields(Sizes):
+            setattr(whole, each.name, getattr(whole, each.name) + getattr(part, each.name))
     return whole
 
 

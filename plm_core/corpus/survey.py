@@ -12,7 +12,7 @@ from plm_core.corpus.clean import CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import UNDETERMINED, LanguageConfig, language_of
 from plm_core.corpus.quarantine import Quarantined
-from plm_core.corpus.records import READABLE, Record, format_of, records
+from plm_core.corpus.records import READABLE, format_of, records
 from plm_core.corpus.sources.folder import Folder
 
 LIMIT = 100_000_000
@@ -109,11 +109,7 @@ def _described(root: Path) -> tuple[str, str, Sequence[str]]:
 
 def _rows(file: Path) -> list[Mapping[str, object]]:
     first = islice(records(file, LIMIT), LOOKED_AT)
-    return [record.content for record in first if _is_row(record)]  # type: ignore[misc]
-
-
-def _is_row(record: Record) -> bool:
-    return isinstance(record.content, Mapping)
+    return [record.content for record in first if isinstance(record.content, Mapping)]
 
 
 def _names(rows: Sequence[Mapping[str, object]]) -> list[str]:

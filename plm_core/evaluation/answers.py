@@ -23,6 +23,7 @@ OF_TAGS = ("entity_f1",)
 OF_TEXTS = ("exact_match", "answer_f1")
 FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "texts": OF_TEXTS}
 """The scores by what they are of."""
+_FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
 CONSTANT = 1e-12
 """A variance below this, of what spans 1, is rounding."""
@@ -35,12 +36,11 @@ def parts_of(score: str) -> list[tuple[str, str]]:
         ValueError: a part is unknown, F1 names no class, or scores of several families are mixed.
     """
     parts = [(name, of) for name, _, of in (part.partition(":") for part in score.split("+"))]
-    every = [name for names in FAMILIES.values() for name in names]
     for name, of in parts:
-        if name not in every or (name == "f1") != bool(of):
-            known = ", ".join("f1:<class>" if each == "f1" else each for each in every)
+        if name not in _FAMILY_OF or (name == "f1") != bool(of):
+            known = ", ".join("f1:<class>" if each == "f1" else each for each in _FAMILY_OF)
             raise ValueError(f"score: found {score!r}; expected {known} or several of them, joined with +")
-    if len({_family(name) for name, _ in parts}) > 1:
+    if len({_FAMILY_OF[name] for name, _ in parts}) > 1:
         raise ValueError(f"score: found {score!r}; expected scores of one family: {', '.join(FAMILIES)}")
     return parts
 
@@ -51,7 +51,7 @@ def family(score: str) -> str:
     Raises:
         ValueError: it is unknown.
     """
-    return _family(parts_of(score)[0][0])
+    return _FAMILY_OF[parts_of(score)[0][0]]
 
 
 def of_numbers(score: str) -> bool:
@@ -281,10 +281,6 @@ def _ranks(side: Array, weights: Array) -> Array:
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     sizes = np.add.reduceat(weights[:, order], starts, axis=1)
     return (np.cumsum(sizes, axis=1) - sizes / 2 + 0.5)[:, group]
-
-
-def _family(name: str) -> str:
-    return next(of for of, names in FAMILIES.items() if name in names)
 
 
 def _as_many(one: Array, two: Array) -> list[Array]:

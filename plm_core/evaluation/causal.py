@@ -8,27 +8,19 @@ Shapes: W windows, R texts side by side, T positions, V vocabulary.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from plm_core.evaluation.scores import (
-    TEXTS_AT_ONCE,
-    DocumentScore,
-    Text,
-    in_groups,
-    side_by_side,
-    summed_nats,
-    windows,
-)
+from plm_core.evaluation.scores import Likelihood, Text, scored, side_by_side, summed_nats, windows
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
 WINDOWS_AT_ONCE = 16
 
 
-@torch.no_grad()
-def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[DocumentScore]:
+def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """Score whole documents: each is read as EOS, its tokens, EOS, and all but the first EOS are predicted once.
 
     A model without memory reads a document longer than its context in windows that advance by ``stride`` tokens: a
@@ -37,16 +29,10 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     the states of its last ``memory`` positions on (Dai et al. 2019, section 3.2).
     """
     model.eval()
-    carried = getattr(model.config, "memory", 0) > 0
-    for group in in_groups(texts, TEXTS_AT_ONCE):
-        sequences = [text.sequence(device.device) for text in group]
-        sums: Iterable[float]
-        if carried:
-            sums = _segments(model, sequences)
-        else:
-            sums = (_windows(model, sequence, min(config.stride, model.config.context)) for sequence in sequences)
-        for text, sequence, nats in zip(group, sequences, sums, strict=True):
-            yield DocumentScore(nats, len(sequence) - 1, text.bytes)
+    if getattr(model.config, "memory", 0) > 0:
+        return scored(texts, device.device, partial(_segments, model))
+    alone = partial(_windows, model, stride=min(config.stride, model.config.context))
+    return scored(texts, device.device, lambda sequences: map(alone, sequences))
 
 
 def _windows(model: Any, sequence: torch.Tensor, stride: int) -> float:

@@ -13,20 +13,19 @@ from pkgutil import resolve_name
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
-from plm_core.evaluation.scores import DocumentScore, Text
+from plm_core.evaluation.scores import Likelihood, Text
 from plm_core.objectives.base import Quantity
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.training.device import Device
 
-Scorer = Callable[[Any, Iterable[Text], LikelihoodConfig, Device], Iterator[DocumentScore]]
+Scorer = Callable[[Any, Iterable[Text], LikelihoodConfig, Device], Iterator[Likelihood]]
 """A model and texts to one score a text, in order."""
 
 
 def scorer_of(quantity: Quantity) -> Scorer:
     """What measures a quantity."""
-    scorer: Scorer = resolve_name(quantity.scorer)
-    return scorer
+    return resolve_name(quantity.scorer)
 
 
 def named(quantity: str, tokenizer: Tokenizer) -> str:

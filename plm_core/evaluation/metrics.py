@@ -8,8 +8,8 @@ the form that resampling needs.
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -38,111 +38,61 @@ with _hidden("transformers"):  # which `evaluate` imports for its evaluators, in
 
 Values = Sequence[Any]
 """Class ids, or numbers; the tags of each sentence; texts, and as references the list of right ones of each."""
-TEXT = datasets.Value("string")
+INTEGER, NUMBER, TEXT = (datasets.Value(name) for name in ("int64", "float64", "string"))
+TEXTS = datasets.List(TEXT)
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    score: Callable[..., float]
+    """Of predictions and references; of F1, by the class ``positive``."""
+    prediction: Any = INTEGER
+    """What a prediction is."""
+    reference: Any = None
+    """What a reference is; None: as the prediction."""
+
+
+METRICS: dict[str, Row] = {
+    # The share of correct predictions, in [0, 1].
+    "accuracy": Row(lambda said, true: accuracy_score(true, said)),
+    # The F1 of the class ``positive``, in [0, 1]; 0 where it is neither predicted nor true, for nothing was found.
+    "f1": Row(lambda said, true, positive: f1_score(true, said, labels=[positive], average="macro", zero_division=0.0)),
+    # The plain mean of each class's F1, in [0, 1]; a class that is neither predicted nor true does not count.
+    "macro_f1": Row(lambda said, true: f1_score(true, said, average="macro", zero_division=0.0)),
+    # Matthews' correlation (Matthews 1975; Gorodkin 2004 for several classes), in [-1, 1]; one side constant: 0.
+    "matthews": Row(lambda said, true: matthews_corrcoef(true, said)),
+    # Pearson's correlation, in [-1, 1]; constant predictions: 0, as Matthews' has it, for they tell nothing apart.
+    "pearson": Row(lambda said, true: 0.0 if np.ptp(said) == 0 else stats.pearsonr(true, said).statistic, NUMBER),
+    # Pearson's correlation of the ranks, ties by their mean rank, in [-1, 1]; constant predictions: 0.
+    "spearman": Row(lambda said, true: 0.0 if np.ptp(said) == 0 else stats.spearmanr(true, said).statistic, NUMBER),
+    # The F1 of the entities of all sentences, tagged in IOB2, in [0, 1]; 0 where none is right.
+    "entity_f1": Row(spans.entity_f1, TEXTS),
+    # The share of predictions that are one of the right answers, in [0, 1]; where there is none, "" is right.
+    "exact_match": Row(lambda said, true: float(np.mean(list(map(spans.exact_match, said, true)))), TEXT, TEXTS),
+    # The mean F1 of the words of predictions against the nearest right answer, in [0, 1]; as in SQuAD 2.0.
+    "answer_f1": Row(lambda said, true: float(np.mean(list(map(spans.answer_f1, said, true)))), TEXT, TEXTS),
+}
 
 
 class _Metric(evaluate.Metric):
-    """A score of predictions against references, as ``{"score": value}``."""
+    """A row as a module: the score of predictions against references, as ``{"score": value}``."""
 
-    prediction: Any = datasets.Value("int64")
-    reference: Any = None
-    """None: as the prediction."""
+    def __init__(self, row: Row, folder: str) -> None:
+        self._row = row
+        super().__init__(keep_in_memory=True, cache_dir=folder)
 
     def _info(self) -> evaluate.MetricInfo:
-        reference = self.prediction if self.reference is None else self.reference
+        reference = self._row.prediction if self._row.reference is None else self._row.reference
         return evaluate.MetricInfo(
             description=type(self).__doc__ or "",
             citation="",
             inputs_description="predictions and references: class ids, numbers, lists of tags, or texts",
-            features=datasets.Features({"predictions": self.prediction, "references": reference}),
+            features=datasets.Features({"predictions": self._row.prediction, "references": reference}),
         )
 
-
-class Accuracy(_Metric):
-    """The share of correct predictions, in [0, 1]."""
-
-    def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return {"score": float(accuracy_score(references, predictions))}
-
-
-class F1(_Metric):
-    """The F1 of the class ``positive``, in [0, 1]; 0 where it is neither predicted nor true, for nothing was found."""
-
-    def _compute(self, predictions: Sequence[int], references: Sequence[int], positive: int = 1) -> dict[str, float]:
-        score = f1_score(references, predictions, labels=[positive], average="macro", zero_division=0.0)
-        return {"score": float(score)}
-
-
-class MacroF1(_Metric):
-    """The plain mean of each class's F1, in [0, 1]; a class that is neither predicted nor true does not count."""
-
-    def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return {"score": float(f1_score(references, predictions, average="macro", zero_division=0.0))}
-
-
-class Matthews(_Metric):
-    """Matthews' correlation (Matthews 1975; Gorodkin 2004 for several classes), in [-1, 1]; one side constant: 0."""
-
-    def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return {"score": float(matthews_corrcoef(references, predictions))}
-
-
-class Pearson(_Metric):
-    """Pearson's correlation, in [-1, 1]; constant predictions: 0, as Matthews' has it, for they tell nothing apart."""
-
-    prediction = datasets.Value("float64")
-
-    def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
-        return {"score": 0.0 if np.ptp(predictions) == 0 else float(stats.pearsonr(references, predictions).statistic)}
-
-
-class Spearman(_Metric):
-    """Pearson's correlation of the ranks, ties by their mean rank, in [-1, 1]; constant predictions: 0."""
-
-    prediction = datasets.Value("float64")
-
-    def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
-        return {"score": 0.0 if np.ptp(predictions) == 0 else float(stats.spearmanr(references, predictions).statistic)}
-
-
-class EntityF1(_Metric):
-    """The F1 of the entities of all sentences, tagged in IOB2, in [0, 1]; 0 where none is right."""
-
-    prediction = datasets.List(TEXT)
-
-    def _compute(self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        return {"score": spans.entity_f1(predictions, references)}
-
-
-class ExactMatch(_Metric):
-    """The share of predictions that are one of the right answers, in [0, 1]; where there is none, "" is right."""
-
-    prediction, reference = TEXT, datasets.List(TEXT)
-
-    def _compute(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        return {"score": float(np.mean(list(map(spans.exact_match, predictions, references))))}
-
-
-class AnswerF1(_Metric):
-    """The mean F1 of the words of predictions against the nearest right answer, in [0, 1]; as in SQuAD 2.0."""
-
-    prediction, reference = TEXT, datasets.List(TEXT)
-
-    def _compute(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        return {"score": float(np.mean(list(map(spans.answer_f1, predictions, references))))}
-
-
-METRICS: dict[str, type[_Metric]] = {
-    "accuracy": Accuracy,
-    "f1": F1,
-    "macro_f1": MacroF1,
-    "matthews": Matthews,
-    "pearson": Pearson,
-    "spearman": Spearman,
-    "entity_f1": EntityF1,
-    "exact_match": ExactMatch,
-    "answer_f1": AnswerF1,
-}
+    def _compute(self, predictions: Values, references: Values, **given: int) -> dict[str, float]:
+        return {"score": float(self._row.score(predictions, references, **given))}
 
 
 def scores(
@@ -191,7 +141,7 @@ def _mean(name: str, predictions: Values, references: Values, classes: Sequence[
                 raise ValueError(f"{name}: all references are {references[0]}; expected different ones")
         given = {"positive": list(classes).index(of)} if of else {}
         with tempfile.TemporaryDirectory() as folder:
-            module = METRICS[metric](keep_in_memory=True, cache_dir=folder)
+            module = _Metric(METRICS[metric], folder)
             result = module.compute(predictions=list(predictions), references=list(references), **given)
         found.append(result["score"])
     return float(np.mean(found))

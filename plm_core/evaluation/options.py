@@ -101,8 +101,7 @@ def ranker_of(objective: str) -> Ranker:
     """How models of the objective with this name are asked; it has one, as ``FewshotConfig.require_ranker`` checks."""
     place = OBJECTIVES[objective].ranker
     assert place is not None
-    ranker: Ranker = resolve_name(place)
-    return ranker
+    return resolve_name(place)
 
 
 @torch.no_grad()

@@ -20,36 +20,23 @@ import numpy as np
 import torch
 
 from plm_core.config import digest
-from plm_core.evaluation.scores import (
-    TEXTS_AT_ONCE,
-    DocumentScore,
-    Text,
-    in_groups,
-    side_by_side,
-)
+from plm_core.evaluation.scores import Likelihood, Text, scored, side_by_side
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
 
-@torch.no_grad()
-def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[DocumentScore]:
+def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """Score whole documents in the order of reading: EOS, the tokens, EOS; all but the first EOS are predicted once.
 
     Raises:
         ValueError: the model's context has no room for a token beside the one that is given.
     """
     model.eval()
-    for group in in_groups(texts, TEXTS_AT_ONCE):
-        sequences = [text.sequence(device.device) for text in group]
-        sums = _nats(model, sequences, [None] * len(group))
-        for text, sequence, nats in zip(group, sequences, sums, strict=True):
-            yield DocumentScore(nats, len(sequence) - 1, text.bytes)
+    return scored(texts, device.device, lambda sequences: _nats(model, sequences, [None] * len(sequences)))
 
 
 @torch.no_grad()
-def score_orders(
-    model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device
-) -> Iterator[DocumentScore]:
+def score_orders(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """Score the excerpt of each document in ``orders`` random orders and yield their mean; nothing for no orders.
 
     In each segment all positions are permuted, but for the EOS that is given. The orders are drawn from the tokens of
@@ -64,7 +51,7 @@ def score_orders(
         sequence = text.sequence(device.device)
         draws = [np.random.default_rng(int(digest(text.ids, number), 16)) for number in range(config.orders)]
         sums = _nats(model, [sequence] * len(draws), draws)
-        yield DocumentScore(math.fsum(sums) / len(sums), len(sequence) - 1, text.bytes)
+        yield Likelihood(math.fsum(sums) / len(sums), len(sequence) - 1, text.bytes)
 
 
 def _nats(model: Any, sequences: Sequence[torch.Tensor], draws: Sequence[np.random.Generator | None]) -> list[float]:

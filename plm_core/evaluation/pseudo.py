@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.scores import DocumentScore, Text, summed_nats, windows
+from plm_core.evaluation.scores import Likelihood, Text, summed_nats, windows
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, MASK, SEP
 from plm_core.training.device import Device
@@ -27,7 +27,7 @@ COPIES_AT_ONCE = 64
 
 
 @torch.no_grad()
-def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[DocumentScore]:
+def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """Score the excerpt of each document: every token of it is predicted once, at a mask, in one copy of its window.
 
     A window is framed as in training, ``CLS tokens SEP``. A text that is longer than the context is read in windows one
@@ -53,7 +53,7 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
             _nats(model, ids, alone.cumsum(0), copies[i : i + COPIES_AT_ONCE], length)
             for i in range(0, len(copies), COPIES_AT_ONCE)
         )
-        yield DocumentScore(math.fsum(nats), len(ids), text.bytes)
+        yield Likelihood(math.fsum(nats), len(ids), text.bytes)
 
 
 def _nats(model: Any, ids: torch.Tensor, words: torch.Tensor, copies: Sequence[tuple[int, int]], length: int) -> float:

@@ -6,7 +6,7 @@ per byte divides by the UTF-8 bytes of the text, so that models with different t
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Self
@@ -57,24 +57,15 @@ def tokenized(text: str, tokenizer: Tokenizer) -> Text:
 
 
 @dataclass(frozen=True)
-class DocumentScore:
-    """The likelihood of one document, or of its excerpt."""
+class Likelihood:
+    """That of a document, its excerpt, or a set of them: sums, divided once. Which quantity it is, its scorer knows."""
 
     nats: float
-    """-sum log p over its predictions, in nats."""
+    """-sum log p over the predictions, in nats."""
     tokens: int
     """How many predictions that is."""
     bytes: int
     """The UTF-8 bytes of the tokens that were predicted."""
-
-
-@dataclass(frozen=True)
-class Likelihood:
-    """The likelihood of a set of documents: sums, divided once. Which quantity it is, its scorer knows."""
-
-    nats: float
-    tokens: int
-    bytes: int
 
     @property
     def nats_per_token(self) -> float:
@@ -92,7 +83,7 @@ class Likelihood:
         return self.nats / math.log(2) / self.bytes
 
 
-def total(scores: Iterable[DocumentScore]) -> Likelihood:
+def total(scores: Iterable[Likelihood]) -> Likelihood:
     """Sum the scores of documents."""
     rows = list(scores)
     return Likelihood(
@@ -153,8 +144,13 @@ def summed_nats(logits: torch.Tensor, targets: torch.Tensor) -> float:
     return float(nats.double().sum())
 
 
-def in_groups(texts: Iterable[Text], size: int) -> Iterator[list[Text]]:
-    """The texts in groups of ``size``, the last one maybe smaller; no more than a group is held."""
+@torch.no_grad()
+def scored(
+    texts: Iterable[Text], device: torch.device, nats_of: Callable[[list[torch.Tensor]], Iterable[float]]
+) -> Iterator[Likelihood]:
+    """Score whole documents, of which ``TEXTS_AT_ONCE`` are held, by the nats of their sequences."""
     source = iter(texts)
-    while group := list(islice(source, size)):
-        yield group
+    while group := list(islice(source, TEXTS_AT_ONCE)):
+        sequences = [text.sequence(device) for text in group]
+        for text, sequence, nats in zip(group, sequences, nats_of(sequences), strict=True):
+            yield Likelihood(nats, len(sequence) - 1, text.bytes)

@@ -81,10 +81,6 @@ def begin(parts: Sequence[Part], text: str, texts: Mapping[str, Sequence[int]]) 
     return position
 
 
-def _read(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
-    return model.read(ids)[0]  # padding stands behind, where nothing that counts looks
-
-
 def _encoded(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
     return model.encode(ids, segments, torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])
 
@@ -93,16 +89,12 @@ def _last(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
 
-def _first_pooled(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
-    return model.pool(states)
-
-
 EXTRACT = InputFormat(
     single=((BOS, 0), ("a", 0), (CLS, 0)),
     pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
     # The question first, so that the text is read with it in mind.
     asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
-    states=_read,
+    states=lambda model, ids, *_: model.read(ids)[0],  # padding stands behind, where nothing that counts looks
     summary=_last,
     projected=False,
     both_orders=True,
@@ -116,7 +108,7 @@ CLS_FIRST = InputFormat(
     pair=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
     asked=((CLS, 0), ("a", 0), (SEP, 0), ("b", 1), (SEP, 1)),
     states=_encoded,
-    summary=_first_pooled,
+    summary=lambda model, states, _: model.pool(states),
     projected=False,
 )
 """Devlin et al. 2019, figure 4: the first token's state through the model's pooler."""
@@ -134,5 +126,4 @@ CLS_LAST = InputFormat(
 
 def input_format_of(objective: str) -> InputFormat:
     """The input_format for models that were trained by the objective with this name."""
-    input_format: InputFormat = resolve_name(OBJECTIVES[objective].input_format)
-    return input_format
+    return resolve_name(OBJECTIVES[objective].input_format)

@@ -9,7 +9,7 @@ differs is said by ``deviations``.
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,45 +113,26 @@ def _normal_form() -> list[dict[str, Any]]:
 
 def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
     """A sentencepiece model as a file of the library, which writes a space by the same mark."""
-    bpe = tokenizer.kind == "bpe"
-    learned = [piece for piece, _ in tokenizer.scores()[BYTES_AND_SPECIALS:]]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": _replace(" ", WORD_BOUNDARY),
-        "pre_tokenizer": None if bpe else _pre_tokenizer(tokenizer),
-        "post_processor": None,
-        "decoder": {
+    from plm_core.text.library import bpe, described
+
+    pieces = [piece for piece, _ in tokenizer.scores()]
+    merged = tokenizer.kind == "bpe"
+    return described(
+        model=bpe(pieces, _merges(pieces[BYTES_AND_SPECIALS:]), PIECES[UNK]) if merged else _unigram(tokenizer),
+        normalizer=_replace(" ", WORD_BOUNDARY),
+        pre_tokenizer=None if merged else _pre_tokenizer(pieces),
+        decoder={
             "type": "Sequence",
             "decoders": [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}],
         },
-        "model": _bpe(tokenizer, learned) if bpe else _unigram(tokenizer),
-    }
+    )
 
 
-def _bpe(tokenizer: SentencePiece, learned: Sequence[str]) -> dict[str, Any]:
+def _merges(learned: Sequence[str]) -> Iterator[tuple[str, str]]:
     """sentencepiece merges the neighbours whose joined piece ranks highest: every division of a piece is a merge."""
     known = set(learned)
-    merges = [
-        [piece[:i], piece[i:]]
-        for piece in learned
-        for i in range(1, len(piece))
-        if piece[:i] in known and piece[i:] in known
-    ]
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": PIECES[UNK],
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": True,
-        "ignore_merges": False,
-        "vocab": {piece: i for i, (piece, _) in enumerate(tokenizer.scores())},
-        "merges": merges,
-    }
+    divided = ((piece[:i], piece[i:]) for piece in learned for i in range(1, len(piece)))
+    return (parts for parts in divided if known.issuperset(parts))
 
 
 def _unigram(tokenizer: SentencePiece) -> dict[str, Any]:
@@ -165,13 +146,12 @@ def _unigram(tokenizer: SentencePiece) -> dict[str, Any]:
     return {"type": "Unigram", "unk_id": UNK, "vocab": vocab, "byte_fallback": True}
 
 
-def _pre_tokenizer(tokenizer: SentencePiece) -> dict[str, Any] | None:
+def _pre_tokenizer(pieces: Sequence[str]) -> dict[str, Any] | None:
     """Cut out the characters of special pieces that have no piece of their own, so that no special piece is found.
 
     Such a character is spelled in bytes wherever it stands, so that cutting there changes nothing else. A special piece
     all of whose characters have pieces is never chosen, by its score.
     """
-    pieces = [piece for piece, _ in tokenizer.scores()]
     known = set(pieces[BYTES_AND_SPECIALS:])
     alone = sorted({c for piece in pieces[:BYTES_AND_SPECIALS] for c in piece} - known - {"\n"})
     if not alone:

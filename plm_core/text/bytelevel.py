@@ -12,9 +12,9 @@ from typing import Any
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, trainers
 
-from plm_core.text.library import MIN_FREQUENCY, LibraryTokenizer, described, learned, written
+from plm_core.text.library import MIN_FREQUENCY, LibraryTokenizer, bpe, described, learned, written
 from plm_core.text.special import PIECES
-from plm_core.text.tokenizer import Spelling, TokenizerConfig, readable, too_large
+from plm_core.text.tokenizer import Spelling, TokenizerConfig, readable
 
 
 def _letters() -> list[str]:
@@ -90,30 +90,10 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     )
     library = Library(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model = learned(library, trainer, texts)
-    vocab: dict[str, int] = model["vocab"]
-    if len(vocab) < config.vocab_size:
-        raise too_large(config, len(vocab))
-    return written(describe(sorted(vocab, key=vocab.__getitem__), model["merges"]))
+    return written(describe(*learned(library, trainer, texts, config)))
 
 
 def describe(tokens: Sequence[str], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
     """The content of the file."""
     step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return described(
-        model={
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": [list(pair) for pair in merges],
-        },
-        normalizer=None,
-        pre_tokenizer=step,
-        decoder=step,
-    )
+    return described(bpe(tokens, merges), normalizer=None, pre_tokenizer=step, decoder=step)

@@ -7,7 +7,7 @@ looks for none in a text; and their entries of the vocabulary hold ``<`` and ``>
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import tokenizers
 from plm_core.config import UserError
 from plm_core.corpus.normalize import normalize
 from plm_core.text.special import PIECES
-from plm_core.text.tokenizer import JSON_FILE, Tokenizer
+from plm_core.text.tokenizer import JSON_FILE, Tokenizer, TokenizerConfig, too_large
 
 MIN_FREQUENCY = 2
 """A pair that stands once in the corpus is not joined (Sennrich et al. 2016; the default of their subword-nmt)."""
@@ -84,7 +84,10 @@ def written(content: dict[str, Any]) -> bytes:
 
 
 def described(
-    model: dict[str, Any], normalizer: dict[str, Any] | None, pre_tokenizer: dict[str, Any], decoder: dict[str, Any]
+    model: dict[str, Any],
+    normalizer: dict[str, Any] | None,
+    pre_tokenizer: dict[str, Any] | None,
+    decoder: dict[str, Any],
 ) -> dict[str, Any]:
     """The content of a file of this project, with the library's names for the steps from a text to pieces and back."""
     return {
@@ -100,14 +103,35 @@ def described(
     }
 
 
-def learned(tokenizer: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str]) -> dict[str, Any]:
-    """The ``model`` that a trainer of the library makes of texts; it holds words and their counts, and few texts."""
+def bpe(tokens: Iterable[str], merges: Iterable[Sequence[str]], unknown: str | None = None) -> dict[str, Any]:
+    """The ``model`` of a file of BPE; with an ``unknown`` token, a character without a piece is spelled in bytes."""
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": unknown is not None,
+        "ignore_merges": False,
+        "vocab": {token: i for i, token in enumerate(tokens)},
+        "merges": [list(pair) for pair in merges],
+    }
 
-    def normal() -> Iterator[str]:
-        return (normalize(text) for text in texts)
 
-    tokenizer.train_from_iterator(normal(), trainer)
-    return json.loads(tokenizer.to_str())["model"]
+def learned(
+    tokenizer: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str], config: TokenizerConfig
+) -> tuple[list[str], list[list[str]]]:
+    """The tokens and merges that a trainer of the library makes of texts; it holds words and their counts, few texts.
+
+    Raises:
+        UserError: there are fewer tokens than ``vocab_size``.
+    """
+    tokenizer.train_from_iterator(map(normalize, texts), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    if len(vocab := model["vocab"]) < config.vocab_size:
+        raise too_large(config, len(vocab))
+    return sorted(vocab, key=vocab.__getitem__), model.get("merges", [])
 
 
 def _tokens(path: Path, content: dict[str, Any]) -> list[str]:

@@ -5,14 +5,14 @@ Sources: Kudo and Richardson 2018 (sentencepiece), Sennrich et al. 2016 (BPE), K
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
 import sentencepiece
 
 from plm_core.config import UserError
-from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
+from plm_core.corpus.normalize import WORD_BOUNDARY, cut, normalize
 from plm_core.text.special import BOS, EOS, PAD, PIECES, UNK
 from plm_core.text.tokenizer import (
     BYTES_AND_SPECIALS,
@@ -136,7 +136,8 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     Raises:
         UserError: the corpus is empty or does not support ``vocab_size`` pieces.
     """
-    lines = (part for text in texts for line in normalize(text).split("\n") if line.strip() for part in _cut(line))
+    whole = (line for text in texts for line in normalize(text).split("\n") if line.strip())
+    lines = (part for line in whole for part in cut(line, LONGEST_LINE))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -166,16 +167,6 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     if found != config.vocab_size:
         raise too_large(config, found)
     return model.getvalue()
-
-
-def _cut(line: str) -> Iterator[str]:
-    """The line in parts of at most ``LONGEST_LINE`` characters, cut before a space where there is one."""
-    while len(line) > LONGEST_LINE:
-        end = line.rfind(" ", 1, LONGEST_LINE)
-        end = end if end > 0 else LONGEST_LINE
-        yield line[:end]
-        line = line[end:]
-    yield line
 
 
 def _explained(error: str, config: TokenizerConfig) -> UserError:

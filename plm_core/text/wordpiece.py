@@ -24,7 +24,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from plm_core.corpus.normalize import normalize
 from plm_core.text.library import MIN_FREQUENCY, LibraryTokenizer, described, learned, written
 from plm_core.text.special import PIECES, UNK
-from plm_core.text.tokenizer import Spelling, TokenizerConfig, too_large, too_small
+from plm_core.text.tokenizer import Spelling, TokenizerConfig, too_small
 
 CONTINUES = "##"
 """The mark of a piece that does not begin a word."""
@@ -92,10 +92,8 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     )
     library = Library(models.WordPiece(unk_token=PIECES[UNK]))
     library.normalizer, library.pre_tokenizer = _normalizer(config.lowercase), pre_tokenizers.BertPreTokenizer()
-    vocab: dict[str, int] = learned(library, trainer, texts)["vocab"]
-    if len(vocab) < config.vocab_size:
-        raise too_large(config, len(vocab))
-    return written(describe(sorted(vocab, key=vocab.__getitem__), config.lowercase))
+    tokens, _ = learned(library, trainer, texts, config)
+    return written(describe(tokens, config.lowercase))
 
 
 def describe(tokens: Sequence[str], lowercase: bool) -> dict[str, Any]:

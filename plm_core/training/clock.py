@@ -6,6 +6,7 @@ give the time of one lap to another. Nobody waits for the device at a lap.
 
 from itertools import pairwise
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ class Clock:
 
     def start(self) -> None:
         """Begin anew: what has passed since the last split counts for nothing."""
-        self._marks: list[tuple[str, float | torch.cuda.Event]] = [("", self._now())]
+        self._marks: list[tuple[str, Any]] = [("", self._now())]
 
     def lap(self, name: str) -> None:
         """End the lap that began at the lap before, or at the start; its time is ``name``'s."""
@@ -31,25 +32,19 @@ class Clock:
         Waits for the last lap's event on a GPU: call it where the device was waited for anyway.
         """
         marks, self._marks = self._marks, self._marks[-1:]
-        last = marks[-1][1]
-        if isinstance(last, torch.cuda.Event):
-            last.synchronize()
+        on_gpu = self._device.type == "cuda"
+        if on_gpu:
+            marks[-1][1].synchronize()
         parts: dict[str, float] = {}
         for (_, begin), (name, end) in pairwise(marks):
-            parts[name] = parts.get(name, 0.0) + _seconds(begin, end)
+            seconds = begin.elapsed_time(end) / 1000 if on_gpu else end - begin
+            parts[name] = parts.get(name, 0.0) + seconds
         return parts
 
-    def _now(self) -> float | torch.cuda.Event:
+    def _now(self) -> Any:
+        """A time in seconds, or on a GPU an event."""
         if self._device.type != "cuda":
             return perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
-
-
-def _seconds(begin: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
-    if isinstance(begin, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
-        return begin.elapsed_time(end) / 1000
-    assert isinstance(begin, float)
-    assert isinstance(end, float)
-    return end - begin

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from plm_core.objectives.loss import Batch, Carry, Loss
 
@@ -41,12 +41,8 @@ def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
 
 def _obstacle(device: torch.device) -> str | None:
     """Why nothing can be compiled here, in one line; None when it can. Tried, for a compiler may lack its headers."""
-
-    def smallest(x: Tensor) -> Tensor:
-        return x + 1
-
     try:
-        torch.compile(smallest, dynamic=False, fullgraph=True)(torch.zeros(3, device=device))
+        torch.compile(lambda x: x + 1, dynamic=False, fullgraph=True)(torch.zeros(3, device=device))
     except (RuntimeError, OSError) as error:
         return (str(error).splitlines() or [type(error).__name__])[0]
     return None

@@ -45,7 +45,8 @@ def read(task: GlueTask, published: Published, source: Path) -> Found:
     coded = files and published.coded
     codes = {str(i) if coded else label: i for i, label in enumerate(task.labels)}
     reader = Reader(task, columns, codes, RAGGED if published.ragged else ())
-    rows = _file_parts(published, source) if files else _hub_parts(task, published, source)
+    in_files = ((part, file_rows(_file(part, published, source), published.header)) for part in published.parts)
+    rows = in_files if files else _hub_parts(task, published, source)
     parts = {part: list(reader.read(content, part.file, part.subset)) for part, content in rows}
     counts, warnings = _compared(task, parts, reader.dropped)
     return Found(_splits(parts), counts, warnings)
@@ -85,11 +86,6 @@ def _file(part: Part, published: Published, folder: Path) -> Path:
     raise UserError(
         f"{files[0]}{also}: missing; expected the official layout, the files of its folder {published.folder}"
     )
-
-
-def _file_parts(published: Published, folder: Path) -> Iterator[tuple[Part, Iterator[tuple[str, Content]]]]:
-    for part in published.parts:
-        yield part, file_rows(_file(part, published, folder), published.header)
 
 
 def _hub_parts(

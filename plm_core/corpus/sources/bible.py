@@ -31,7 +31,7 @@ class Bible(Source):
         for translation in TRANSLATIONS:
             folder = data_of(manifest) / translation
             books = json.loads((folder / "books.json").read_text(encoding="utf-8"))
-            for chapter, verses in _chapters(json.loads((folder / "verses.json").read_text(encoding="utf-8"))):
+            for chapter, verses in _chapters(json.loads((folder / "verses.json").read_text(encoding="utf-8"))).items():
                 book, number = books[chapter[:-3]][1], int(chapter[-3:])
                 read += 1
                 yield Document(
@@ -44,9 +44,9 @@ class Bible(Source):
             raise UserError(f"{self.input}: the package has {read} chapters; expected {manifest.documents}")
 
 
-def _chapters(verses: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
+def _chapters(verses: dict[str, str]) -> dict[str, list[str]]:
     """Verses by chapter. Their keys are book, chapter and verse, the last two with three digits: ``1001001``."""
     chapters: dict[str, list[str]] = {}
     for key, text in verses.items():
         chapters.setdefault(key[:-3], []).append(text)
-    yield from chapters.items()
+    return chapters

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.evaluation import causal, permutation
+from plm_core.evaluation import scores
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.scores import total
 from plm_core.objectives import QUANTITIES
@@ -75,8 +75,7 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
 
 @pytest.mark.parametrize("together", [2, 5, 16])
 def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device, monkeypatch, together):
-    for module in (causal, permutation):
-        monkeypatch.setattr(module, "TEXTS_AT_ONCE", together)
+    monkeypatch.setattr(scores, "TEXTS_AT_ONCE", together)
     quantity, make = case
     model, score = make(), FUNCTIONS[quantity]
     texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plm_core.config import UserError, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import named
-from plm_core.evaluation.scores import DocumentScore, Text, tokenized, total, windows
+from plm_core.evaluation.scores import Likelihood, Text, tokenized, total, windows
 from plm_core.objectives import QUANTITIES
 from plm_core.sections.evaluation import LikelihoodConfig
 
@@ -35,7 +35,7 @@ def test_words_of_wordpiece_begin_at_every_piece_that_goes_on_with_none(tokenize
 
 def test_sums_are_divided_once():
     """A short document does not weigh as much as a long one."""
-    found = total([DocumentScore(8.0, 2, 4), DocumentScore(2.0, 3, 96)])
+    found = total([Likelihood(8.0, 2, 4), Likelihood(2.0, 3, 96)])
     assert (found.nats, found.tokens, found.bytes) == (10.0, 5, 100)
     assert found.nats_per_token == 2.0
     assert found.bits_per_byte == pytest.approx(10 / math.log(2) / 100)

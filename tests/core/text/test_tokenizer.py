@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.normalize import normalize
+from plm_core.corpus.normalize import cut, normalize
 from plm_core.text import sentencepieces
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.tokenizer import BYTES_AND_SPECIALS, JSON_FILE, MODEL_FILE, NOT_LEARNED, TokenizerConfig
@@ -317,7 +317,7 @@ def test_a_line_longer_than_the_trainer_reads_is_cut_and_not_left_out(documents,
     long = " ".join(f"zyx{'w' * (i % 7)} vut" for i in range(999))
     config = TokenizerConfig(kind, 307)
     assert train_tokenizer([*texts, long], config) != train_tokenizer(texts, config)
-    parts = list(sentencepieces._cut(long + "q" * 250))
+    parts = list(cut(long + "q" * 250, sentencepieces.LONGEST_LINE))
     assert "".join(parts) == long + "q" * 250
     assert max(map(len, parts)) <= 99
     assert all(part.startswith(" ") for part in parts[1:-3])
