@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.graph import Graph
+from flows.outcome import UserError
 from flows.stages import GraphError, Stage
 
 
-class PipelineError(Exception):
+class PipelineError(UserError):
     """The pipeline cannot start; the message says why and what to do."""
 
 

@@ -1,97 +1,120 @@
-"""The `plm` command. Everything heavy is imported by the subcommand that needs it: `--help` answers at once."""
+"""The `plm` command. Everything heavy is imported by the command that needs it: `--help` answers at once."""
 
-import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from flows import checkpoints, comparing, standing, tokenizers
+import typer
+from typer import Argument, Option
+
+from flows.command import checkpoint_folder, evidence_folders, project, task
+from flows.outcome import UserError
 from plm_core.shared import paths
-from plm_core.shared.sampling import add_options, as_arguments
+from plm_core.shared.kinds import TOKENIZERS
+from plm_core.shared.sampling import SamplingConfig
 
 USER_ERROR = 2
 """Exit status for what the user must mend; 1 is for work that failed."""
 
+app = typer.Typer(
+    help="Continuous pretraining of language models of your own.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # plain lines, which can be copied, and no import of rich
+    pretty_exceptions_enable=False,
+)
+tokenizer = typer.Typer(help="Compare tokenizers of several kinds and sizes.", no_args_is_help=True)
+app.add_typer(tokenizer, name="tokenizer")
+
+Model = Annotated[str | None, Option(show_default="champion", help="Use this trained section, version or alias.")]
+Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoint in this folder instead of --model.")]
+Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
+Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisions.")]
+Format = Literal["hf"]
+EACH = f"Train only this kind, and those given beside it: {', '.join(TOKENIZERS)}."
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, do what it asks, and end with an exit status."""
-    given = _parser().parse_args(arguments)
-    root = _project()
-    from flows.checkout import PipelineError
-    from flows.server import ServerError
-    from flows.settings import SettingsError
-    from flows.stages import GraphError
-    from flows.store import RegistryError
-
+    """Do what the command line asks, and end with an exit status."""
     # One terminal, one interpreter: the commands of the environment that `plm` is installed in come first.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     try:
-        sys.exit(given.command(root, given))
-    except (GraphError, PipelineError, RegistryError, ServerError, SettingsError) as error:
+        app(arguments, prog_name="plm")
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
 
 
-def run(root: Path, given: argparse.Namespace) -> int:
-    """Run what is not up to date, register, and show where things stand."""
-    from flows import display, pipeline, timing
+@app.command()
+def init(
+    folder: Annotated[Path, Argument(help="Read the .txt, .jsonl, .csv, .tsv or .parquet files in this folder.")],
+    yes: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
+) -> None:
+    """Look at a folder of text and propose the parameters for it."""
+    task("init", folder.resolve(), yes=yes, dry_run=dry_run)
+
+
+@app.command()
+def run(force: Annotated[bool, Option("--force", help="Run every stage, up to date or not.")] = False) -> None:
+    """Run the stages that are not up to date, and register models."""
+    from flows import display, pipeline, standing, timing
     from flows.machine import Machine
 
-    begun = time.monotonic()
-    result = pipeline.run(root, force=given.force)
+    root, begun = project(), time.monotonic()
+    result = pipeline.run(root, force=force)
     whole, cores = time.monotonic() - begun, Machine.detect().cores
     timing.keep(root, result, whole, cores)
     display.show_end(result, whole, cores)
     if not result.ok:
         print(f"error: {result.error}", file=sys.stderr)
-        return 1
+        raise typer.Exit(1)
     standing.show(display.console(), standing.registry_status(root))
     print(f"report         {paths.REPORT}/report.html")
     print("MLflow UI      plm ui mlflow    runs, curves, registry")
     print("Prefect UI     plm ui prefect   flow runs, schedules, logs")
-    return 0
 
 
-def init(root: Path, given: argparse.Namespace) -> int:
-    """Propose the parameters for a folder of text."""
-    command = [sys.executable, "-m", "tasks.init", str(given.folder.resolve())]
-    command += ["--yes"] * given.yes + ["--dry-run"] * given.dry_run
-    return subprocess.run(command, cwd=root, check=False).returncode
-
-
-def deploy(root: Path, given: argparse.Namespace) -> int:
-    """Serve the flow on a schedule until interrupted."""
+@app.command()
+def deploy(
+    cron: Annotated[str, Option(help="Run at: minute hour day month weekday, in UTC; '0 3 * * *' is 3 a.m. daily.")],
+    name: Annotated[str, Option(help="Name the deployment in Prefect.")] = "scheduled",
+) -> None:
+    """Run the pipeline on a schedule, as long as this command lives."""
     from flows import deploy as deployment
 
-    deployment.serve(root, given.cron, given.name)
-    return 0
+    deployment.serve(project(), cron, name)
 
 
-def status(root: Path, given: argparse.Namespace) -> int:
-    """Show, or print as JSON, which stages are up to date and what the registry holds."""
+@app.command()
+def status(
+    every: Annotated[bool, Option("--all", help="Show every stage, and all metrics of the newest versions.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show which stages are up to date, and what the registry holds."""
+    from flows import standing
     from flows.graph import Graph
 
+    root = project()
     stages: list[dict[str, Any]] = [
         {"name": name, "up_to_date": not reasons, "reasons": reasons} for name, reasons in Graph(root).status().items()
     ]
     registry = standing.registry_status(root)
-    if given.json:
+    if as_json:
         print(json.dumps({"stages": stages, "registry": registry}, indent=2))
-        return 0
+        return
     from rich.table import Table
 
     from flows import display
 
     console = display.console()
-    shown = [stage for stage in stages if given.all or not stage["up_to_date"]]
+    shown = [stage for stage in stages if every or not stage["up_to_date"]]
     if shown:
         table = Table("stage", "state", "why", title="Stages")
         for stage in shown:
@@ -99,155 +122,159 @@ def status(root: Path, given: argparse.Namespace) -> int:
             table.add_row(stage["name"], state, "; ".join(stage["reasons"]))
         console.print(table)
     console.print(f"stages         {sum(stage['up_to_date'] for stage in stages)} of {len(stages)} up to date")
-    standing.show(console, registry, every=given.all)
-    return 0
+    standing.show(console, registry, every=every)
 
 
-def promote(root: Path, given: argparse.Namespace) -> int:
+@app.command()
+def compare(
+    first: Annotated[str, Argument(help="Take this trained section, version, alias or folder of evidence.")],
+    second: Annotated[str, Argument(help="Compare it with this one.")],
+    out: Annotated[Path | None, Option(help="Write here, not into artifacts/compare/FIRST-SECOND.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two models on the same examples, beyond chance."""
+    with evidence_folders([first, second]) as folders:
+        names = [Path(name).name or name for name in (first, second)]
+        task("compare", *folders, name=names, out=out and out.resolve(), json=as_json)
+
+
+@app.command()
+def promote(
+    version: Annotated[str, Argument(help="Promote this version: a number or an alias, such as challenger.")],
+    reason: Reason,
+    force: Annotated[bool, Option("--force", help="Promote it even if the gate refuses.")] = False,
+) -> None:
     """Make a version the champion, if the gate agrees."""
     from flows import promotion
 
-    outcome = promotion.promote(root, given.version, given.reason, force=given.force)
+    outcome = promotion.promote(project(), version, reason, force=force)
     print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
-    return 0 if outcome.action == "promoted" else 1
+    if outcome.action != "promoted":
+        raise typer.Exit(1)
 
 
-def rollback(root: Path, given: argparse.Namespace) -> int:
+@app.command()
+def rollback(reason: Reason) -> None:
     """Make the champion before this one the champion again."""
     from flows import promotion
 
-    outcome = promotion.rollback(root, given.reason)
+    outcome = promotion.rollback(project(), reason)
     print(f"version {outcome.version} is the champion again: {'; '.join(outcome.reasons)}")
-    return 0
 
 
-def generate(root: Path, given: argparse.Namespace) -> int:
-    """Continue prompts with a model of the workspace or of the registry."""
-    return checkpoints.run(root, given, "tasks.generate", *as_arguments(vars(given)), "--", *given.prompts)
+@app.command()
+def generate(
+    prompts: Annotated[list[str], Argument(help="Continue these; behind -- they may begin with a dash.")],
+    model: Model = None,
+    checkpoint: Checkpoint = None,
+    max_new_tokens: Annotated[int, Option(help="Stop after so many tokens.")] = SamplingConfig.max_new_tokens,
+    until_end: Annotated[bool, Option(help="Stop where the model ends the text.")] = SamplingConfig.until_end,
+    temperature: Annotated[float, Option(help="Divide the logits by it; 0 is greedy.")] = SamplingConfig.temperature,
+    top_k: Annotated[int, Option(help="Draw among so many likeliest tokens; 0 for all.")] = SamplingConfig.top_k,
+    top_p: Annotated[float, Option(help="Draw among the likeliest that sum to it; 1 for all.")] = SamplingConfig.top_p,
+    repetition_penalty: Annotated[float, Option(help="Above 1, avoid repetition.")] = SamplingConfig.repetition_penalty,
+    seed: Annotated[int, Option(help="Draw from this seed; equal seeds give equal texts.")] = SamplingConfig.seed,
+) -> None:
+    """Continue prompts: one is streamed, several are read together."""
+    try:
+        sampling = SamplingConfig(max_new_tokens, until_end, temperature, top_k, top_p, repetition_penalty, seed)
+    except ValueError as error:
+        raise UserError(f"generate.{error}") from error
+    with checkpoint_folder(model, checkpoint) as folder:
+        task("generate", *prompts, checkpoint=folder, sampling=json.dumps(asdict(sampling)))
 
 
-def attend(root: Path, given: argparse.Namespace) -> int:
+@app.command()
+def attend(
+    text: Annotated[str, Argument(help="Draw the attention to this text.")],
+    model: Model = None,
+    checkpoint: Checkpoint = None,
+    out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
+) -> None:
     """Draw what each attention head of a model looks at."""
-    return checkpoints.run(root, given, "tasks.attend", f"--out={given.out.resolve()}", "--", given.text)
+    with checkpoint_folder(model, checkpoint) as folder:
+        task("attend", text, checkpoint=folder, out=out.resolve())
 
 
-def seen(root: Path, given: argparse.Namespace) -> int:
-    """Decode the batch that a model read at a step of its pretraining."""
-    command = [sys.executable, "-m", "tasks.seen", given.model, f"--step={given.step}", f"--rows={given.rows}"]
-    return subprocess.run(command + ["--json"] * given.json, cwd=root, check=False).returncode
+@app.command()
+def seen(
+    model: Annotated[str, Option(help="Look at the pretraining of this section.")],
+    step: Annotated[int, Option(help="Show this step, from 1, as in the curves: step 1 is the first batch.")],
+    rows: Annotated[int, Option(help="Show so many rows.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Show what a model read at a step of its pretraining."""
+    task("seen", model, step=step, rows=rows, json=as_json)
 
 
-def export(root: Path, given: argparse.Namespace) -> int:
-    """Write a model as a folder of Hugging Face transformers."""
-    return checkpoints.run(root, given, "tasks.export", "--", str(given.folder.resolve()))
+@app.command()
+def export(
+    folder: Annotated[Path, Argument(metavar="DIR", help="Write into this folder, a new or an empty one.")],
+    to: Annotated[Format, Option(help="Write this format: Hugging Face transformers.")],
+    model: Model = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a model as a folder that Hugging Face transformers loads."""
+    with checkpoint_folder(model, checkpoint) as source:
+        task("export", folder.resolve(), checkpoint=source)
 
 
-def import_(root: Path, given: argparse.Namespace) -> int:
-    """Read a folder of Hugging Face transformers as a checkpoint of the workspace."""
-    command = [sys.executable, "-m", "tasks.import_", f"--name={given.name}", "--", str(given.folder.resolve())]
-    return subprocess.run(command, cwd=root, check=False).returncode
+@app.command("import")
+def import_(
+    folder: Annotated[Path, Argument(metavar="DIR", help="Read config.json, safetensors and a tokenizer here.")],
+    from_: Annotated[Format, Option("--from", help="Read this format: Hugging Face transformers.")],
+    name: Annotated[str, Option(help=f"Write the checkpoint {paths.IMPORTED}/NAME.")],
+) -> None:
+    """Read a Hugging Face folder, to start a pretraining from it."""
+    task("import_", folder.resolve(), name=name)
 
 
-def ui(root: Path, given: argparse.Namespace) -> int:
-    """Serve MLflow's or Prefect's own user interface until interrupted."""
+def _sizes_are_arguments(_: typer.Context, old: str | None) -> None:
+    if old:
+        expected = "plm tokenizer compare 2000 4000 8000 --kind bpe --kind unigram"
+        raise typer.BadParameter(f"expected sizes without a name, and --kind for each kind: {expected}")
+
+
+@tokenizer.command("compare")
+def compare_tokenizers(
+    sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
+    kind: Annotated[list[str] | None, Option(metavar="KIND", show_default="all", help=EACH)] = None,
+    lowercase: Annotated[bool, Option("--lowercase", help="Make wordpiece as BERT's uncased models have it.")] = False,
+    sample: Annotated[int | None, Option(help="Train on every k-th document, so many characters.")] = None,
+    as_json: Json = False,
+    _: Annotated[str | None, Option("--sizes", "--kinds", hidden=True, callback=_sizes_are_arguments)] = None,
+) -> None:
+    """Train tokenizers on the training split, and measure them on the validation split."""
+    task("compare_tokenizers", *sizes, kind=kind, lowercase=lowercase, sample=sample, json=as_json)
+
+
+@app.command()
+def ui(
+    which: Annotated[Literal["mlflow", "prefect"], Argument(help="Serve this one.")] = "mlflow",
+    port: Annotated[int | None, Option(show_default="5000 for MLflow, 4200 for Prefect", help="Listen here.")] = None,
+) -> None:
+    """Serve the user interface of MLflow or Prefect."""
     from flows import settings
     from flows.pipeline import prepare_environment
 
+    root = project()
     prepare_environment()
-    if given.which == "prefect":
-        port = given.port or 4200
+    if which == "prefect":
+        port = port or 4200
         command = [sys.executable, "-m", "prefect", "server", "start"]
         environment = {"PREFECT_SERVER_API_PORT": str(port)}
     else:
-        port = given.port or 5000
+        port = port or 5000
         uri = settings.read(root)[0].uri
         if uri.startswith("http"):
             print(f"MLflow runs at {uri} (MLFLOW_TRACKING_URI)")
-            return 0
+            return
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]
         command += ["--workers", "1"]
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    print(f"{given.which}: http://127.0.0.1:{port}   (Ctrl-C ends it)", flush=True)
-    return subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=False).returncode
-
-
-def _project() -> Path:
-    """The folder with `dvc.yaml` at or above the current one."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
-            return folder
-    print(f"error: {here}: no dvc.yaml and params.yaml here or above; run plm in the project's folder", file=sys.stderr)
-    sys.exit(USER_ERROR)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="plm", description="Continuous pretraining of language models of your own.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(function: Any, name: str, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
-        sub.set_defaults(command=function)
-        return sub
-
-    _add_pipeline(command)
-    _add_models(command)
-    it = command(ui, "ui", "open the MLflow or the Prefect user interface")
-    it.add_argument("which", choices=["mlflow", "prefect"], nargs="?", default="mlflow", help="default: %(default)s")
-    it.add_argument("--port", type=int, help="default: 5000 for MLflow, 4200 for Prefect")
-    return parser
-
-
-def _add_pipeline(command: Callable[[Any, str, str], argparse.ArgumentParser]) -> None:
-    """The commands that run stages and decide on versions."""
-    it = command(init, "init", "look at a folder of text and propose the parameters for it")
-    it.add_argument("folder", type=Path, help="with .txt, .jsonl, .csv, .tsv or .parquet files")
-    it.add_argument("--yes", action="store_true", help="write them without asking")
-    it.add_argument("--dry-run", action="store_true", help="show them only")
-    it = command(run, "run", "run the stages that are not up to date, side by side, and register what they made")
-    it.add_argument("--force", action="store_true", help="run every stage, up to date or not")
-    it = command(deploy, "deploy", "run the pipeline on a schedule, as long as this command lives")
-    it.add_argument("--cron", required=True, help="minute hour day month weekday, in UTC: '0 3 * * *' is 3 a.m. daily")
-    it.add_argument("--name", default="scheduled", help="the deployment's name in Prefect (default: %(default)s)")
-    it = command(status, "status", "which stages are up to date, and what the registry holds")
-    it.add_argument("--all", action="store_true", help="every stage, and all metrics of the newest versions")
-    it.add_argument("--json", action="store_true", help="for scripts")
-    comparing.add_options(
-        command(comparing.compare, "compare", "two models on the same examples: intervals, tests, a verdict a task")
-    )
-    it = command(promote, "promote", "make a version the champion, if the gate agrees")
-    it.add_argument("version", help="a version number or an alias, such as challenger")
-    it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")
-    it.add_argument("--force", action="store_true", help="even if the gate refuses")
-    it = command(rollback, "rollback", "make the previous champion the champion again")
-    it.add_argument("--reason", required=True, help="why; kept in the ledger of decisions")
-
-
-def _add_models(command: Callable[[Any, str, str], argparse.ArgumentParser]) -> None:
-    """The commands that use a model, or tokenizers."""
-    it = command(generate, "generate", "continue prompts: one is streamed, several are read together")
-    it.add_argument("prompts", nargs="+", metavar="prompt")
-    checkpoints.add_options(it)
-    add_options(it)
-    it = command(attend, "attend", "draw what each attention head of a model looks at")
-    it.add_argument("text")
-    checkpoints.add_options(it)
-    it.add_argument("--out", type=Path, default=Path("attention.png"), help="a PNG file (default: %(default)s)")
-    it = command(seen, "seen", "what a model read at a step of its pretraining, and from which documents")
-    it.add_argument("--model", required=True, help="a trained section")
-    it.add_argument("--step", type=int, required=True, help="from 1, as in the curves: step 1 is the first batch")
-    it.add_argument("--rows", type=int, default=3, help="how many rows to show (default: %(default)s)")
-    it.add_argument("--json", action="store_true", help="for scripts")
-    it = command(export, "export", "write a model as a folder that Hugging Face transformers loads")
-    it.add_argument("--to", choices=["hf"], required=True, help="the format: Hugging Face transformers")
-    it.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")
-    checkpoints.add_options(it)
-    it = command(import_, "import", "read a folder of Hugging Face transformers, to start a pretraining from it")
-    it.add_argument("--from", choices=["hf"], required=True, help="the format: Hugging Face transformers")
-    it.add_argument("folder", type=Path, metavar="DIR", help="with config.json, safetensors and a tokenizer")
-    it.add_argument("--name", required=True, help=f"it becomes {paths.IMPORTED}/NAME")
-    it = command(tokenizers.compare, "tokenizer", "compare tokenizers of several kinds and sizes")
-    tokenizers.add_commands(it)
+    print(f"{which}: http://127.0.0.1:{port}   (Ctrl-C ends it)", flush=True)
+    done = subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=False)
+    raise typer.Exit(done.returncode)
 
 
 if __name__ == "__main__":

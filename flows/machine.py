@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.outcome import UserError
 from flows.process import CancelledError
 from flows.stages import Stage
 
@@ -39,10 +40,6 @@ class Waiting:
     """When it is expected to end, on the monotonic clock."""
     until: float = math.inf
     """How long its place is kept, for one that is announced."""
-
-
-class MachineError(Exception):
-    """``PLM_CORES`` or ``PLM_GPUS`` is not a number."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Machine:
         torch.
 
         Raises:
-            MachineError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
+            UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
         """
         most = _number("PLM_GPUS", "GPUs")
         return cls(_cores(), _gpus(), most, max(1, sharing), interrupted=interrupted or threading.Event())
@@ -251,7 +248,7 @@ def _close(locks: dict[str, int]) -> None:
 def _number(name: str, what: str) -> int | None:
     given = os.environ.get(name)
     if given is not None and (not given.isdecimal() or int(given) < 1):
-        raise MachineError(f"{name}: {given!r}; expected a number of {what}, 1 or more")
+        raise UserError(f"{name}: {given!r}; expected a number of {what}, 1 or more")
     return None if given is None else int(given)
 
 

@@ -4,6 +4,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 
+class UserError(Exception):
+    """What the user must mend; `plm` shows the message as one line, without a traceback."""
+
+
 class FailedError(Exception):
     """A stage or the registration failed. It passes through the tracking run, which so ends as failed."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows import display, server
 from flows.checkout import Checkout, PipelineError, checked_out, registration_due
-from flows.machine import Machine, MachineError
+from flows.machine import Machine
 from flows.outcome import FailedError, Outcome, Result
 from flows.stages import Register
 from flows.tracking import Track, pipeline_run, send_leftovers
@@ -36,10 +36,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     """
     root = root.resolve()
     prepare_environment()
-    try:
-        Machine.detect()
-    except MachineError as error:
-        raise PipelineError(str(error)) from error
+    Machine.detect()
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         if configured := server.configured_url():
             _require(configured)

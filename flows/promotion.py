@@ -37,7 +37,7 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
     Prints a line a model. ``parent_run_id`` is ``journal:`` and the key of the pipeline run's journal.
 
     Raises:
-        SettingsError: ``params.yaml`` cannot be used.
+        UserError: ``params.yaml`` cannot be used.
         RegistryError: a checkpoint is missing, or the gate cannot judge.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
@@ -55,7 +55,7 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
     """Make a version (number or alias) the champion by hand, if the gate agrees or ``force`` is set.
 
     Raises:
-        SettingsError: ``params.yaml`` cannot be used.
+        UserError: ``params.yaml`` cannot be used.
         RegistryError: there is no such version, it is the champion already, or it cannot be loaded.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
@@ -80,7 +80,7 @@ def rollback(root: Path, reason: str) -> Outcome:
     """Make the previous champion the champion again, by the ledger; a second rollback goes one further back.
 
     Raises:
-        SettingsError: ``params.yaml`` cannot be used.
+        UserError: ``params.yaml`` cannot be used.
         RegistryError: there is no champion, or none before it.
         RegistrationFailed: MLflow cannot be reached or fails.
     """

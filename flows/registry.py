@@ -53,7 +53,7 @@ def opened(root: Path) -> Iterator["Registry"]:
     """The registry of the pipeline in ``root``; failures of MLflow inside the block become ``RegistrationFailed``.
 
     Raises:
-        SettingsError: ``params.yaml`` cannot be used.
+        UserError: ``params.yaml`` cannot be used.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     tracking, promotion = settings.read(root)

@@ -20,16 +20,13 @@ from pathlib import Path
 from typing import Self
 
 from flows import supervisor
+from flows.outcome import UserError
 
 START_S = 120.0
 """How long the server may take to answer; 6 s on an idle machine, twice that when it makes its database."""
 
 STOP_S = 10.0
 """How long it may take to write down what it has been told."""
-
-
-class ServerError(Exception):
-    """The run's own server did not start; the message names its log."""
 
 
 def configured_url() -> str | None:
@@ -101,7 +98,7 @@ class LocalServer:
         """Make it the server of this process. Imports Prefect, in the time that the server needs anyway.
 
         Raises:
-            ServerError: it does not answer.
+            UserError: it does not answer; the message names its log.
         """
         os.environ["PREFECT_API_URL"] = self.url
         try:
@@ -121,7 +118,7 @@ class LocalServer:
         deadline = time.monotonic() + START_S
         while not answers(self.url):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ServerError(f"Prefect's server did not start; see {self._log}")
+                raise UserError(f"Prefect's server did not start; see {self._log}")
             time.sleep(0.05)
 
 

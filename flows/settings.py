@@ -11,11 +11,8 @@ from typing import Any
 
 import yaml
 
+from flows.outcome import UserError
 from plm_core.shared.stores import absolute
-
-
-class SettingsError(Exception):
-    """``params.yaml`` cannot be used; the message names the dotted parameter and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +37,13 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     """Read both sections of the ``params.yaml`` in the repository ``root``.
 
     Raises:
-        SettingsError: the file, a section or a parameter is missing, unknown or wrong.
+        UserError: the file, a section or a parameter is missing, unknown or wrong.
     """
     path = root / "params.yaml"
     try:
         sections = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
+        raise UserError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
     tracking = _section(sections, "tracking", {"uri", "experiment"})
     promotion = _section(sections, "promotion", {"registered_model", "primary", "alpha", "margin", "metrics"})
     uri = os.environ.get("MLFLOW_TRACKING_URI") or _text(tracking, "tracking.uri")
@@ -59,18 +56,18 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
 def _section(sections: Any, name: str, keys: set[str]) -> Mapping[str, Any]:
     section = sections.get(name) if isinstance(sections, Mapping) else None
     if not isinstance(section, Mapping):
-        raise SettingsError(f"{name}: found {section!r}; expected a section with the keys {', '.join(sorted(keys))}")
+        raise UserError(f"{name}: found {section!r}; expected a section with the keys {', '.join(sorted(keys))}")
     for key in section:
         if key not in keys:
-            raise SettingsError(f"{name}.{key}: unknown parameter; expected one of {', '.join(sorted(keys))}")
+            raise UserError(f"{name}.{key}: unknown parameter; expected one of {', '.join(sorted(keys))}")
     for key in sorted(keys):
         if key not in section:
-            raise SettingsError(f"{name}.{key}: missing; expected it beside {', '.join(map(str, section))}")
+            raise UserError(f"{name}.{key}: missing; expected it beside {', '.join(map(str, section))}")
     return section
 
 
 def _text(section: Mapping[str, Any], where: str) -> str:
     value = section[where.rpartition(".")[2]]
     if not isinstance(value, str) or not value:
-        raise SettingsError(f"{where}: found {value!r}; expected text")
+        raise UserError(f"{where}: found {value!r}; expected text")
     return value

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from flows.outcome import UserError
+
 RETRIES = 2
 """How often a transient failure of a stage is tried again, unless its ``meta:`` says otherwise."""
 
@@ -12,7 +14,7 @@ REGISTER_KEYS = {"checkpoint", "evidence"}
 """What ``meta: register`` holds, each the path of an output."""
 
 
-class GraphError(Exception):
+class GraphError(UserError):
     """``dvc.yaml`` is broken or says something that the flow does not know; the message names the place."""
 
 

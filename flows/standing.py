@@ -24,7 +24,7 @@ def registry_status(root: Path) -> dict[str, Any]:
     """The registered model and its versions, the newest first, as plain data.
 
     Raises:
-        SettingsError: ``params.yaml`` cannot be used.
+        UserError: ``params.yaml`` cannot be used.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     tracking, promotion = settings.read(root)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.outcome import UserError
 from plm_core.shared.stores import QUIET
 
 ENVIRONMENT = {
@@ -23,7 +24,7 @@ GONE = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 """MLflow's codes for what was deleted."""
 
 
-class RegistryError(Exception):
+class RegistryError(UserError):
     """The registry cannot do what was asked; the message says why."""
 
 

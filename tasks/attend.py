@@ -1,11 +1,11 @@
 """The `attend` command: a picture of what each head attends to. `python -m tasks.attend TEXT --checkpoint DIR`."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from typer import Argument, Option
 
 from plm_core import checkpoint
 from plm_core.attention import attention_maps
@@ -21,8 +21,12 @@ PITCH, SMALLEST = 0.125, 1.6
 """Inches: from token to token, and the shortest side of a map."""
 
 
-def attend(folder: Path, text: str, out: Path) -> None:
-    """Draw the attention maps of a text, one row of maps a layer and one column a head, as the PNG file ``out``.
+def attend(
+    text: Annotated[str, Argument(help="Draw the attention to this text.")],
+    folder: Annotated[Path, Option("--checkpoint", help="Use the checkpoint in this folder.")],
+    out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
+) -> None:
+    """Draw the attention maps of a text, one row of maps a layer and one column a head.
 
     Raises:
         UserError: the checkpoint is damaged, or the text has no token or too many.
@@ -89,14 +93,5 @@ def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
     pyplot.close(figure)
 
 
-def _run() -> None:
-    parser = argparse.ArgumentParser(description="Draw what each attention head of a model looks at.")
-    parser.add_argument("text")
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("attention.png"), help="default: %(default)s")
-    given = parser.parse_args()
-    attend(given.checkpoint, given.text, given.out)
-
-
 if __name__ == "__main__":
-    main(_run)
+    main(attend)

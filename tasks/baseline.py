@@ -4,7 +4,6 @@ A linear model on words learns from the same examples as every model, and its an
 the name ``tfidf``: ``plm compare gpt tfidf`` compares.
 """
 
-import argparse
 import math
 
 from plm_core.benchmarks.examples import SPLITS, file_of, read_examples, sample
@@ -21,7 +20,7 @@ from tasks.settings import params
 
 
 def baseline(name: str) -> None:
-    """Fit the linear model and write its evidence and metrics."""
+    """Fit the linear model to the examples of ``examples.NAME``; write its evidence and metrics."""
     config, data = params.section("finetune", FinetuneConfig), paths.EXAMPLES / name
     evidence = paths.WORDS / f"{name}.{paths.WORDS_SEED}.csv"
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
@@ -42,7 +41,4 @@ def baseline(name: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A linear model on words on one GLUE-like task.")
-    parser.add_argument("task", help="a section below `examples` in params.yaml")
-    arguments = parser.parse_args()
-    main(lambda: baseline(arguments.task))
+    main(baseline)

@@ -6,11 +6,13 @@ evidence folders. It prints a page of Markdown and writes it, with all numbers b
 ``plm_core/evaluation/significance.py``.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
 
 from plm_core.config import UserError
 from plm_core.evaluation.comparison import Compared, Comparison, Estimate, compare
@@ -29,14 +31,20 @@ READING = """\
   reach zero. "No difference shown" is not "equal": all that lies in the interval is possible."""
 
 
-def write(first: str, second: str, out: Path | None, names: Sequence[str] | None, as_json: bool) -> None:
+def write(
+    first: Annotated[str, Argument(help="Take one of `models` in params.yaml, or a folder of evidence.")],
+    second: Annotated[str, Argument(help="Compare it with this one.")],
+    out: Annotated[Path | None, Option(show_default="artifacts/compare/A-B", help="Write into this folder.")] = None,
+    name: Annotated[list[str] | None, Option(help="Call them so; given once for each.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the JSON instead of the page.")] = False,
+) -> None:
     """Compare two models, print the page or the JSON, and write both.
 
     Raises:
         UserError: a side has no evidence, or the two cannot be compared.
     """
     sides = (_folder(first), _folder(second))
-    one, two = names or (_name(first), _name(second))
+    one, two = name or (_name(first), _name(second))
     if one == two:
         one, two = f"{one} (1)", f"{two} (2)"
     result = compare(sides, (one, two))
@@ -112,11 +120,4 @@ def _name(given: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tasks.compare", description="Compare two models' evidence.")
-    parser.add_argument("first", help="one of `models` in params.yaml, or a folder of evidence")
-    parser.add_argument("second")
-    parser.add_argument("--out", type=Path, help="the folder to write to (default: artifacts/compare/A-B)")
-    parser.add_argument("--names", nargs=2, metavar=("A", "B"), help="what to call them")
-    parser.add_argument("--json", action="store_true", help="print the JSON instead of the page")
-    options = parser.parse_args()
-    main(lambda: write(options.first, options.second, options.out, options.names, options.json))
+    main(write)

@@ -1,10 +1,9 @@
-"""The `tokenizer compare` command: kinds and sizes side by side. `python -m tasks.compare_tokenizers --sizes N ...`.
+"""The `tokenizer compare` command: kinds and sizes side by side. `python -m tasks.compare_tokenizers N ...`.
 
 Each is trained on the workspace's training split and measured on samples of that and of the validation split; nothing
 is written. Coverage of characters is that of section ``tokenizer`` of the parameters.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -12,18 +11,20 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any
+
+from typer import Argument, Option
 
 from plm_core.config import UserError, from_dict
 from plm_core.corpus.document import Texts
 from plm_core.shared import paths
+from plm_core.shared.kinds import TOKENIZERS
 from plm_core.text.tokenizer import Tokenizer, TokenizerConfig
 from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 from plm_core.text.vocabulary import RARE, SAMPLE, measure, sample, split, telling_words
 from tasks.runtime.stage import main
 from tasks.settings import params
 
-KINDS: tuple[str, ...] = get_args(get_type_hints(TokenizerConfig)["kind"])
 THREADS = 2
 """For encoding; the ids do not depend on it."""
 COLUMNS = {
@@ -37,16 +38,23 @@ COLUMNS = {
 """The heads of the table, with the name of each number and how it is written."""
 
 
-def compare(sections: Sequence[dict[str, Any]], most: int | None, as_json: bool) -> None:
-    """Train and measure a tokenizer for each section of parameters, and print the table, or all of it as JSON.
-
-    ``most`` is about how many characters of the training split are trained on; None for all.
+def compare(
+    sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
+    kind: Annotated[list[str] | None, Option(show_default="all", help="Train this kind. May be repeated.")] = None,
+    lowercase: Annotated[bool, Option("--lowercase", help="Make WordPiece as BERT's uncased models have it.")] = False,
+    most: Annotated[int | None, Option("--sample", help="Train on every k-th document, so many characters.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, for scripts.")] = False,
+) -> None:
+    """Train and measure tokenizers of several kinds and sizes, and print the table, or all of it as JSON.
 
     Raises:
-        UserError: a split is missing, or the validation split holds no text.
+        UserError: there is no such kind, a split is missing, or the validation split holds no text.
     """
     if most is not None and most < 1:
         raise UserError(f"tokenizer compare: --sample {most}; expected at least 1 character")
+    if unknown := sorted({*(kind or ())} - {*TOKENIZERS}):
+        raise UserError(f"tokenizer compare: --kind {unknown[0]}; expected {', '.join(TOKENIZERS)}")
+    sections = _sections(kind or TOKENIZERS, sizes, lowercase)
     whole, unseen = Texts(paths.CORPUS / "train.parquet"), sample(Texts(paths.CORPUS / "valid.parquet"))
     if not any(text.split() for text in unseen):
         raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
@@ -130,16 +138,5 @@ def _sections(kinds: Sequence[str], sizes: Sequence[int], lowercase: bool) -> li
     ]
 
 
-def _run() -> None:
-    parser = argparse.ArgumentParser(description="Compare tokenizers of several kinds and sizes.")
-    parser.add_argument("--sizes", type=int, nargs="+", required=True)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--lowercase", action="store_true", help="WordPiece as BERT's uncased models")
-    parser.add_argument("--sample", type=int, help="train on every k-th document, of about so many characters in all")
-    parser.add_argument("--json", action="store_true", help="for scripts")
-    given = parser.parse_args()
-    compare(_sections(given.kinds, given.sizes, given.lowercase), given.sample, given.json)
-
-
 if __name__ == "__main__":
-    main(_run)
+    main(compare)

@@ -4,7 +4,6 @@ With `--checkpoint` and `--evidence` another checkpoint is measured on today's t
 written: that is how the gate compares a champion with a challenger on the same examples.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Sequence
@@ -150,12 +149,18 @@ def _beginnings() -> list[str]:
     return [" ".join(document.text.split()[:WORDS])[:LONGEST] for document in islice(read_documents(TEST), PROMPTS)]
 
 
+def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
+    """Measure the model NAME, one of ``models`` in params.yaml.
+
+    With --checkpoint and --evidence measure that checkpoint instead, and write its evidence into that folder.
+    """
+    if checkpoint and evidence:
+        evaluate_checkpoint(checkpoint, evidence)
+    elif checkpoint or evidence:
+        raise UserError("expected --checkpoint and --evidence together")
+    else:
+        evaluate(name)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Held-out likelihood and samples of one model.")
-    parser.add_argument("name", help="one of `models` in params.yaml")
-    parser.add_argument("--checkpoint", type=Path, help="measure this checkpoint instead")
-    parser.add_argument("--evidence", type=Path, help="and write its evidence into this folder")
-    given = parser.parse_args()
-    if (given.checkpoint is None) != (given.evidence is None):
-        parser.error("--checkpoint and --evidence go together")
-    main(lambda: evaluate_checkpoint(given.checkpoint, given.evidence) if given.checkpoint else evaluate(given.name))
+    main(run)

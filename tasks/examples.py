@@ -5,7 +5,6 @@ is, and ``checks.jsonl``, texts beside the splits with what is expected of the a
 nothing else of it.
 """
 
-import argparse
 import re
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ from tasks.settings import params
 
 
 def examples(name: str) -> None:
-    """Read the section, write its examples and what they count."""
+    """Read the section ``examples.NAME`` of params.yaml, write its examples and what they count."""
     section = f"examples.{name}"
     params.section_names("examples")
     config = params.section(section, ExamplesConfig)
@@ -58,7 +57,4 @@ def _metric(name: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Make the examples of one GLUE-like task.")
-    parser.add_argument("task", help="a section below `examples` in params.yaml")
-    arguments = parser.parse_args()
-    main(lambda: examples(arguments.task))
+    main(examples)

@@ -4,7 +4,6 @@ Every task of `fewshot.tasks`, or of `finetune.tasks` where none are named, is a
 writes a folder with a file ``<task>.<shots>.csv`` each, and metrics ``<task>/<shots>/<figure>``.
 """
 
-import argparse
 from pathlib import Path
 
 from plm_core import checkpoint
@@ -24,7 +23,7 @@ from tasks.settings import params
 
 
 def fewshot(name: str) -> None:
-    """Ask the model that stage pretrain made; write its answers and their figures."""
+    """Ask the model NAME, one of ``fewshot.models`` in params.yaml; write its answers and their figures."""
     config = params.section("fewshot", FewshotConfig)
     names = config.asked(params.names("finetune.tasks"))
     params.require_examples("fewshot.tasks", names)
@@ -82,7 +81,4 @@ def _told(asked: Asked, shots: int, figures: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What a causal model answers without fine-tuning.")
-    parser.add_argument("name", help="one of `fewshot.models` in params.yaml")
-    arguments = parser.parse_args()
-    main(lambda: fewshot(arguments.name))
+    main(fewshot)

@@ -5,19 +5,18 @@
 the challenger passed or not (the file says), 2 when a parameter or the evidence cannot be used.
 """
 
-import argparse
 import json
-import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from plm_core.config import UserError
+from typer import Option
+
 from plm_core.evaluation.evidence import SCORE, task_files
 from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.files import atomic_text
+from tasks.runtime.stage import main
 from tasks.settings import params
 
 LEFT_OUT = "not measured"
@@ -38,26 +37,23 @@ def _table(
     return [*rows, *({"metric": f"{task}/{SCORE}", "verdict": LEFT_OUT, "note": note} for task in sorted(missing))]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge, write the decision, print its reasons."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.gate", description="Judge a challenger by its evidence.")
-    parser.add_argument("--challenger", type=Path, required=True, help="its evidence folder")
-    parser.add_argument("--champion", type=Path, help="the champion's evidence folder; leave out when there is none")
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write the decision to")
-    options = parser.parse_args(arguments)
-    try:
-        rules = params.without("promotion", "registered_model", GateRules).for_evidence(options.challenger)
-        challenger = read_evidence(options.challenger, rules)
-        champion = read_evidence(options.champion, rules, partial=True) if options.champion else None
-        decision = decide(challenger, champion, rules)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    told = asdict(decision) | {"table": _table(decision, challenger, options.challenger, options.champion, rules)}
-    atomic_text(options.out, json.dumps(told, indent=2, allow_nan=False) + "\n")
+def judge(
+    challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
+    out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
+    champion: Annotated[Path | None, Option(help="Compare it with this one, if there is a champion.")] = None,
+) -> None:
+    """Judge a challenger by its evidence, write the decision, print its reasons.
+
+    Raises:
+        UserError: a parameter or the evidence cannot be used.
+    """
+    rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger)
+    evidence = read_evidence(challenger, rules)
+    decision = decide(evidence, read_evidence(champion, rules, partial=True) if champion else None, rules)
+    told = asdict(decision) | {"table": _table(decision, evidence, challenger, champion, rules)}
+    atomic_text(out, json.dumps(told, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(judge)

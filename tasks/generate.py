@@ -3,33 +3,43 @@
 One prompt is streamed; several are read together and printed when all are done, with an empty line between.
 """
 
-import argparse
+import json
 import sys
-from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
 
 from plm_core import checkpoint
 from plm_core.config import from_dict
 from plm_core.generation import generate_batch, stream
-from plm_core.shared.sampling import SamplingConfig, add_options
+from plm_core.shared.sampling import SamplingConfig
 from plm_core.training.device import prepare
 from tasks.runtime.stage import main
 
+DEFAULTS = json.dumps(asdict(SamplingConfig()))
 
-def generate(folder: Path, prompts: Sequence[str], sampling: SamplingConfig) -> None:
+
+def generate(
+    prompts: Annotated[list[str], Argument(help="Continue these.")],
+    folder: Annotated[Path, Option("--checkpoint", help="Use the checkpoint in this folder.")],
+    sampling: Annotated[Any, Option(parser=json.loads, metavar="JSON", help="Draw tokens by these fields.")] = DEFAULTS,
+) -> None:
     """Print each prompt with what the model makes of it.
 
     Raises:
-        UserError: the checkpoint is damaged, or its model does not continue texts.
+        UserError: the checkpoint is damaged, its model does not continue texts, or a field of ``sampling`` is wrong.
     """
+    config = from_dict(SamplingConfig, sampling, "generate")
     loaded = checkpoint.load(folder, prepare().device)
     for prompt in prompts:
         _note(loaded, prompt)
     if len(prompts) > 1:
-        continuations = generate_batch(loaded, prompts, sampling)
+        continuations = generate_batch(loaded, prompts, config)
         print(*(p + c for p, c in zip(prompts, continuations, strict=True)), sep="\n\n")
         return
-    pieces = stream(loaded, prompts[0], sampling)
+    pieces = stream(loaded, prompts[0], config)
     print(prompts[0] + next(pieces), end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)
@@ -46,15 +56,5 @@ def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
         print(f"note: the prompt has {tokens:,} tokens; the model reads the last {window:,}", file=sys.stderr)
 
 
-def _run() -> None:
-    parser = argparse.ArgumentParser(description="Continue prompts with a model.")
-    parser.add_argument("prompts", nargs="+", metavar="PROMPT")
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    add_options(parser)
-    given = vars(parser.parse_args())
-    folder, prompts = given.pop("checkpoint"), given.pop("prompts")
-    generate(folder, prompts, from_dict(SamplingConfig, given, "generate"))
-
-
 if __name__ == "__main__":
-    main(_run)
+    main(generate)

@@ -1,8 +1,10 @@
 """The `import` command: another program's model as a checkpoint. `python -m tasks.import_ DIR --name NAME`."""
 
-import argparse
 import re
 from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
 
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
@@ -10,11 +12,12 @@ from plm_core.shared.paths import IMPORTED
 from plm_core.text.tokenizers import open_tokenizer
 from tasks.runtime.stage import main
 
-"""Where imported checkpoints lie. No stage writes there."""
 
-
-def import_(folder: Path, name: str) -> None:
-    """Write the folder of Hugging Face transformers as a checkpoint, and print how a pretraining starts from it.
+def import_(
+    folder: Annotated[Path, Argument(metavar="DIR", help="Read config.json, safetensors and a tokenizer here.")],
+    name: Annotated[str, Option(help=f"Write the checkpoint {IMPORTED}/NAME.")],
+) -> None:
+    """Write a folder of Hugging Face transformers as a checkpoint, and print how a pretraining starts from it.
 
     Raises:
         UserError: the name is no folder's name or taken, or the folder cannot be read.
@@ -33,13 +36,5 @@ def import_(folder: Path, name: str) -> None:
     print(f"given:\n  file: {tokenizer.path.as_posix()}\n  sha256: {tokenizer.sha256}")
 
 
-def _run() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--name", required=True)
-    given = parser.parse_args()
-    import_(given.folder, given.name)
-
-
 if __name__ == "__main__":
-    main(_run)
+    main(import_)

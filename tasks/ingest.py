@@ -3,7 +3,6 @@
 ``python -m tasks.ingest NAME`` reads the source that is the section NAME of ``sources``.
 """
 
-import argparse
 import json
 from collections import Counter
 from pathlib import Path
@@ -22,7 +21,7 @@ from tasks.settings.params import section_names
 
 
 def ingest(name: str) -> None:
-    """Read the section, write the source's documents and what was quarantined."""
+    """Read the source ``sources.NAME`` of params.yaml, write its documents and what was quarantined."""
     section = f"sources.{name}"
     section_names("sources")
     given = params.read(section)
@@ -71,7 +70,4 @@ def _require_enough(name: str, source: Source, first: Quarantined | None, bad: i
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="a section below `sources` in params.yaml")
-    arguments = parser.parse_args()
-    main(lambda: ingest(arguments.name))
+    main(ingest)

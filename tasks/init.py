@@ -3,7 +3,6 @@
 It looks at the folder, shows what it would change in ``params.yaml``, and changes it when told so.
 """
 
-import argparse
 import difflib
 import re
 import sys
@@ -11,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Argument, Option
 
 from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig
@@ -35,8 +36,12 @@ EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
 """How often a pretraining reads the text at most (Muennighoff et al. 2023), which then bounds its steps."""
 
 
-def init(folder: Path, agreed: bool, dry_run: bool) -> None:
-    """Propose the parameters, and write them when agreed.
+def init(
+    folder: Annotated[Path, Argument(help="Read the text in this folder.")],
+    agreed: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
+) -> None:
+    """Propose the parameters for a folder of text, and write them when agreed.
 
     Raises:
         UserError: the folder holds nothing to read, or too few documents.
@@ -150,9 +155,4 @@ def _asked() -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Propose the parameters for a folder of text.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--yes", action="store_true", help="write them without asking")
-    parser.add_argument("--dry-run", action="store_true", help="show them only")
-    given = parser.parse_args()
-    main(lambda: init(given.folder, given.yes, given.dry_run))
+    main(init)

@@ -1,6 +1,5 @@
 """Stage pretrain: one architecture from scratch on the token store. `python -m tasks.pretrain <section>`."""
 
-import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -134,7 +133,7 @@ def described_by(
 
 
 def run(name: str) -> None:
-    """``pretrain`` by this process, or by one for each visible GPU."""
+    """Train ``pretrain.NAME`` of params.yaml in this process, or in one for each visible GPU."""
     ranks = ranks_wanted(pretrain_section(name).training.batch)
     if ranks > 1:
         launch("tasks.pretrain", [name], ranks)
@@ -206,7 +205,4 @@ def _said_of_packing(metrics: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="a section below `pretrain` in params.yaml")
-    arguments = parser.parse_args()
-    main(lambda: run(arguments.name))
+    main(run)

@@ -4,13 +4,14 @@ A batch is a function of the parameters, the token store and the step, so it is 
 the workspace must be what the checkpoint was trained on, or the answer would be about another training.
 """
 
-import argparse
 import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Argument, Option
 
 from plm_core import checkpoint
 from plm_core.config import UserError, digest, from_dict
@@ -46,8 +47,13 @@ class Training:
     tokenizer: Tokenizer
 
 
-def seen(name: str, step: int, rows: int, as_json: bool) -> None:
-    """Print the first ``rows`` rows of the batch that section ``pretrain.<name>`` read at a step, from 1.
+def seen(
+    name: Annotated[str, Argument(help="Look at this section below `pretrain` in params.yaml.")],
+    step: Annotated[int, Option(help="Show this step, from 1, as in the column `step` of the curves.")],
+    rows: Annotated[int, Option(help="Show so many rows.")] = 3,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, for scripts.")] = False,
+) -> None:
+    """Show what a model read at a step of its pretraining: the first rows of the batch.
 
     Raises:
         UserError: there is no such step, or the checkpoint was trained from something else than lies there now.
@@ -179,15 +185,5 @@ def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         print(textwrap.fill(text, WIDTH, initial_indent="  | ", subsequent_indent="  | ", break_on_hyphens=False))
 
 
-def _run() -> None:
-    parser = argparse.ArgumentParser(description="Show what a model read at a step of its pretraining.")
-    parser.add_argument("name", help="a section below `pretrain` in params.yaml")
-    parser.add_argument("--step", type=int, required=True, help="from 1, as the column `step` of the curves")
-    parser.add_argument("--rows", type=int, default=3, help="how many rows to show (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="for scripts")
-    given = parser.parse_args()
-    seen(given.name, given.step, given.rows, given.json)
-
-
 if __name__ == "__main__":
-    main(_run)
+    main(seen)

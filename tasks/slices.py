@@ -4,8 +4,6 @@ The length of each, its subset, and how much of it stands in the text that the m
 and the evaluation without fine-tuning look at scores by it.
 """
 
-import argparse
-
 from plm_core.benchmarks.examples import file_of, read_examples
 from plm_core.benchmarks.task import read_task
 from plm_core.corpus.document import Texts
@@ -20,7 +18,7 @@ TRAIN = paths.CORPUS / "train.parquet"
 
 
 def slices(name: str) -> None:
-    """Compare the test examples of a task with the training text, and write a row for each."""
+    """Compare the test examples of ``examples.NAME`` with the training text, and write a row for each."""
     data, table = paths.EXAMPLES / name, paths.SLICES / f"{name}.csv"
     with stage(f"slices-{name}", [], [data, TRAIN], paths.METRICS / f"slices-{name}.json") as run:
         verify_checksums(data)
@@ -36,7 +34,4 @@ def slices(name: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What is known of a task's test examples without any model.")
-    parser.add_argument("task", help="a section below `examples` in params.yaml")
-    arguments = parser.parse_args()
-    main(lambda: slices(arguments.task))
+    main(slices)

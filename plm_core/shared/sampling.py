@@ -1,20 +1,7 @@
-"""How texts are drawn, and the same as options of a command. Used by generation, ``plm generate`` and its task."""
+"""How texts are drawn. Used by generation, ``plm generate`` and its task."""
 
-import argparse
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
-
-HELP = {
-    "max_new_tokens": "the longest continuation",
-    "until_end": "stop where the model ends the text",
-    "temperature": "divides the logits; 0 takes the likeliest",
-    "top_k": "draw among the k likeliest tokens; 0 for all",
-    "top_p": "and among the fewest that have this probability together; 1 for all",
-    "repetition_penalty": "above 1, tokens of the text so far become less likely",
-    "seed": "equal seeds give equal texts",
-}
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -50,23 +37,3 @@ class SamplingConfig:
             raise ValueError(f"repetition_penalty: {self.repetition_penalty}; expected at least 1 and finite")
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"seed: {self.seed}; expected a whole number from 0 to 2**63 - 1")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each field of ``SamplingConfig``, with its default."""
-    for field in fields(SamplingConfig):
-        name, text = f"--{field.name.replace('_', '-')}", HELP[field.name]
-        if isinstance(field.default, bool):
-            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=field.default, help=text)
-        else:
-            kind = type(field.default)
-            parser.add_argument(name, type=kind, default=field.default, help=f"{text} (default: %(default)s)")
-
-
-def as_arguments(given: Mapping[str, Any]) -> list[str]:
-    """The options that say the same as the parsed ones."""
-    found = []
-    for field in fields(SamplingConfig):
-        name, value = field.name.replace("_", "-"), given[field.name]
-        found.append(("--" if value else "--no-") + name if isinstance(value, bool) else f"--{name}={value}")
-    return found

@@ -4,28 +4,14 @@ import json
 import struct
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 import pytest
 
-from flows import tokenizers
+from flows import cli
+from plm_core.shared.kinds import TOKENIZERS
+from plm_core.shared.sampling import SamplingConfig
 
-COMMANDS = [
-    "init",
-    "run",
-    "deploy",
-    "status",
-    "compare",
-    "promote",
-    "rollback",
-    "generate",
-    "attend",
-    "seen",
-    "export",
-    "import",
-    "tokenizer",
-    "ui",
-]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
 
 
@@ -55,23 +41,50 @@ def test_help_of_every_command_imports_nothing_heavy():
         "try:\n    cli.main([*sys.argv[1:], '--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    for command in [[], *([name] for name in COMMANDS)]:
+    commands = [[each.name or each.callback.__name__] for each in cli.app.registered_commands]
+    for command in [[], *commands, ["tokenizer"], ["tokenizer", "compare"]]:
         done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]", command
-        assert "usage: plm" in done.stdout
+        assert done.stdout.startswith(" ".join(["Usage: plm", *command]))
+
+
+def test_help_says_how_tokens_are_drawn_and_by_what_defaults(project):
+    said = " ".join(plm(project, "generate", "--help").stdout.split())
+    for field in fields(SamplingConfig):
+        default = "until-end" if field.default is True else field.default
+        option = said.split(f" --{field.name.replace('_', '-')} ")[1].split("]")[0]
+        assert option.endswith(f" [default: {default}"), field.name
+    assert "--no-until-end" in said
+
+
+def test_a_command_line_that_says_too_little_or_too_much_ends_with_what_was_expected(project):
+    for arguments, message in [
+        (("seen", "--model", "gpt"), "Missing option '--step'"),
+        (("export", "there", "--to", "tf"), "'tf' is not one of 'hf'"),
+        (("rollback",), "Missing option '--reason'"),
+        (("statsu",), "Did you mean 'status'"),
+        (("tokenizer", "compare", "--sizes", "9", "8"), "plm tokenizer compare 2000 4000 8000 --kind bpe"),
+        (("tokenizer", "compare", "9", "--kinds", "bpe"), "plm tokenizer compare 2000 4000 8000 --kind bpe"),
+        (("generate", "Ba", "--top-k", "-3"), "error: generate.top_k: -3; expected at least 0"),
+        (("generate", "Ba", "--model", "gpt", "--checkpoint", "x"), "error: --model gpt, --checkpoint x: expected one"),
+    ]:
+        done = plm(project, *arguments)
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert message in done.stderr
 
 
 def test_kinds_of_tokenizers_are_those_of_the_core_and_the_task_is_run_in_the_project(project):
     from plm_core.text.tokenizer import NOT_LEARNED
 
-    assert tuple(NOT_LEARNED) == tokenizers.KINDS
+    assert tuple(NOT_LEARNED) == TOKENIZERS
     params = project / "params.yaml"
     params.write_text(params.read_text() + "tokenizer: {kind: bpe, vocab_size: 307}\n")
-    done = plm(project, "tokenizer", "compare", "--sizes", "307", "99", "--kinds", "wordpiece", "--lowercase", "--json")
+    done = plm(project, "tokenizer", "compare", "307", "99", "--kind", "wordpiece", "--lowercase", "--json")
     assert done.returncode == 2
     assert done.stderr.startswith("error: artifacts/corpus/splits/valid.parquet: missing")
-    done = plm(project, "tokenizer", "compare", "--sizes", "307", "--kinds", "morfessor")
-    assert "invalid choice: 'morfessor'" in done.stderr
+    done = plm(project, "tokenizer", "compare", "307", "--kind", "bpe", "--kind", "morfessor")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: tokenizer compare: --kind morfessor; expected bpe, unigram, wordpiece, byte")
 
 
 def test_status_as_json_names_each_stage_with_its_reasons_and_the_registry(project):
@@ -177,7 +190,7 @@ def trained(tmp_path, tokenizer, make_gpt):
 
 def test_prompts_are_continued_by_a_checkpoint_with_every_option(project, trained):
     from plm_core import checkpoint
-    from plm_core.generation import SamplingConfig, generate
+    from plm_core.generation import generate
 
     prompts = ["Ba", "-- to", ""]
     wanted = SamplingConfig(7, until_end=False, temperature=3.5, top_k=99, top_p=0.9, repetition_penalty=1.5, seed=5)

@@ -15,6 +15,7 @@ from toys import alive, pids, wait_for
 
 from flows import checkout, pipeline
 from flows.graph import Graph
+from flows.outcome import UserError
 from flows.stages import Stage
 
 STAMP = """
@@ -286,7 +287,7 @@ def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
 
 def test_a_wrong_number_of_cores_is_told_before_anything_starts(toy, tracker, monkeypatch):
     monkeypatch.setenv("PLM_CORES", "0")
-    with pytest.raises(checkout.PipelineError, match="PLM_CORES: '0'; expected a number of cores"):
+    with pytest.raises(UserError, match="PLM_CORES: '0'; expected a number of cores"):
         tracker.run(one(toy, "true"))
 
 

@@ -1,6 +1,5 @@
 """Registration, gate, aliases and ledger with a real store and real models that are really loaded and served."""
 
-import argparse
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import mlflow
 import pytest
 import torch
 
-from flows import comparing, promotion, registry, standing
+from flows import cli, promotion, registry, standing
 from flows.packaging import evidence_files
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
@@ -54,12 +53,14 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A repository's folder whose stages are this repository's own."""
+    """A repository's folder whose stages are this repository's own, and the current one."""
     for name in ("MLFLOW_TRACKING_URI", "PLM_TRACKING"):
         monkeypatch.delenv(name, raising=False)
     for name in ("tasks", "plm_core"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "dvc.yaml").touch()
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -174,8 +175,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     assert [v["gate"] for v in status["versions"]] == ["passed", "refused", "passed"]
     assert status["versions"][2]["checkpoint_sha256"] == first
     assert status["versions"][0]["metrics"] == {"bits_per_byte": 1.9}
-    given = argparse.Namespace(first="champion", second="1", out=root / "compared", json=False)
-    assert comparing.compare(root, given) == 0
+    cli.compare("champion", "1", root / "compared")
     (row,) = json.loads((root / "compared/compare.json").read_text())["likelihood"]
     assert (row["better"], row["score"]) == ("champion", "bits_per_byte")
     assert row["difference"]["value"] == pytest.approx(0.1 / math.log(2))
@@ -317,11 +317,10 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer, capf
     train(root, tokenizer, seed=2, nats=197.0, sha="today")
     (worse,) = promotion.register(root, [STAGE], None)
     assert worse.action == "refused"
-    given = argparse.Namespace(first="champion", second="challenger", out=root / "compared", json=False)
-    assert comparing.compare(root, given) == 0
+    cli.compare("champion", "challenger", root / "compared")
     with registry.opened(root) as opened:
         opened.client.delete_model_version_tag("plm", "1", "evidence.again.sha256")
-    assert comparing.compare(root, given) == 0
+    cli.compare("champion", "challenger", root / "compared")
     with registry.opened(root) as opened:
         champion = opened.champion()
         kept = opened.evidence(champion, root / "kept")

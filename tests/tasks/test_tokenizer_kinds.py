@@ -43,8 +43,8 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
     report = (small.root / "artifacts/report/report.md").read_text()
     assert ("**Lossy**" in report) == (kind == "wordpiece")
     sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
-    command = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--max-new-tokens", "7", "--seed", "5")
-    assert small.run(*command)[0] == sample["prompt"] + sample["continuation"] + "\n"
+    options = ("--checkpoint=artifacts/models/gpt", '--sampling={"max_new_tokens": 7, "seed": 5}')
+    assert small.run("tasks.generate", "Ba", *options)[0] == sample["prompt"] + sample["continuation"] + "\n"
 
 
 def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
@@ -57,7 +57,7 @@ def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
 
 def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
     before = built.files()
-    command = ("tasks.compare_tokenizers", "--sizes", "307", "99", "50000")
+    command = ("tasks.compare_tokenizers", "307", "99", "50000")
     out, _ = built.run(*command, "--json")
     found = json.loads(out)
     rows = {(row["kind"], row["vocab_size"]): row for row in found["tokenizers"]}
@@ -69,7 +69,7 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
         assert ("refused" in rows[kind, 99]) == (kind != "wordpiece")
         assert list(rows[kind, 307]["splits"]) == found["words"]
     assert rows["wordpiece", 307]["splits"] != rows["bpe", 307]["splits"]
-    table, _ = built.run(*command, "--kinds", "bpe", "wordpiece", COLUMNS="80")
+    table, _ = built.run(*command, "--kind", "bpe", "--kind", "wordpiece", COLUMNS="80")
     assert "expected more than 264" in table
     assert f"{own['bytes_per_token']:.3f}" in table
     for kind in ("bpe", "wordpiece"):
