@@ -234,9 +234,9 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def _parameter(given: Any) -> list[str]:
     option = given.param_type_name == "option"
-    name = ", ".join([*given.opts, *given.secondary_opts]) if option else given.human_readable_name.upper()
-    shown = given.default if given.default not in (None, False, True) else ""
-    default = "required" if given.required else ("" if callable(shown) or shown == "" else f"`{shown}`")
+    name = ", ".join([*given.opts, *given.secondary_opts]) if option else (given.metavar or given.name).upper()
+    shown = "" if given.default is None or isinstance(given.default, bool) else given.default
+    default = "required" if given.required else f"`{shown}`" if shown != "" else ""
     return [f"`{name}`", _line(given.help or ""), default]
 
 

@@ -1,4 +1,4 @@
-"""``infra/multi-node.md`` on one machine: two torchrun agents in place of two machines, with one gloo process each."""
+"""``docs/how-to/multi-node.md`` on one machine: two torchrun agents for two machines, with one gloo process each."""
 
 import signal
 import socket

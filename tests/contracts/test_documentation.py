@@ -1,0 +1,109 @@
+"""The pages are true: commands parse, parameters exist, links lead somewhere, the reference is the code's."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from flows.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PARAMETERS = (ROOT / "docs/reference/parameters.md").read_text()
+
+
+def relative(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(language):
+    """Each page with its blocks of code in a language."""
+    for page in PAGES:
+        for found in re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            yield pytest.param(found, id=f"{relative(page)}: {found.splitlines()[0]}")
+
+
+def lines(block):
+    """The commands of a block, without what a shell does with them."""
+    block = re.sub(r"<<'(\w+)'.*?^\1$", "", block, flags=re.DOTALL | re.MULTILINE).replace("\\\n", " ")
+    for line in block.splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.match(r"\w+=", words[0]):
+            del words[0]
+        if words:
+            yield [word for word in words if word not in ("&", "&&")]
+
+
+def parsed(arguments):
+    """Let the command ``plm`` parse arguments; it ends with an exception where it does not know them."""
+    command = typer.main.get_command(app)
+    context = command.make_context("plm", list(arguments))
+    while hasattr(command, "resolve_command"):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("block", blocks("sh"))
+def test_every_command_of_a_page_exists(block):
+    for program, *arguments in lines(block):
+        if program == "plm":
+            parsed(arguments)
+        elif program == "make":
+            targets = [word for word in arguments if "=" not in word]
+            subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, check=True, capture_output=True)
+        elif program in ("python", "python3") and arguments[0] == "-m":
+            assert (ROOT / f"{arguments[1].replace('.', '/')}.py").is_file() or arguments[1] in ("pytest", "venv")
+        elif program == "dvc":
+            from dvc.cli import parse_args
+
+            parse_args(arguments)
+
+
+def test_a_command_that_does_not_exist_is_found():
+    for wrong in (["generat", "x"], ["seen", "--model", "gpt"], ["run", "--forced"]):
+        with pytest.raises((SystemExit, Exception)):
+            parsed(wrong)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_every_parameter_of_a_page_exists(block):
+    known = set(re.findall(r"^\| `(\w+)` \|", PARAMETERS, re.MULTILINE)) | set(
+        re.findall(r"`(name|reader|size|preset)`", PARAMETERS)
+    )
+    sections = yaml.safe_load((ROOT / "params.yaml").read_text())
+    for section, content in yaml.safe_load(block).items():
+        if section in sections:
+            assert unknown(content, known, section) == []
+
+
+def unknown(content, known, place):
+    """The keys that no class of the reference has; what a team names itself stands one below these sections."""
+    if not isinstance(content, dict):
+        return [name for item in content for name in unknown(item, known, place)] if isinstance(content, list) else []
+    named = place in ("sources", "examples", "pretrain", "shares", "options", "prompts", "metrics")
+    found = [] if named else [f"{place}.{key}" for key in content if key not in known]
+    return found + [name for key, value in content.items() for name in unknown(value, known, "" if named else key)]
+
+
+def test_the_reference_pages_are_what_the_code_says():
+    done = subprocess.run(
+        [sys.executable, "docs/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_section_of_the_parameters_is_in_the_reference():
+    for section in yaml.safe_load((ROOT / "params.yaml").read_text()):
+        assert f"`{section}" in PARAMETERS
+
+
+def test_the_site_is_built_and_every_link_in_it_leads_somewhere(tmp_path):
+    build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--nitpicky", "docs", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "tutorial.html").is_file()
