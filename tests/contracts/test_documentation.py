@@ -72,9 +72,7 @@ def test_a_command_that_does_not_exist_is_found():
 
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_every_parameter_of_a_page_exists(block):
-    known = set(re.findall(r"^\| `(\w+)` \|", PARAMETERS, re.MULTILINE)) | set(
-        re.findall(r"`(name|reader|size|preset)`", PARAMETERS)
-    )
+    known = {"name", "reader", "size", "preset", "min", "max", *re.findall(r"^\| `(\w+)` \|", PARAMETERS, re.MULTILINE)}
     sections = yaml.safe_load((ROOT / "params.yaml").read_text())
     for section, content in yaml.safe_load(block).items():
         if section in sections:
@@ -85,7 +83,17 @@ def unknown(content, known, place):
     """The keys that no class of the reference has; what a team names itself stands one below these sections."""
     if not isinstance(content, dict):
         return [name for item in content for name in unknown(item, known, place)] if isinstance(content, list) else []
-    named = place in ("sources", "examples", "pretrain", "shares", "options", "prompts", "metrics")
+    named = place in (
+        "sources",
+        "examples",
+        "pretrain",
+        "paragraphs",
+        "documents",
+        "shares",
+        "options",
+        "prompts",
+        "metrics",
+    )
     found = [] if named else [f"{place}.{key}" for key in content if key not in known]
     return found + [name for key, value in content.items() for name in unknown(value, known, "" if named else key)]
 
