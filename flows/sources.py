@@ -5,6 +5,8 @@ In a stage's ``deps`` all that stands behind the mark is its to write.
 
 Some modules are named and not imported, as a string ``module:attribute`` that is assigned to a name (the parts of an
 objective, for one). A file depends on them if it calls ``resolve_name`` and reads an attribute of that name.
+
+A template is named by its path, in double quotes: by the file that fills it in, and by templates that include it.
 """
 
 import argparse
@@ -21,6 +23,7 @@ MARK = "# Sources: make graph"
 LISTED = re.compile(rf"^( *){MARK}\n(.*?)^( *)\]", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^ *cmd: python -m tasks\.(\w+)", re.MULTILINE)
 PLACE = re.compile(r"(\w+(?:\.\w+)+):\w+")
+TEMPLATE = re.compile(r'"([\w./-]+\.j2)"')
 WIDTH = 120
 MOST = 0.75
 """A folder stands for its files from this share of them on: a list that nobody reads is worth less than a stage that
@@ -34,8 +37,8 @@ def tree(path: Path) -> ast.Module:
 
 
 def says_something(path: Path) -> bool:
-    """Whether a file holds more than its docstring."""
-    return any(not isinstance(node, ast.Expr) for node in tree(path).body)
+    """Whether a file holds more than its docstring, as every template does."""
+    return path.suffix != ".py" or any(not isinstance(node, ast.Expr) for node in tree(path).body)
 
 
 @functools.cache
@@ -83,12 +86,14 @@ def file_of(root: Path, module: str) -> Path | None:
 
 
 def closure(root: Path, path: Path) -> set[Path]:
-    """The files of the project that a file needs, itself included."""
+    """The files of the project that a file needs, templates too, itself included."""
     found, waiting = set[Path](), [path]
     while waiting:
         if (path := waiting.pop()) not in found:
             found.add(path)
-            first_party = [name for name in needed(root, path) if name.split(".")[0] in PACKAGES]
+            waiting += [root / name for name in TEMPLATE.findall(path.read_text(encoding="utf-8"))]
+            modules = needed(root, path) if path.suffix == ".py" else ()
+            first_party = [name for name in modules if name.split(".")[0] in PACKAGES]
             waiting += [file for name in first_party if (file := file_of(root, name))]
     return found
 
@@ -99,7 +104,7 @@ def sources(root: Path, task: str) -> list[str]:
     folders = {folder for path in files for folder in path.parents[:-2]}
     for folder in sorted(folders, key=lambda folder: len(folder.parts)):
         inside = {path for path in files if folder in path.parents}
-        every = sum(says_something(path) for path in (root / folder).rglob("*.py"))
+        every = sum(says_something(path) for path in (root / folder).rglob("*") if path.suffix in (".py", ".j2"))
         if len(inside) >= MOST * every:
             files = files - inside | {folder}
     return sorted((path.as_posix() for path in files), key=lambda name: (not name.startswith("tasks"), name))

@@ -17,7 +17,8 @@ from plm_core.corpus.split import SPLITS
 from plm_core.corpus.statistics import Rule, excerpt
 from plm_core.files import atomic_folder, sha256_path
 from plm_core.shared import paths
-from tasks.reporting.page import drawn, plotting, table
+from plm_core.templates import render
+from tasks.reporting.page import drawn, plotting
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 from tasks.settings.params import section_names
@@ -117,139 +118,17 @@ def _place(document: str, paragraph: int | None) -> str:
     return document if paragraph is None else f"{document}#{paragraph}"
 
 
-def _markdown(figures: dict[str, Any]) -> str:
-    whole = sum(split["documents"] for split in figures["splits"].values())
-    parts = [
-        _front_matter(figures, whole),
-        "# Dataset card\n\nWritten by the pipeline from what it read, removed and kept. All figures: `card.json`.",
-        _sources(figures),
-        _accounting(figures),
-        _rules(figures),
-        _duplicates(figures),
-        _contaminated(figures),
-        _splits(figures),
-        "## Lengths\n\n![How many documents and paragraphs have how many words](lengths.svg)",
-        _languages(figures),
-        _digests(figures),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _front_matter(figures: Mapping[str, Any], documents: int) -> str:
-    """What the hub reads of a card."""
-    category = next((name for most, name in CATEGORIES if documents < most), "n>1M")
-    rule = figures["parameters"]["clean"].get("languages") or {}
-    kept = [code for code in figures["languages"] if code in rule.get("keep", [])]
-    languages = "".join(f"\n- {code}" for code in kept) or " []"
-    licenses = sorted({origin["license"] for origin in figures["sources"].values()})
-    return (
-        f"---\nlanguage:{languages}\nlicense: other\nlicense_name: {json.dumps('; '.join(licenses))}\n"
-        f"size_categories:\n- {category}\ntask_categories:\n- text-generation\n- fill-mask\n---"
+def _markdown(figures: Mapping[str, Any]) -> str:
+    """The card: the figures, and what the hub reads of them."""
+    documents = sum(split["documents"] for split in figures["splits"].values())
+    keep = (figures["parameters"]["clean"].get("languages") or {}).get("keep", [])
+    return render(
+        "tasks/reporting/templates/card.md.j2",
+        **figures,
+        size_category=next((name for most, name in CATEGORIES if documents < most), "n>1M"),
+        kept_languages=[code for code in figures["languages"] if code in keep],
+        licenses=sorted({origin["license"] for origin in figures["sources"].values()}),
     )
-
-
-def _sources(figures: Mapping[str, Any]) -> str:
-    rows = [
-        [
-            name,
-            f"`{origin['reader']}`: {_origin(origin)}",
-            origin["license"],
-            f"{origin['records']:,}",
-            f"{origin['documents']:,}",
-            f"{origin['bytes']:,}",
-        ]
-        for name, origin in figures["sources"].items()
-    ]
-    return "## Sources\n\n" + table(["source", "from", "licence", "records", "documents", "bytes"], rows)
-
-
-def _origin(origin: Mapping[str, Any]) -> str:
-    if "package" in origin:
-        return f"[{origin['package']} {origin['version']}]({origin['homepage']})"
-    if "dataset" in origin:
-        return f"[{origin['dataset']}]({origin['homepage']}) at `{origin['revision']}`"
-    return f"`{origin['input']}`"
-
-
-def _accounting(figures: Mapping[str, Any]) -> str:
-    rows = [
-        [name, r["reason"], f"{r['records']:,}", f"`{r['example']['place']}`", _cell(r["example"]["detail"])]
-        for name, reasons in figures["quarantined"].items()
-        for r in reasons
-    ]
-    bad = sum(int(r["records"]) for reasons in figures["quarantined"].values() for r in reasons)
-    records = sum(origin["records"] for origin in figures["sources"].values())
-    text = f"## Quarantine\n\nOf {records:,} records {bad:,} could not be read; they are kept in `{paths.QUARANTINED}`."
-    return f"{text}\n\n{table(['source', 'reason', 'records', 'first', 'found'], rows)}" if rows else text
-
-
-def _rules(figures: Mapping[str, Any]) -> str:
-    rows = [
-        [
-            rule["level"],
-            f"`{rule['rule']}`",
-            ", ".join(f"{source} {count:,}" for source, count in rule["by_source"].items()),
-            f"{rule['bytes']:,}",
-            _cell(f"{example['value']}: {example['text']}"),
-        ]
-        for rule in figures["removed"]
-        for example in rule["examples"][:1]
-    ]
-    text = f"## Removed\n\nBy the rules of the parameters below; every removed text is kept in `{paths.REMOVED}`."
-    return f"{text}\n\n{table(['level', 'rule', 'texts', 'bytes', 'the longest: measured, and text'], rows)}"
-
-
-def _duplicates(figures: Mapping[str, Any]) -> str:
-    rows = [
-        [pair["similarity"], f"`{pair['kept']}`: {_cell(pair['kept_text'])}", _cell(pair["removed_text"])]
-        for pair in figures["repeated"]
-    ]
-    return f"## Near-duplicates, for example\n\n{table(['similarity', 'kept', 'removed'], rows)}" if rows else ""
-
-
-def _contaminated(figures: Mapping[str, Any]) -> str:
-    found, metrics = figures["contamination"], figures["metrics"]["deduplicate"]
-    counts = ", ".join(f"{name} {count:,}" for name, count in found["found"].items()) or "none"
-    text = (
-        f"## Contamination\n\n{metrics['examples']:,} evaluation examples were looked for "
-        f"({metrics['examples_too_short']:,} more are too short); found, and taken out of the training text: {counts}."
-    )
-    rows = [
-        [f"{e['evaluation']}: `{e['example']}`", f"`{e['document']}`", f"{e['overlap']:.2f}", _cell(e["text"])]
-        for e in found["examples"]
-    ]
-    return f"{text}\n\n{table(['example', 'in document', 'overlap', 'text'], rows)}" if rows else text
-
-
-def _splits(figures: Mapping[str, Any]) -> str:
-    rows = [
-        [split, *(f"{size[what]:,}" for what in ("documents", "paragraphs", "words", "bytes")), _shares(figures, split)]
-        for split, size in figures["splits"].items()
-    ]
-    return "## Splits\n\n" + table(["split", "documents", "paragraphs", "words", "bytes", "sources, by bytes"], rows)
-
-
-def _shares(figures: Mapping[str, Any], split: str) -> str:
-    parts = figures["bytes_by_source"][split]
-    return ", ".join(f"{name} {size / sum(parts.values()):.1%}" for name, size in parts.items())
-
-
-def _languages(figures: Mapping[str, Any]) -> str:
-    if not figures["languages"]:
-        return ""
-    counts = ", ".join(f"{code} {count:,}" for code, count in figures["languages"].items())
-    return f"## Languages\n\nOf the documents read, as detected: {counts}.\n\n![Documents by language](languages.svg)"
-
-
-def _digests(figures: Mapping[str, Any]) -> str:
-    rows = [[f"`{path}`", f"`{digest}`"] for path, digest in figures["sha256"].items()]
-    parameters = json.dumps(figures["parameters"], indent=2, ensure_ascii=False)
-    return f"## Digests\n\n{table(['file or folder', 'sha256'], rows)}\n\n## Parameters\n\n```json\n{parameters}\n```"
-
-
-def _cell(text: str) -> str:
-    """Text that ends no cell and starts no markup."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`").replace("*", "\\*")
 
 
 def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:

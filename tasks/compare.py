@@ -7,7 +7,6 @@ evidence folders. It prints a page of Markdown and writes it, with all numbers b
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,20 +14,11 @@ from typing import Annotated
 from typer import Argument, Option
 
 from plm_core.config import UserError
-from plm_core.evaluation.comparison import Compared, Comparison, Estimate, compare
+from plm_core.evaluation.comparison import compare
 from plm_core.files import atomic_text
 from plm_core.shared import paths
+from plm_core.templates import render
 from tasks.runtime.stage import main
-
-READING = """\
-- Each score stands with its {level:.0%} interval: resampled examples (and, where a task has several seeds, seeds). A
-  difference is {second} less {first}.
-- **p**: how often chance alone would make a difference as large, by the test beside it. **Holm**: the same, corrected
-  for the number of tasks.
-- **effect**: Cohen's g. Of the examples on which one of the two is better, the share on which {second} is, less a half;
-  0.05 is called small, 0.15 medium, 0.25 large.
-- A model is better where p (Holm's, for a task) is at most {alpha:g} and the interval of the difference does not
-  reach zero. "No difference shown" is not "equal": all that lies in the interval is possible."""
 
 
 def write(
@@ -49,61 +39,12 @@ def write(
         one, two = f"{one} (1)", f"{two} (2)"
     result = compare(sides, (one, two))
     folder = out or paths.COMPARE / f"{one}-{two}".replace(" ", "")
-    page = render(result)
-    numbers = json.dumps(asdict(result), indent=2, allow_nan=False)
+    figures = asdict(result)
+    page = render("tasks/reporting/templates/compare.md.j2", **figures)
+    numbers = json.dumps(figures, indent=2, allow_nan=False)
     atomic_text(folder / "compare.md", page)
     atomic_text(folder / "compare.json", numbers + "\n")
     print(numbers if as_json else f"{page}\nWritten to {folder}/compare.md and compare.json.")
-
-
-def render(result: Comparison) -> str:
-    """The page: tables that are aligned as plain text too."""
-    heads = ["", "measured", "examples", result.first, result.second, "difference"]
-    heads += ["p", "test", "Holm", "effect", "verdict"]
-    parts = [f"# {result.first} and {result.second}"]
-    for title, rows in (("Tasks", result.tasks), ("Averages", result.averages), ("Likelihood", result.likelihood)):
-        if rows:
-            parts += [f"## {title}", aligned(heads, [_cells(row) for row in rows])]
-    if result.notes:
-        parts += ["## Not compared", "\n".join(f"- {note}" for note in result.notes)]
-    reading = READING.format(level=1 - result.alpha, alpha=result.alpha, first=result.first, second=result.second)
-    return "\n\n".join([*parts, "## How to read this", reading]) + "\n"
-
-
-def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns are as wide as what they hold."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = [heads, ["-" * max(3, width) for width in widths], *rows]
-    widths = [max(3, width) for width in widths]
-    return "\n".join(
-        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |" for line in lines
-    )
-
-
-def _cells(row: Compared) -> list[str]:
-    verdict = f"{row.better} is better" if row.better else "no difference shown"
-    return [
-        row.name,
-        row.score,
-        f"{row.examples:,}",
-        _estimate(row.first, ""),
-        _estimate(row.second, ""),
-        _estimate(row.difference, "+"),
-        _p(row.p),
-        row.test,
-        "" if row.holm is None else _p(row.holm),
-        "" if row.effect is None else f"{row.effect:+.2f}",
-        verdict,
-    ]
-
-
-def _estimate(estimate: Estimate, sign: str) -> str:
-    low, high = estimate.interval.low, estimate.interval.high
-    return f"{estimate.value:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "<0.001"
 
 
 def _folder(given: str) -> Path:

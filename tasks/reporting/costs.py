@@ -18,35 +18,13 @@ from pydantic.dataclasses import dataclass
 from plm_core.config import STRICT, UserError, from_dict
 from plm_core.files import atomic_text
 from plm_core.shared import paths
+from plm_core.templates import render
 from plm_core.training.device import Device
 from plm_core.training.profiler import Throughput, device_name
-from tasks.reporting.page import page, table
+from tasks.reporting.page import page
 from tasks.settings.machine import leads, price
 
-LAPS = ("data", "forward", "backward", "optimizer", "other")
 GIB = 1 << 30
-UNKNOWN = "–"
-
-LEGEND = """\
-- **data** to **other**: what a step's time went into.
-- **Steps** and **tokens** are those measured: without what a killed process did; what was done twice counts twice.
-  Speed, MFU and split leave out validations, snapshots and the first report of each process, which compiles and warms
-  up.
-- **Tokens**: positions read, padding too. **MFU**, model FLOPs utilisation: the operations that the model's definition
-  needs (Chowdhery et al. 2022, appendix B), as a share of the rate in dense matrix products that was measured on this
-  device, with its threads and in the training's precision, or that the GPU's datasheet gives for bfloat16.
-- **Peak memory**: of tensors on a GPU, of the process on a CPU. **Energy**: of the whole board or all CPU packages,
-  whoever used them (NVML, RAPL). **Cost**: wall clock, validations and snapshots included, times `PLM_PRICE_PER_HOUR`.
-- **Run**: its curves and parameters; a run in a file of MLflow's is shown while `plm ui mlflow` serves it.
-- –: not known, or not on that machine."""
-
-STAGES = """\
-<h2>Stages of the last run</h2>
-<object data="run/stages.svg" type="image/svg+xml" title="Stages of the last run">
-<p><code>plm run</code> has not left its picture on this machine.</p>
-</object>
-"""
-"""When each stage ran: ``flows/timing.py`` draws it at the end of a run."""
 
 
 @dataclass(config=STRICT)
@@ -187,48 +165,17 @@ def write(taken: Taken) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         atomic_text(paths.METERS / f"{taken.stage}.json", json.dumps(asdict(taken), indent=2) + "\n")
         found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := _read(file)) is not None]
-        text = "\n\n".join(["# Trainings: speed and cost", _speed(found), _cost(found), LEGEND]) + "\n"
-        atomic_text(paths.METERS / "index.html", page("Trainings: speed and cost", text, end=STAGES))
+        links = {each.stage: link for each in found if (link := _link(each.stage))}
+        text = render("tasks/reporting/templates/costs.md.j2", trainings=found, links=links)
+        atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
 
 
-def _speed(trainings: list[Taken]) -> str:
-    heads = ["training", "tokens/s", "MFU of measured", "MFU of datasheet", *LAPS]
-    rows = []
-    for each in trainings:
-        timed = each.timed_seconds
-        shares = [each.mfu_measured, each.mfu_datasheet, *(each.split.get(name, 0.0) for name in LAPS)]
-        cells = [f"{share / timed:.1%}" if timed and share is not None else UNKNOWN for share in shares]
-        rows.append([each.stage, f"{each.timed_positions / timed:,.0f}" if timed else UNKNOWN, *cells])
-    return table(heads, rows)
-
-
-def _cost(trainings: list[Taken]) -> str:
-    heads = ["training", "run", "steps", "tokens", "minutes", "peak memory, GiB", "energy, kJ", "cost", "device"]
-    heads.append("threads")
-    rows = [
-        [
-            each.stage + ("" if each.finished else " (not finished)"),
-            _link(each.stage),
-            f"{each.steps:,}",
-            f"{each.positions:,}",
-            f"{each.seconds / 60:,.1f}",
-            f"{each.peak_memory / GIB:.2f}",
-            UNKNOWN if each.joules is None else f"{each.joules / 1000:,.1f}",
-            UNKNOWN if each.cost is None else f"{each.cost:,.4f}",
-            each.device,
-            f"{each.threads}",
-        ]
-        for each in trainings
-    ]
-    return table(heads, rows)
-
-
-def _link(stage: str) -> str:
-    """A link to the training's run, where its recorder has reached MLflow."""
+def _link(stage: str) -> str | None:
+    """The address of the training's run, where its recorder has reached MLflow."""
     try:
-        return f"[MLflow]({(paths.RUN_LINKS / f'{stage}.txt').read_text(encoding='utf-8').strip()})"
+        return (paths.RUN_LINKS / f"{stage}.txt").read_text(encoding="utf-8").strip()
     except OSError:
-        return UNKNOWN
+        return None
 
 
 def _read(file: Path) -> Taken | None:

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from plm_core.benchmarks.checks import TOLERANCE
-from plm_core.benchmarks.examples import Example, file_of, read_examples
+from plm_core.benchmarks.examples import file_of, read_examples
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import of_numbers, parts_of
 from plm_core.evaluation.calibration import bins, calibration
+from plm_core.evaluation.comparison import Estimate
 from plm_core.evaluation.evidence import Table
 from plm_core.evaluation.slices import CONTAMINATED, Slice, read_slices, slices
 from plm_core.shared import paths
-from tasks.reporting.page import drawn, folded, plain, plotting, table
+from tasks.reporting.page import drawn, plotting
 
 FEWEST = 20
 """Of fewer examples no score is shown: its interval would hold almost any."""
@@ -31,52 +32,30 @@ RESAMPLES = 2_000
 """For the interval of a slice: there are many slices, and their intervals are wide."""
 CHECKS = "checks/"
 """How the names of their metrics begin."""
-READING = f"""\
-Behind the score of each task stand:
-
-- **Slices**: the mean score over seeds on parts of the test examples, with its interval at 95 %: by length (quarters
-  of the number of words), by subset, by label, and by overlap with the text that the models were pretrained on: the
-  share of an example's runs of eight words that stand in it word for word (none, below {CONTAMINATED:.0%}, more; a
-  shorter text is one run, and often stands somewhere). On the examples of one class the score is the accuracy, which is
-  the recall of the class. A correlation within a part of the numbers is lower than over all of them. Where there are
-  fewer than {FEWEST} examples, only their number is told.
-- **Calibration**: is a model as often right as it is sure? The calibration error is the distance between accuracy and
-  mean confidence in bins of equally many answers, 0 at best; even a perfectly calibrated model has 0.03 with 1,000
-  examples, 0.07 with 200. The Brier score is the squared distance between an answer's confidence and 1 if it is right,
-  0 if not. Of the picture, points below the diagonal are of answers that are given too surely.
-- **Worst answers**: the wrong answers with the highest confidence, the mean over seeds, where a seed that is right
-  counts as 0; of numbers, those furthest off.
-- **Behavioural checks**: which share of texts that were made for one purpose is not answered as expected (CheckList),
-  the mean over seeds, with Wilson's interval at 95 %. With a typo, or with its two texts swapped, an example must be
-  answered as without (numbers: within {TOLERANCE:.0%} of their span); who always gives the same answer passes. Of the
-  others one answer is right. What was asked and answered stands in `{paths.CHECKS}`."""
+LIMITS = {"contaminated": CONTAMINATED, "fewest": FEWEST, "tolerance": TOLERANCE}
+"""Which the page names."""
 
 
 def behind(
     task: GlueTask, rows: dict[str, Table], metrics: dict[str, dict[str, list[float]]]
-) -> tuple[list[str], dict[str, str]]:
-    """The parts in Markdown, and pictures by file name, of each model's evidence and its metrics by seed.
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The figures, and pictures by file name, of each model's evidence and its metrics by seed.
 
     Raises:
         UserError: the examples, or what is known of them, are missing or others than those of the evidence.
     """
-    parts = [folded("Slices", _slices(task.name, rows))]
-    figures = {}
-    if all(found.confidences is not None and not np.isnan(found.confidences).any() for found in rows.values()):
-        figures[f"reliability-{task.name}.svg"] = _reliability(rows)
-        picture = f"![Accuracy by confidence on {task.name}](reliability-{task.name}.svg)"
-        parts.append(folded("Calibration", _calibrations(rows), picture))
-    parts.append(folded("Worst answers", _worst(task, rows)))
-    if checks := _checks(metrics):
-        parts.append(folded("Behavioural checks", checks))
-    return parts, figures
+    figures = {"slices": _slices(task.name, rows), "worst": _worst(task, rows), "checks": _checks(metrics)}
+    if any(found.confidences is None or np.isnan(found.confidences).any() for found in rows.values()):
+        return figures | {"calibrations": {}}, {}
+    calibrations = {model: calibration(_sure(found), _results(found).right()) for model, found in rows.items()}
+    return figures | {"calibrations": calibrations}, {f"reliability-{task.name}.svg": _reliability(rows)}
 
 
-def _slices(task: str, rows: dict[str, Table]) -> str:
-    """A row a slice, a column a model."""
+def _slices(task: str, rows: dict[str, Table]) -> list[dict[str, Any]] | None:
+    """Each slice with the score of each model; None where nothing is known of the examples."""
     path = paths.SLICES / f"{task}.csv"
     if not path.is_file():
-        return "There are none: the stage slices left nothing of this task."
+        return None
     known = read_slices(path)
     columns: list[list[Slice]] = []
     for found in rows.values():
@@ -85,32 +64,22 @@ def _slices(task: str, rows: dict[str, Table]) -> str:
                 f"{path}: lacks the example {missing[0]!r}; run its stage again (`dvc repro slices@{task}`)"
             )
         columns.append(slices([known[name] for name in found.ids], _results(found)))
-    lines = [
-        [each[0].kind, plain(each[0].name), f"{each[0].members.sum():,}", *map(_value, each)]
+    return [
+        {"kind": each[0].kind, "name": each[0].name, "examples": int(each[0].members.sum())}
+        | {"scores": [_score(part) for part in each]}
         for each in zip(*columns, strict=True)
     ]
-    return table(["", "slice", "examples", *rows], lines)
 
 
-def _value(part: Slice) -> str:
-    """The mean score over seeds, and its interval."""
+def _score(part: Slice) -> Estimate | None:
+    """The mean score over seeds, and its interval; None of too few examples."""
     if (size := int(part.members.sum())) < FEWEST:
-        return "too few"
+        return None
     (draws,) = significance.bootstrap([part.results], significance.generator(), RESAMPLES)
     # With few seeds, a draw of them may take the score beyond what it can be.
     least = -1.0 if {name for name, _ in parts_of(part.results.score)} & SIGNED else 0.0
     interval = significance.interval(np.clip(draws[""], least, 1.0))
-    value = float(part.results.values(np.ones((1, size))).mean())
-    return f"{value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
-
-
-def _calibrations(rows: dict[str, Table]) -> str:
-    lines = []
-    for model, found in rows.items():
-        measured = calibration(_sure(found), _results(found).right())
-        numbers = (measured.accuracy, measured.confidence, measured.error, measured.brier)
-        lines.append([model, *(f"{number:.3f}" for number in numbers)])
-    return table(["model", "accuracy", "mean confidence", "calibration error", "Brier score"], lines)
+    return Estimate(float(part.results.values(np.ones((1, size))).mean()), interval)
 
 
 def _reliability(rows: dict[str, Table]) -> str:
@@ -141,20 +110,19 @@ def _range(counts: Any) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-def _worst(task: GlueTask, rows: dict[str, Table]) -> str:
+def _worst(task: GlueTask, rows: dict[str, Table]) -> list[dict[str, Any]]:
     """The examples on which each model is surely wrong, or furthest off, with their texts."""
     path = file_of(paths.EXAMPLES / task.name, "test")
     examples = {example.id: example for example in read_examples(path, task)}
-    lines = []
+    listed = []
     for model, found in rows.items():
-        ids = found.ids
         for place, answer, how in _furthest(found) if of_numbers(_results(found).score) else _surest(found):
-            if ids[place] not in examples:
-                raise UserError(f"{path}: lacks the example {ids[place]!r}; run `dvc repro finetune` again")
-            texts = _texts(examples[ids[place]])
-            lines.append([model, _cut(found.labels[place]), _cut(answer), f"{how:.3f}", texts, plain(ids[place])])
-    measure = "off by" if task.kind == "regression" else "confidence"
-    return table(["model", "true", "answered", measure, "text", "example"], lines) if lines else "No answer is wrong."
+            if (name := found.ids[place]) not in examples:
+                raise UserError(f"{path}: lacks the example {name!r}; run `dvc repro finetune` again")
+            a, b = examples[name].a, examples[name].b
+            texts = {"label": found.labels[place], "answer": answer, "a": a, "b": b}
+            listed.append({"model": model, "id": name, "how": how} | {key: _cut(text) for key, text in texts.items()})
+    return listed
 
 
 def _surest(found: Table) -> list[tuple[int, str, float]]:
@@ -173,28 +141,21 @@ def _furthest(found: Table) -> list[tuple[int, str, float]]:
     return [(i, f"{answers.predictions[:, i].mean():.3g}", float(off[i])) for i in order]
 
 
-def _texts(example: Example) -> str:
-    return _cut(example.a) if example.b is None else f"**A** {_cut(example.a)} **B** {_cut(example.b)}"
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= LETTERS else f"{text[:LETTERS].rsplit(maxsplit=1)[0]} ..."
 
 
-def _cut(text: str) -> str:
-    return plain(text if len(text) <= LETTERS else f"{text[:LETTERS].rsplit(maxsplit=1)[0]} ...")
+def _checks(metrics: dict[str, dict[str, list[float]]]) -> dict[str, list[tuple[int, Estimate]]]:
+    """Of each check, how each model did."""
+    names = dict.fromkeys(n.split("/")[1] for found in metrics.values() for n in found if n.startswith(CHECKS))
+    return {name: [_failed(found, CHECKS + name) for found in metrics.values()] for name in names}
 
 
-def _checks(metrics: dict[str, dict[str, list[float]]]) -> str:
-    """The share of each check that a model fails; "" where it was asked none."""
-    names = {n.split("/")[1]: None for found in metrics.values() for n in found if n.startswith(CHECKS)}
-    lines = []
-    for name in names:
-        asked = {int(found[f"{CHECKS}{name}/asked"][0]) for found in metrics.values()}
-        cells = []
-        for found in metrics.values():
-            count = int(found[f"{CHECKS}{name}/asked"][0])
-            share = float(np.mean(found[f"{CHECKS}{name}/failed"])) / count
-            interval = significance.wilson(share, count)
-            cells.append(f"{share:.3f} [{interval.low:.3f}, {interval.high:.3f}]")
-        lines.append([name, ", ".join(f"{count:,}" for count in sorted(asked)), *cells])
-    return table(["share that fails", "asked", *metrics], lines) if lines else ""
+def _failed(found: dict[str, list[float]], check: str) -> tuple[int, Estimate]:
+    """How often a model was asked, and the share of it that it fails."""
+    asked = int(found[f"{check}/asked"][0])
+    share = float(np.mean(found[f"{check}/failed"])) / asked
+    return asked, Estimate(share, significance.wilson(share, asked))
 
 
 def _results(found: Table) -> Any:

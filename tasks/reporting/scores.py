@@ -6,27 +6,23 @@ All of it comes from the evidence, example by example, and from the metrics file
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from statistics import median
+from typing import Any
 
 import numpy as np
 
 from plm_core.benchmarks import task as glue
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers
-from plm_core.evaluation.comparison import compare
+from plm_core.evaluation.comparison import Comparison, compare
 from plm_core.evaluation.evidence import Table, read_task
 from plm_core.shared import paths
 from tasks.reporting import diagnosis
-from tasks.reporting.page import drawn, plotting, table
+from tasks.reporting.page import drawn, plotting
 
 MOST_CLASSES = 8
 """More do not fit a picture."""
-READING = """\
-A score is the median over {seeds} fine-tunings from different seeds (least to greatest), and in brackets the interval \
-that holds 95 % of the scores when examples and seeds are drawn anew (bootstrap). **Words alone** (`tfidf`) is a \
-linear model on the words of the same examples: who does not beat it has gained nothing from being a language model. \
-**Without reading** is the score of always giving the training examples' most frequent class or mean: who does not \
-beat it has learned nothing about the task."""
+UNSHOWN = ("score", "baseline", "best_step")
+"""Metrics that stand elsewhere."""
 
 Tables = dict[str, dict[str, Table]]
 """By task and model."""
@@ -34,30 +30,49 @@ Tables = dict[str, dict[str, Table]]
 
 def finetuned(
     models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]
-) -> tuple[str, dict[str, str]]:
-    """The section as Markdown, and its pictures by file name; ``tasks`` with those that each was learned after.
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The section's figures, and its pictures by file name; ``tasks`` with those that each was learned after.
 
     Raises:
         UserError: evidence is missing or damaged.
     """
-    if not tasks:
-        return "## Fine-tuning\n\nNo GLUE-like task is named in `finetune.tasks`.", {}
     tables = {task: {model: _evidence(model, task, seeds) for model in models} for task in tasks}
-    parts = ["## Fine-tuning", READING.format(seeds=len(seeds)), _summary(tables, models, seeds)]
-    parts += _better(models, tasks, seeds)
-    parts.append(diagnosis.READING)
-    figures = {}
-    for task, rows in tables.items():
-        described = glue.read_task(paths.EXAMPLES / task)
-        before = f" Learned after {tasks[task]}, with a new head." if tasks[task] else ""
-        parts += [f"### {task}", described.question + before, _details(task, models, seeds), *_constant(rows)]
-        classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
-        if 0 < len(classes) <= MOST_CLASSES:
-            figures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
-            parts.append(f"![Which classes of {task} are taken for which](confusion-{task}.svg)")
-        more, pictures = diagnosis.behind(described, rows, {model: _metrics(model, task, seeds) for model in models})
-        parts, figures = parts + more, figures | pictures
-    return "\n\n".join(parts), figures
+    told = [_task(task, rows, seeds) for task, rows in tables.items()]
+    several = models if len(tables) > 1 else ()
+    section = {
+        "models": list(models),
+        "seeds": len(seeds),
+        "limits": diagnosis.LIMITS,
+        "tasks": [figures | {"after": tasks[figures["name"]]} for figures, _ in told],
+        "means": {model: np.mean([rows[model].value for rows in tables.values()]) for model in several},
+        "guesses": {name: _guesses(tables, name) for name in ("score", "baseline")},
+        "unknown": [task for task in tables if not _known(task)],
+        "pairs": _pairs(models, tasks, seeds) if tasks else [],
+    }
+    return section, {name: picture for _, pictures in told for name, picture in pictures.items()}
+
+
+def _task(task: str, rows: dict[str, Table], seeds: Sequence[int]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A task's figures, and its pictures."""
+    described = glue.read_task(paths.EXAMPLES / task)
+    metrics = {model: _metrics(model, task, seeds) for model in rows}
+    behind, pictures = diagnosis.behind(described, rows, metrics)
+    classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
+    if confused := 0 < len(classes) <= MOST_CLASSES:
+        pictures[f"confusion-{task}.svg"] = _confusions(rows, described.labels)
+    names = next(iter(metrics.values()))
+    figures = behind | {
+        "name": task,
+        "question": described.question,
+        "kind": described.kind,
+        "score": next(iter(rows.values())).results.score,  # type: ignore[union-attr]
+        "metrics": metrics,
+        "shown": [name for name in names if name not in UNSHOWN and not name.startswith(diagnosis.CHECKS)],
+        "intervals": {model: _interval(found) for model, found in rows.items()},
+        "constant": {model: always for model, found in rows.items() if (always := _constant(found))},
+        "confused": confused,
+    }
+    return figures, pictures
 
 
 def _evidence(model: str, task: str, seeds: Sequence[int]) -> Table:
@@ -66,26 +81,12 @@ def _evidence(model: str, task: str, seeds: Sequence[int]) -> Table:
     return read_task(files)
 
 
-def _summary(tables: Tables, models: Sequence[str], seeds: Sequence[int]) -> str:
-    values = {task: [_metrics(model, task, seeds)["score"] for model in models] for task in tables}
-    columns = [
-        [f"{_spread(scores)} {_interval(tables[task][model])}" for model, scores in zip(models, each, strict=True)]
-        for task, each in values.items()
-    ]
-    heads = ["model", *(f"{task}: {next(iter(rows.values())).results.score}" for task, rows in tables.items())]  # type: ignore[union-attr]
-    if len(tables) > 1:
-        means = [[tables[task][model].value for task in tables] for model in models]
-        heads.append("mean")
-        columns.append([f"{np.mean(scores):.3f}" for scores in means])
-    lines = [[model, *cells] for model, *cells in zip(models, *columns, strict=True)]
-    for title, name in (("words alone", "score"), ("without reading", "baseline")):
-        guesses = [_read(f"baseline-{task}")[name] if _known(task) else None for task in tables]
-        known = [value for value in guesses if value is not None]
-        guesses += [float(np.mean(known)) if len(known) == len(tables) else None] if len(tables) > 1 else []
-        lines.append([title, *("-" if value is None else f"{value:.3f}" for value in guesses)])
-    without = [task for task in tables if not _known(task)]
-    note = f"\n\nOf {', '.join(without)} there is no baseline: its stage left nothing." if without else ""
-    return table(heads, lines) + note
+def _guesses(tables: Tables, name: str) -> list[float | None]:
+    """A figure of the stage baseline for each task, and the mean of several tasks where all are known."""
+    each = [_read(f"baseline-{task}")[name] if _known(task) else None for task in tables]
+    known = [value for value in each if value is not None]
+    mean = float(np.mean(known)) if known and len(known) == len(each) else None
+    return [*each, mean] if len(each) > 1 else [*each]
 
 
 def _known(task: str) -> bool:
@@ -94,57 +95,24 @@ def _known(task: str) -> bool:
     return evidence.is_file() and (paths.METRICS / f"baseline-{task}.json").is_file()
 
 
-def _better(models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]) -> list[str]:
-    """Of each two models, which is better at what, beyond chance; words alone learn no task after another."""
-    said = []
+def _pairs(models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]) -> list[Comparison]:
+    """Each two models at all tasks, and each with words alone, which learn no task after another."""
     alone = [task for task, before in tasks.items() if before is None and _known(task)]
     pairs = [(one, two, list(tasks)) for one, two in itertools.combinations(models, 2)]
     pairs += [(model, paths.WORDS.name, alone) for model in models if alone]
+    compared = []
     for one, two, names in pairs:
         files = [f"{task}.{seed}.csv" for task in names for seed in {paths.WORDS_SEED, *seeds}]
-        result = compare((paths.EVIDENCE / one, paths.EVIDENCE / two), (one, two), only=files)
-        found = [
-            f"**{row.better}** at {row.name} ({row.difference.value:+.3f}, "
-            f"{row.difference.interval.low:+.3f} to {row.difference.interval.high:+.3f})"
-            for row in [*result.tasks, *result.averages]
-            if row.better
-        ]
-        said.append(f"- {one} and {two}: " + ("; ".join(found) or "no difference is beyond chance"))
-    if not said:
+        compared.append(compare((paths.EVIDENCE / one, paths.EVIDENCE / two), (one, two), only=files))
+    return compared
+
+
+def _constant(found: Table) -> list[str]:
+    """The classes that seeds give to every example, one a seed that does so."""
+    answers = found.results
+    if not isinstance(answers, Answers) or not answers.classes:
         return []
-    note = (
-        "Who is better beyond chance (p < 0.05 on the same examples, by Holm's correction over the tasks); in brackets "
-        "the second's score less the first's. `plm compare A B` tells more of two."
-    )
-    return [note, "\n".join(said)]
-
-
-def _details(task: str, models: Sequence[str], seeds: Sequence[int]) -> str:
-    """Every metric of a task, as the median over seeds."""
-    found = {model: _metrics(model, task, seeds) for model in models}
-    unshown = ("score", "baseline", "best_step")
-    names = [name for name in found[models[0]] if name not in unshown and not name.startswith(diagnosis.CHECKS)]
-    rows = []
-    for model, each in found.items():
-        counts = ("examples", "train_examples")
-        cells = [f"{each[name][0]:,.0f}" if name in counts else _spread(each[name]) for name in names]
-        rows.append([model, *cells, ", ".join(f"{step:,.0f}" for step in each["best_step"])])
-    titles = {"examples": "test examples", "train_examples": "training examples"}
-    return table(["model", *(titles.get(n, n.replace("_", " ")) for n in names), "best step, by seed"], rows)
-
-
-def _constant(rows: Mapping[str, Table]) -> list[str]:
-    """Which models give every example the same class."""
-    said = []
-    for model, found in rows.items():
-        answers = found.results
-        if not isinstance(answers, Answers) or not answers.classes:
-            continue
-        always = [answers.classes[int(each[0])] for each in answers.predictions if len(set(each)) == 1]
-        if always:
-            which, seeds = ", ".join(repr(name) for name in dict.fromkeys(always)), len(answers.predictions)
-            said.append(f"**{model} always answers {which}** ({len(always)} of {seeds} fine-tunings).")
-    return [" ".join(said)] if said else []
+    return [answers.classes[int(each[0])] for each in answers.predictions if len(set(each)) == 1]
 
 
 def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
@@ -176,16 +144,9 @@ def _shares(found: Table, labels: Sequence[str]) -> np.ndarray:
     return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
 
 
-def _interval(found: Table) -> str:
+def _interval(found: Table) -> significance.Interval:
     (draws,) = significance.bootstrap([found.results], significance.generator())
-    interval = significance.interval(draws[""])
-    return f"[{interval.low:.3f}, {interval.high:.3f}]"
-
-
-def _spread(values: Sequence[float]) -> str:
-    """The median, and the least and the greatest where there are several."""
-    around = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
-    return f"{median(values):.3f}{around}"
+    return significance.interval(draws[""])
 
 
 def _metrics(model: str, task: str, seeds: Sequence[int]) -> dict[str, list[float]]:

@@ -66,14 +66,18 @@ class Guard:
 
 
 def loaded_sources() -> list[Path]:
-    """The files of the first-party modules that this process has imported, relative to the project."""
+    """The files of the first-party modules that this process has imported, and the templates that it has read, relative
+    to the project.
+    """
     root = Path.cwd()
+    # Not imported here, or every stage would depend on how templates are filled in.
+    templates = getattr(sys.modules.get("plm_core.templates"), "READ", ())
     files = [
         getattr(module, "__file__", None)
         for name, module in list(sys.modules.items())
         if name == "__main__" or name.split(".")[0] in OWN_PACKAGES
     ]
-    paths = {Path(file).resolve() for file in files if file}
+    paths = {Path(file).resolve() for file in (*files, *templates) if file}
     return sorted(path.relative_to(root) for path in paths if path.is_relative_to(root))
 
 

@@ -99,6 +99,13 @@ def test_the_graph_and_the_paths_in_the_code_are_the_same():
     assert not any(covers(out, path) or covers(path, out) for out in outs for path in private)
 
 
+def test_every_template_is_named_by_what_fills_it_in():
+    templates = {path for package in PACKAGES for path in (ROOT / package).rglob("*.j2")}
+    named = set().union(*(closure(ROOT, path) for path in SOURCES if "plm_core.templates" in imports(path)))
+    assert templates
+    assert templates == {path for path in named if path.suffix == ".j2"}
+
+
 def test_no_two_stages_write_the_same_path():
     """What one task writes for several stages is told apart by its parameters, which it checks."""
     outs = [(module(stage), out) for stage in GRAPH for out in listed(stage, "outs", "metrics", "plots")]
@@ -122,6 +129,7 @@ def test_the_rules_of_imports_are_kept():
         ("datasets", ("plm_core/corpus/hub.py", "plm_core/evaluation/metrics.py")),
         ("duckdb", ("plm_core/corpus/near.py",)),
         ("rensa", ("plm_core/corpus/near.py",)),
+        ("jinja2", ("plm_core/templates.py",)),
         ("py3langid", ("plm_core/corpus/language.py",)),
         (
             "mlflow",

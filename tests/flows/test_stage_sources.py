@@ -45,6 +45,23 @@ def test_what_is_named_counts_for_who_resolves_it_only(root):
     assert sources(root, "four") == ["tasks/four.py", "plm_core/a.py", "plm_core/far/named.py", "plm_core/resolves.py"]
 
 
+def test_templates_count_with_those_that_they_include(root):
+    (root / "tasks/room").mkdir()
+    (root / "tasks/five.py").write_text('import plm_core.a\nrender("tasks/room/page.j2")\n')
+    (root / "tasks/room/page.j2").write_text('{% include "tasks/room/part.j2" %}\nimport plm_core.room\n')
+    (root / "tasks/room/part.j2").write_text('{% extends "tasks/room/page.j2" %}')
+    for other in ("other", "another"):
+        (root / f"tasks/room/{other}.j2").write_text("")
+    assert sources(root, "five") == [
+        *("tasks/five.py", "tasks/room/page.j2", "tasks/room/part.j2"),
+        "plm_core/a.py",
+    ]
+    (root / "tasks/room/another.j2").unlink()
+    assert sources(root, "five")[1:3] == ["tasks/room/page.j2", "tasks/room/part.j2"]
+    (root / "tasks/room/other.j2").unlink()
+    assert sources(root, "five") == ["tasks/five.py", "tasks/room", "plm_core/a.py"]
+
+
 def test_a_folder_stands_for_most_of_its_files(root):
     assert sources(root, "two")[1] == "plm_core/room"
     (root / "plm_core/room/f.py").write_text("f = 1\n")

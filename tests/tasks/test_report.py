@@ -1,7 +1,9 @@
 """The report compares models of several papers: one column a quantity, the best in bold, blanks where there is none."""
 
 import json
+import os
 import re
+import time
 
 import numpy as np
 import pytest
@@ -226,6 +228,13 @@ def test_slices_of_other_examples_are_refused(results, tmp_path):
     path = project.root / "artifacts/slices/sotu-era.csv"
     path.write_text("".join(line for line in path.open() if not line.startswith("e007,")))
     assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.report")
+
+
+def test_a_template_that_is_edited_while_the_report_is_made_is_an_edit_of_its_source(results, tmp_path):
+    project = results.copied(tmp_path / "project")
+    path, ahead = project.root / "tasks/reporting/templates/scores.md.j2", time.time() + 1e6
+    os.utime(path, (ahead, ahead))
+    assert "templates/scores.md.j2: changed while the stage ran" in project.refused("tasks.report")
 
 
 def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):

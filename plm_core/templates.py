@@ -1,0 +1,65 @@
+"""Pages for people from Jinja templates: Python has the figures, a template the words and the layout.
+
+A template is named by its path in the project, as a string in double quotes, where it is filled in and where another
+template includes it: by that ``flows/sources.py`` finds which stages depend on it. Used by everything that writes a
+page or a card.
+"""
+
+import json
+import re
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from plm_core.shared import paths
+
+READ: set[Path] = set()
+"""The templates that this process has read."""
+
+
+def render(template: str, **figures: Any) -> str:
+    """The text of a template with these figures filled in; ``paths`` are known to all of them.
+
+    Raises:
+        FileNotFoundError: there is no such template.
+        UndefinedError: it asks for a figure that is not given.
+    """
+    return _ENVIRONMENT.get_template(template).render(figures)
+
+
+def cell(text: str) -> str:
+    """Text that ends no cell and starts no markup."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`").replace("*", "\\*")
+
+
+def plain(text: str) -> str:
+    """Any text as Markdown that shows it, on one line, also in a table."""
+    return re.sub(r"([\\`*_\[\]{}<>&|~$#@!])", r"\\\1", " ".join(text.split()))
+
+
+def aligned(table: str) -> str:
+    """A Markdown table with columns as wide as what they hold."""
+    rows = [line[2:-2].split(" | ") for line in table.splitlines()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([c.ljust(w, "-" if c == "---" else " ") for c, w in zip(row, widths, strict=True)] for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in padded)
+
+
+def _read(template: str) -> tuple[str, str, None]:
+    path = Path(__file__).parents[1] / template
+    READ.add(path)
+    return path.read_text(encoding="utf-8"), str(path), None
+
+
+_ENVIRONMENT = Environment(
+    loader=FunctionLoader(_read),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.globals["paths"] = paths
+_ENVIRONMENT.filters |= {"aligned": aligned, "cell": cell, "plain": plain, "fmt": format, "json": json.dumps}
+_ENVIRONMENT.filters |= {"median": median, "repr": repr}
