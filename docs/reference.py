@@ -44,34 +44,35 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference"
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
 
-Part = tuple[str, str, list[type]]
-"""A section's dotted name, what is said of it, and the classes that may stand there."""
+Part = tuple[str, str, str | None, dict[str, type]]
+"""A section's dotted name, what is said of it, and the classes that may stand there by the value of a parameter."""
 PARTS: list[Part] = [
-    ("sources.<name>", f"`reader` names the class: {', '.join(f'`{name}`' for name in SOURCES)}.", [*SOURCES.values()]),
-    ("clean", "", [CleanConfig]),
-    ("deduplicate", "", [DeduplicateConfig]),
-    ("split", "", [SplitConfig]),
-    ("decontaminate", "", [DecontaminateConfig]),
-    ("mixture", "", [MixtureConfig]),
-    ("tokenizer", "", [TokenizerConfig]),
-    ("pretrain.<name>", "`size`, a depth or a published name, fills in what it implies.", [PretrainConfig]),
-    (
-        "pretrain.<name>.objective",
-        f"`name` is the class: {', '.join(f'`{name}`' for name in OBJECTIVES)}.",
-        [*OBJECTIVES.values()],
+    ("sources.<name>", "", "reader", dict(SOURCES)),
+    *(
+        (name, "", None, {"": cls})
+        for name, cls in {
+            "clean": CleanConfig,
+            "deduplicate": DeduplicateConfig,
+            "split": SplitConfig,
+            "decontaminate": DecontaminateConfig,
+            "mixture": MixtureConfig,
+            "tokenizer": TokenizerConfig,
+        }.items()
     ),
+    ("pretrain.<name>", "`size`, a depth or a published name, fills in what it implies.", None, {"": PretrainConfig}),
+    ("pretrain.<name>.objective", "", "name", dict(OBJECTIVES)),
     (
         "pretrain.<name>.model",
-        f"`architecture` names the class: {', '.join(f'`{name}`' for name in MODELS)}. `vocab_size` comes from the "
-        "tokenizer.",
-        [entry.config for entry in MODELS.values()],
+        "`preset` takes a published size; what stands beside it wins. The vocabulary comes from the tokenizer.",
+        "architecture",
+        {name: entry.config for name, entry in MODELS.items()},
     ),
-    ("evaluate", "", [EvaluateConfig]),
-    ("examples.<name>", "", [ExamplesConfig]),
-    ("finetune", "", [FinetuneConfig]),
-    ("fewshot", "", [FewshotConfig]),
-    ("tracking", "", [Tracking]),
-    ("promotion", "", [Promotion, GateRules]),
+    ("evaluate", "", None, {"": EvaluateConfig}),
+    ("examples.<name>", "", None, {"": ExamplesConfig}),
+    ("finetune", "", None, {"": FinetuneConfig}),
+    ("fewshot", "", None, {"": FewshotConfig}),
+    ("tracking", "", None, {"": Tracking}),
+    ("promotion", "", None, {"flow": Promotion, "gate": GateRules}),
 ]
 
 
@@ -83,10 +84,11 @@ def parameters() -> str:
         "trained. Every other section is described here, from the class that reads it. All sections are checked "
         "before the first stage runs; `plm run` lists every problem at once.",
     ]
-    for name, said, classes in PARTS:
+    for name, said, key, classes in PARTS:
         text += [f"## `{name}`", *([said] if said else [])]
-        for cls in classes:
-            text += _section(name, cls, many=len(classes) > 1)
+        for value, cls in classes.items():
+            text += [f"### `{name}` with `{key}: {value}`"] if key else []
+            text += _section(name, cls)
         if name == "clean":
             text += _measures()
     return _page(text)
@@ -131,7 +133,7 @@ def stages() -> str:
     return _page(text)
 
 
-def _section(name: str, cls: type, many: bool = False) -> list[str]:
+def _section(name: str, cls: type) -> list[str]:
     """The table of a class, and after it those of the sections in it."""
     hints, docs = typing.get_type_hints(cls, include_extras=True), _docs(cls)
     rows, nested = [], []
@@ -143,8 +145,7 @@ def _section(name: str, cls: type, many: bool = False) -> list[str]:
     where = inspect.getsourcefile(cls)
     assert where is not None
     source = f"`{Path(where).relative_to(ROOT).as_posix()}`, `{cls.__name__}`"
-    title = [f"### `{name}`: {cls.__name__}"] if many else []
-    text = [*title, f"{_first(cls)} ({source})", _table(["parameter", "type", "default", "meaning"], rows)]
+    text = [f"{_first(cls)} ({source})", _table(["parameter", "type", "default", "meaning"], rows)]
     for inner, part in nested:
         text += [f"### `{inner}`", *_section(inner, part)]
     return text
