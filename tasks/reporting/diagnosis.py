@@ -33,7 +33,7 @@ RESAMPLES = 2_000
 CHECKS = "checks/"
 """How the names of their metrics begin."""
 LIMITS = {"contaminated": CONTAMINATED, "fewest": FEWEST, "tolerance": TOLERANCE}
-"""Which the page names."""
+"""The numbers that the page names."""
 
 
 def behind(
