@@ -5,6 +5,8 @@ Used by ``flows/flow.py`` to start the longest path first, and by the `plm` comm
 
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from html import escape
@@ -71,7 +73,7 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
 
 
 def keep(root: Path, result: Result, whole: float, cores: int) -> None:
-    """Leave the figures of a run, and a Gantt chart for the page of the meters; a disk without room costs them."""
+    """Leave the figures of a run, and the page of the meters with a Gantt chart; a disk without room costs them."""
     ran = _ran(result)
     if not ran:
         return
@@ -81,6 +83,7 @@ def keep(root: Path, result: Result, whole: float, cores: int) -> None:
         (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
         (root / PICTURE).write_text(_chart(ran))
         (root / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
+    subprocess.run([sys.executable, "-m", "tasks.reporting.meters"], cwd=root, check=False)
 
 
 def _chart(ran: Sequence[Outcome]) -> str:

@@ -15,6 +15,7 @@ from plm_core.objectives import QUANTITIES
 from plm_core.shared import paths
 from plm_core.templates import render
 from tasks.reporting.fewshot import unfinetuned
+from tasks.reporting.meters import meters
 from tasks.reporting.page import drawn, page, plotting
 from tasks.reporting.scores import finetuned
 from tasks.runtime.stage import main, stage
@@ -51,6 +52,7 @@ def report() -> None:
         (folder / "report.html").write_text(html, encoding="utf-8")
         print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
         run.outputs.append(paths.REPORT)
+    meters()
 
 
 def _model(model: str) -> dict[str, Any]:

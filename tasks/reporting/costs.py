@@ -1,10 +1,9 @@
-"""What trainings take of their machine: points for MLflow, a note for the terminal, a row of a page for people.
+"""What trainings take of their machine: points for MLflow, a note for the terminal, a file for a page.
 
-Each training keeps ``artifacts/meters/<stage>.json``, and ``artifacts/meters/index.html`` shows them all. They are no
-outputs of a stage, for they are not the same on another machine: the report only shows the page, where there is one.
+Each training keeps ``artifacts/meters/<stage>.json``. It is no output of its stage, for it is not the same on another
+machine. ``meters.py`` makes a page of them all.
 """
 
-import fcntl
 import json
 import sys
 from dataclasses import asdict, field
@@ -18,10 +17,8 @@ from pydantic.dataclasses import dataclass
 from plm_core.config import STRICT, UserError, from_dict
 from plm_core.files import atomic_text
 from plm_core.shared import paths
-from plm_core.templates import render
 from plm_core.training.device import Device
 from plm_core.training.profiler import Throughput, device_name
-from tasks.reporting.page import page
 from tasks.settings.machine import leads, price
 
 GIB = 1 << 30
@@ -73,7 +70,7 @@ class Taken:
 class CostReport:
     """Follows the meters of one training: ``add`` each report, then take its ``points`` and its ``note``.
 
-    On leaving the block its file and the page are written; a disk that takes neither is a warning.
+    On leaving the block its file is written; a disk that does not take it is a warning.
     """
 
     def __init__(self, stage: str, training: str, device: Device, bytes_per_position: float | None = None) -> None:
@@ -84,7 +81,7 @@ class CostReport:
         """
         self._price, self._per_position = price(), bytes_per_position
         self.taken = Taken(stage, training, device_name(device.device), device.threads)
-        before = _read(paths.METERS / f"{stage}.json")
+        before = read(paths.METERS / f"{stage}.json")
         if before is not None and before.training == training and not before.finished:
             before.device, before.threads = self.taken.device, self.taken.threads
             self.taken = before
@@ -159,26 +156,11 @@ class CostReport:
 
 
 def write(taken: Taken) -> None:
-    """Write a training's file, and the page of all of them; other trainings may do so at the same time."""
-    paths.METERS.mkdir(parents=True, exist_ok=True)
-    with (paths.METERS / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        atomic_text(paths.METERS / f"{taken.stage}.json", json.dumps(asdict(taken), indent=2) + "\n")
-        found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := _read(file)) is not None]
-        links = {each.stage: link for each in found if (link := _link(each.stage))}
-        text = render("tasks/reporting/templates/costs.md.j2", trainings=found, links=links)
-        atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
+    """Write a training's file."""
+    atomic_text(paths.METERS / f"{taken.stage}.json", json.dumps(asdict(taken), indent=2) + "\n")
 
 
-def _link(stage: str) -> str | None:
-    """The address of the training's run, where its recorder has reached MLflow."""
-    try:
-        return (paths.RUN_LINKS / f"{stage}.txt").read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
-
-
-def _read(file: Path) -> Taken | None:
+def read(file: Path) -> Taken | None:
     """The content of a training's file; None when there is none, or one of another version."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))

@@ -289,6 +289,12 @@ def test_the_rooms_of_the_core_are_told_as_they_are():
     ]
 
 
+def test_no_training_is_run_again_for_the_words_of_a_page():
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name in ("pretrain", "finetune", "transfer"):
+        assert [file for file in stages[name].get("do", stages[name])["deps"] if file.endswith(".j2")] == []
+
+
 def test_no_file_mentions_a_path_of_a_machine():
     texts = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *ROOT.glob("*.*"), ROOT / "Makefile"]
     places = re.compile(r"(?<![\w.$}~-])/" + r"(work|root|home|Users|mnt)/\w")

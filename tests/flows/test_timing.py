@@ -8,6 +8,7 @@ import pytest
 from flows import timing
 from flows.outcome import Outcome, Result, Spent
 from flows.stages import Stage
+from plm_core.shared.paths import METERS
 
 RESULT = Result(
     (
@@ -63,3 +64,4 @@ def test_the_picture_has_a_bar_a_stage_in_the_order_of_their_begin(tmp_path):
     figures = json.loads((tmp_path / timing.FIGURES).read_text())
     assert [stage["name"] for stage in figures["stages"]] == names
     assert (figures["seconds"], figures["registered"], figures["cores"]) == (80.0, 2.0, 2)
+    assert "run/stages.svg" in (tmp_path / METERS / "index.html").read_text()

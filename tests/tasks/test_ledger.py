@@ -14,6 +14,7 @@ from plm_core.shared import paths
 from plm_core.training.device import Device
 from plm_core.training.profiler import Throughput
 from tasks.reporting.costs import CostReport
+from tasks.reporting.meters import meters
 
 DEVICE = Device(torch.device("cpu"), 3, False)
 METERS = Throughput(
@@ -67,6 +68,7 @@ class Cells(HTMLParser):
 
 def rows():
     """The rows of the page's two tables by the training, each a dict by the heads of both."""
+    meters()
     cells, found = Cells(), {}
     cells.feed((paths.METERS / "index.html").read_text())
     for row in cells.rows:
@@ -225,7 +227,7 @@ def test_a_price_that_is_none_is_refused_before_the_training(now, monkeypatch):
 
 
 def test_trainings_that_end_at_the_same_time_are_all_on_the_page(now, tmp_path):
-    """Real processes that write again and again: the last page has every row, and none failed."""
+    """Real processes that write again and again: the page has every row, and none failed."""
     program = (
         "import sys; from tasks.reporting.costs import Taken, write\n"
         "print('ready', flush=True); sys.stdin.readline()\n"

@@ -274,10 +274,12 @@ def test_speed_is_shown_from_beside_the_report_and_is_no_part_of_it(results, pag
     assert (results.root / "artifacts/report" / shown).resolve() == results.root / paths.METERS / "index.html"
     assert f"]({shown})" in page
     before = results.files("artifacts/report")
-    (results.root / paths.METERS).mkdir()
-    (results.root / paths.METERS / "index.html").write_text("<p>fast</p>")
+    (results.root / paths.METERS / "pretrain-gpt.json").write_text(
+        json.dumps({"stage": "pretrain-gpt", "training": "abc", "device": "a fast one", "threads": 1})
+    )
     results.run("tasks.report")
     assert results.files("artifacts/report") == before
+    assert "a fast one" in (results.root / paths.METERS / "index.html").read_text()
 
 
 def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_path):

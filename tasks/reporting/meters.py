@@ -1,0 +1,31 @@
+"""The page of what trainings took of their machine: ``python -m tasks.reporting.meters``.
+
+Written by the stage report, and by ``plm run`` at its end, when MLflow knows the runs. Not by the trainings: none is to
+be run again for a word of a page.
+"""
+
+from plm_core.files import atomic_text
+from plm_core.shared import paths
+from plm_core.templates import render
+from tasks.reporting.costs import read
+from tasks.reporting.page import page
+
+
+def meters() -> None:
+    """Write ``artifacts/meters/index.html`` from the files of all trainings."""
+    found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := read(file)) is not None]
+    links = {each.stage: link for each in found if (link := _link(each.stage))}
+    text = render("tasks/reporting/templates/costs.md.j2", trainings=found, links=links)
+    atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
+
+
+def _link(stage: str) -> str | None:
+    """The address of the training's run, where its recorder has reached MLflow."""
+    try:
+        return (paths.RUN_LINKS / f"{stage}.txt").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    meters()
