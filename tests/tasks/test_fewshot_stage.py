@@ -109,9 +109,9 @@ OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}
         ({"tasks": ["sotu-ear"]}, "fewshot.tasks: found 'sotu-ear'", "did you mean 'sotu-era'"),
         ({"prompts": {"sotu-ear": {"template": "{a}", "options": {}}}}, "fewshot.prompts: found 'sotu-ear'", "did you"),
         ({"tasks": ["sotu-era"] * 2}, "fewshot.tasks: found sotu-era, sotu-era", "each once"),
-        ({"shots": [0, -1]}, "fewshot.shots: found [0, -1]", "from 0"),
-        ({"examples": 0}, "fewshot.examples: 0", "or null for all"),
-        ({"contaminated": 0.0}, "fewshot.contaminated: 0.0", "above 0"),
+        ({"shots": [0, -1]}, "fewshot.shots[1]: found -1", "at least 0"),
+        ({"examples": 0}, "fewshot.examples: found 0", "above 0"),
+        ({"contaminated": 0.0}, "fewshot.contaminated: found 0.0", "above 0"),
         ({"shot": [1]}, "fewshot.shot: unknown parameter", "did you mean 'shots'"),
         (
             {"prompts": {"sotu-era": {"template": "{a}", "options": OPTIONS}}},

@@ -132,7 +132,7 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
         "pseudo bits per byte": ["", "", "0.7500", ""],
         "fixed order bits per byte": ["", "", "", "1.7500"],
         "mean order bits per byte": ["", "", "", "2.2500"],
-        "perplexity a token": ["99.0", "37.0", "", ""],
+        "perplexity per token": ["99.0", "37.0", "", ""],
     }
     found = table(page, "## Held-out likelihood")
     assert {name: [row[name] for row in found.values()] for name in columns} == columns
@@ -287,7 +287,7 @@ def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_pa
     project.change(models=["gpt", "wide"], finetune__tasks=[])
     project.run("tasks.report")
     text = (project.root / "artifacts/report/report.md").read_text()
-    assert list(table(text, "## Held-out likelihood")["gpt"]) == ["model", "bits per byte", "perplexity a token"]
+    assert list(table(text, "## Held-out likelihood")["gpt"]) == ["model", "bits per byte", "perplexity per token"]
     assert "never across" not in text
     assert "tokens of each document only" not in text
     assert "No GLUE-like task is named in `finetune.tasks`." in text
@@ -307,9 +307,9 @@ def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_pat
     found = table(text, "## Fine-tuning")
     assert list(found["words alone"].values())[1:] == ["-" if whole else "0.650", "-", "-"]
     assert found["gpt"]["next: accuracy"] == table(results_page(results), "## Fine-tuning")["gpt"]["next: accuracy"]
-    assert f"Of {'sotu-era, next' if whole else 'next'} there is no baseline: its stage left nothing." in text
-    assert text.count("There are none: the stage slices left nothing of this task.") == (2 if whole else 1)
-    assert "Of gpt there are no answers: the stage fewshot left nothing." in text
+    assert f"No baseline for {'sotu-era, next' if whole else 'next'}: the stage left nothing." in text
+    assert text.count("None: the stage `slices` left nothing for this task.") == (2 if whole else 1)
+    assert "No answers of gpt: the stage `fewshot` left nothing." in text
 
 
 def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):
