@@ -17,6 +17,9 @@ from flows.graph import Graph
 from flows.outcome import UserError
 from flows.stages import GraphError, Stage
 
+REGISTERED = ".dvc/tmp/plm-registered"
+"""The digest of the ``dvc.lock`` that is registered."""
+
 
 class PipelineError(UserError):
     """The pipeline cannot start; the message says why and what to do."""
@@ -102,17 +105,14 @@ def only_one(root: Path) -> Iterator[int]:
 
 def registration_due(root: Path, stages: Sequence[Stage]) -> bool:
     """Whether what the stages made has not been registered yet, such as after an outage."""
-    return any(stage.register for stage in stages) and _registered(root) != _lock_digest(root)
+    marked = root / REGISTERED
+    known = marked.read_text() if marked.exists() else ""
+    return any(stage.register for stage in stages) and known != _lock_digest(root)
 
 
 def mark_registered(root: Path) -> None:
     """Remember that what ``dvc.lock`` says now is registered."""
-    (root / ".dvc/tmp/plm-registered").write_text(_lock_digest(root))
-
-
-def _registered(root: Path) -> str:
-    path = root / ".dvc/tmp/plm-registered"
-    return path.read_text() if path.exists() else ""
+    (root / REGISTERED).write_text(_lock_digest(root))
 
 
 def _lock_digest(root: Path) -> str:

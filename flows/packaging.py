@@ -51,24 +51,17 @@ class Packager:
     """The process ``python -m tasks.package``. A context manager: it ends with the block, or when this process dies."""
 
     def __init__(self, root: Path, tracking: Tracking) -> None:
-        self._root = root
-        self._tracking = tracking
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> subprocess.Popen[str]:
-        """Let it import what it needs, while this process does something else."""
-        if self._process is None:
-            store = {"MLFLOW_TRACKING_URI": self._tracking.uri, "MLFLOW_EXPERIMENT_NAME": self._tracking.experiment}
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tasks.package"],
-                cwd=self._root,
-                env=ENVIRONMENT | os.environ | store,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,  # a Ctrl-C is for this process, which ends it
-            )
-        return self._process
+        """Start it: it imports what it needs while this process does something else."""
+        store = {"MLFLOW_TRACKING_URI": tracking.uri, "MLFLOW_EXPERIMENT_NAME": tracking.experiment}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.package"],
+            cwd=root,
+            env=ENVIRONMENT | os.environ | store,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C is for this process, which ends it
+        )
 
     def log(self, root: Path, registry: Registry, stages: Sequence[Stage], graph: Sequence[Stage], parent: str) -> None:
         """Make the checkpoint, evidence and metrics of each stage a version of the model, in this order.
@@ -114,7 +107,7 @@ class Packager:
         """Its answers: None where all is well."""
         if not of:
             return []
-        process = self.start()
+        process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -131,9 +124,8 @@ class Packager:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+        self._process.kill()
+        self._process.communicate()
 
 
 def _commit(root: Path) -> dict[str, str]:

@@ -45,10 +45,9 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
     wanted = [(s, checkpoint_digest(root / s.register["checkpoint"])) for s in graph if s.register is not None]
     if not wanted:
         return []
-    with Packager(root, settings.read(root)[0]) as packager:
-        packager.start()  # it imports for as long as this process does
-        with opened(root) as registry:
-            return _register(root, registry, packager, graph, wanted, parent_run_id)
+    # It imports for as long as this process does.
+    with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
+        return _register(root, registry, packager, graph, wanted, parent_run_id)
 
 
 def promote(root: Path, version: str, reason: str, force: bool = False) -> Outcome:

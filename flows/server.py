@@ -15,7 +15,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Self
 
@@ -66,10 +66,7 @@ class LocalServer:
 
     def __enter__(self) -> Self:
         """Start it and do not wait: what else is to be prepared can be while it boots."""
-        spec = find_spec("prefect")
-        assert spec is not None
-        assert spec.origin is not None
-        uvicorn = [sys.executable, "-m", "uvicorn", "--app-dir", str(Path(spec.origin).parents[1])]
+        uvicorn = [sys.executable, "-m", "uvicorn", "--app-dir", str(distribution("prefect").locate_file(""))]
         uvicorn += ["--factory", "prefect.server.api.server:create_app", "--lifespan", "on"]
         uvicorn += ["--host", "127.0.0.1", "--port", str(self._port), "--log-level", "error"]
         # The variables of Prefect's own temporary server: no scheduler, no user interface.

@@ -59,12 +59,10 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
         return []
     end = _end(ran)
     cpu = sum(outcome.spent.cpu for outcome in ran)
+    busy = cpu / (cores * max(1e-9, end - ran[0].spent.begun))
     longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
     rows = [
-        (
-            "stages",
-            f"{clock(end)} for {len(ran)} of them, {clock(cpu)} of processor time: {_busy(ran, cores):.0%} busy",
-        ),
+        ("stages", f"{clock(end)} for {len(ran)} of them, {clock(cpu)} of processor time: {busy:.0%} busy"),
         ("longest", ", ".join(f"{outcome.name} {clock(outcome.spent.seconds)}" for outcome in longest)),
         ("registration", clock(result.registered)),
         ("start and end", clock(max(0.0, whole - end - result.registered))),
@@ -108,11 +106,6 @@ def _chart(ran: Sequence[Outcome]) -> str:
 def clock(seconds: float) -> str:
     """Seconds as a person says them: ``7.4 s``, ``3 min 05 s``."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
-
-
-def _busy(ran: Sequence[Outcome], cores: int) -> float:
-    """The share of the cores that stages kept busy while any of them ran."""
-    return sum(outcome.spent.cpu for outcome in ran) / (cores * max(1e-9, _end(ran) - ran[0].spent.begun))
 
 
 def _ran(result: Result) -> list[Outcome]:

@@ -84,17 +84,13 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Hit:
+class Hit(Found):
     """What was found, with the document that lost text by it; the report of contamination has these columns."""
 
-    evaluation: str
-    example: str
     document: str
     """The document's id."""
-    overlap: float
-    paragraphs: list[int]
     text: str
-    """These paragraphs."""
+    """The paragraphs."""
 
 
 def hit_writer(path: Path) -> AbstractContextManager[RowWriter[Hit]]:
@@ -240,7 +236,7 @@ def decontaminate(
             hits = []
             for one in found:
                 text = BETWEEN.join(paragraphs[position] for position in one.paragraphs)
-                hits.append(Hit(one.evaluation, one.example, document.id, one.overlap, one.paragraphs, text))
+                hits.append(Hit(**vars(one), document=document.id, text=text))
                 for position in one.paragraphs:
                     reasons.setdefault(position, f"{one.evaluation} {one.example} (overlap {one.overlap:.2f})")
             removals = [

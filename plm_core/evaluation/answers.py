@@ -108,7 +108,8 @@ class Answers:
             found = [[_correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
         else:
             marginals = [self._marginals(p, weights) for p in self.predictions]
-            found = [[_of_classes(name, self._position(of), *m) for m in marginals] for name, of in parts]
+            at = {name: i for i, name in enumerate(self.classes)}
+            found = [[_of_classes(name, at[of] if of else -1, *m) for m in marginals] for name, of in parts]
         return np.mean(found, axis=0).T
 
     def advantage(self, other: Self) -> Array:
@@ -130,9 +131,6 @@ class Answers:
         if of_numbers(self.score):
             return -np.abs(self.predictions - self.labels).mean(axis=0)
         return self.right().mean(axis=0)
-
-    def _position(self, name: str) -> int:
-        return self.classes.index(name) if name else -1
 
     def _marginals(self, predictions: Array, weights: Array) -> tuple[Array, Array, Array]:
         """How often each class is true, predicted, and both: three times ``[R, C]``."""

@@ -16,14 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import (
-    attend,
-    check_documents,
-    check_ids,
-    check_length,
-    places_in,
-    same_document,
-)
+from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
 from plm_core.models.output import tied_logits
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 

@@ -22,23 +22,18 @@ PRODUCTS = {"cpu": (512, 0.03), "cuda": (8192, 0.1)}
 """By what a device is measured: the side of the matrices, and for about how many seconds."""
 
 DATASHEETS: tuple[tuple[str, float], ...] = (
-    # bfloat16 with float32 sums, dense; where a datasheet gives the rate with sparsity only, half of it.
-    (
-        r"NVIDIA A100(-SXM4-\d+GB|-PCIE-\d+GB| 80GB PCIe)",
-        312e12,
-    ),  # NVIDIA A100 Tensor Core GPU Datasheet (2021), SXM and PCIe alike
-    (r"NVIDIA H100 NVL", 835.5e12),  # NVIDIA H100 Tensor Core GPU Datasheet (2024), H100 NVL: 1,671 with sparsity
-    (r"NVIDIA H100 PCIe", 756.5e12),  # NVIDIA H100 Tensor Core GPU Datasheet (2023), H100 PCIe: 1,513 with sparsity
-    (
-        r"NVIDIA H100 \d+GB HBM3",
-        989.5e12,
-    ),  # NVIDIA H100 Tensor Core GPU Datasheet (2024), H100 SXM: 1,979 with sparsity
-    (r"NVIDIA H200 NVL", 835.5e12),  # NVIDIA H200 Tensor Core GPU Datasheet (2024), H200 NVL: 1,671 with sparsity
-    (r"NVIDIA H200", 989.5e12),  # NVIDIA H200 Tensor Core GPU Datasheet (2024), H200 SXM: 1,979 with sparsity
+    # bfloat16 with float32 sums, dense; where a datasheet gives the rate with sparsity only, half of it. A year alone
+    # is that of the "NVIDIA ... Tensor Core GPU Datasheet".
+    (r"NVIDIA A100(-SXM4-\d+GB|-PCIE-\d+GB| 80GB PCIe)", 312e12),  # 2021, SXM and PCIe alike
+    (r"NVIDIA H100 NVL", 835.5e12),  # 2024, H100 NVL: 1,671 with sparsity
+    (r"NVIDIA H100 PCIe", 756.5e12),  # 2023, H100 PCIe: 1,513 with sparsity
+    (r"NVIDIA H100 \d+GB HBM3", 989.5e12),  # 2024, H100 SXM: 1,979 with sparsity
+    (r"NVIDIA H200 NVL", 835.5e12),  # 2024, H200 NVL: 1,671 with sparsity
+    (r"NVIDIA H200", 989.5e12),  # 2024, H200 SXM: 1,979 with sparsity
     (r"NVIDIA B200", 2250e12),  # NVIDIA DGX B200 Datasheet (2024): 8 GPUs, 36 PFLOPS with sparsity
     (r"NVIDIA L40S", 362.05e12),  # NVIDIA L40S Datasheet (2023): 362.05, 733 with sparsity
-    (r"NVIDIA L4", 121e12),  # NVIDIA L4 Tensor Core GPU Datasheet (2023): 242 with sparsity
-    (r"NVIDIA A10", 125e12),  # NVIDIA A10 Tensor Core GPU Datasheet (2021): 125, 250 with sparsity
+    (r"NVIDIA L4", 121e12),  # 2023: 242 with sparsity
+    (r"NVIDIA A10", 125e12),  # 2021: 125, 250 with sparsity
     (r"NVIDIA GeForce RTX 4090", 165.2e12),  # NVIDIA Ada GPU Architecture whitepaper (2022), appendix A
 )
 """What torch calls a GPU (a pattern of the whole name), and the FLOP/s of its datasheet."""

@@ -6,6 +6,8 @@ Used by the loop. Out of memory cuts the rows into twice as many parts, of the s
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import Ranks, Shared, full
 from plm_core.training.state import Done, State, Unfit, joined
 
+T = TypeVar("T")
 Seeds = Callable[[int], int]
 """The randomness of a step: the number of a part, over all processes, to the seed of its dropout."""
 
@@ -45,7 +48,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
     count = int(batch.count)  # still on the CPU: nobody waits for a GPU to learn it
     rows = setup.ranks.rows(batch).to(setup.device.device)
     setup.profiler.lap("data")
-    nats, carries = _gradient(setup, state, rows, count, seeds)
+    nats, carries = _fitting(setup, state, partial(_passes, setup, state, rows, count, seeds))
     # With sharded weights the norm is one number of all shards, put together here.
     norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
     wrong = None
@@ -69,26 +72,22 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
 
 def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Loss:
     """The loss on rows that every process reads, no more of them at a time than in a step."""
-    while True:
-        most = state.rows // len(state.carries)
-        parts = -(-len(rows.inputs) // most)
+
+    def looked_at() -> list[Loss]:
+        parts = -(-len(rows.inputs) // (state.rows // len(state.carries)))
         carries = [None] * parts if carry is None else zip(*(c.chunk(parts) for c in carry), strict=True)
-        try:
-            found = [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
-            break
-        except RuntimeError as error:
-            if not _out_of_memory(error):
-                raise
-            _cut_smaller(setup, state, " ".join(str(error).split()))
+        return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
+
+    found = _fitting(setup, state, looked_at)
     nats, count = torch.stack([f.nats for f in found]).sum(), torch.stack([f.count for f in found]).sum()
-    return found[0] if parts == 1 else Loss(nats, count, joined([f.carry for f in found]))
+    return found[0] if len(found) == 1 else Loss(nats, count, joined([f.carry for f in found]))
 
 
-def _gradient(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -> tuple[Tensor, list[Carry | None]]:
-    """Leave the gradient of a step in the parameters; the summed nats and what the parts carry on."""
+def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
+    """What some work on the rows gives, each time that memory runs out with the rows in twice as many parts."""
     while True:
         try:
-            return _passes(setup, state, rows, count, seeds)
+            return work()
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
@@ -100,7 +99,11 @@ def _gradient(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds)
 
 
 def _passes(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -> tuple[Tensor, list[Carry | None]]:
-    """Forward and backward over each part of the rows."""
+    """Forward and backward over each part of the rows: the gradient of a step is left in the parameters.
+
+    Returns:
+        the summed nats, and what the parts carry on.
+    """
     parts = len(state.carries)
     nats = torch.zeros((), device=setup.device.device)
     carries: list[Carry | None] = []
