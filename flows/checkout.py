@@ -21,11 +21,7 @@ REGISTERED = ".dvc/tmp/plm-registered"
 """The digest of the ``dvc.lock`` that is registered."""
 
 
-class PipelineError(UserError):
-    """The pipeline cannot start; the message says why and what to do."""
-
-
-class HeldError(PipelineError):
+class HeldError(UserError):
     """Another pipeline runs in the checkout."""
 
 
@@ -48,7 +44,7 @@ def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterat
 
     Raises:
         HeldError: another pipeline holds it.
-        PipelineError: parameters cannot be used.
+        UserError: parameters cannot be used.
         GraphError: ``dvc.yaml`` is broken.
     """
     with only_one(root) as held:
@@ -69,14 +65,14 @@ def check_parameters(root: Path) -> None:
     """Have all sections of the parameters read and compared, before the first of the stages that would find out late.
 
     Raises:
-        PipelineError: something is wrong, a line for each problem.
+        UserError: something is wrong, a line for each problem.
     """
     if not (root / "tasks/check.py").is_file():
         return  # a graph of other commands
     command = [sys.executable, "-m", "tasks.check"]
     checked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if checked.returncode:
-        raise PipelineError(checked.stderr.strip().removeprefix("error: "))
+        raise UserError(checked.stderr.strip().removeprefix("error: "))
 
 
 @contextlib.contextmanager

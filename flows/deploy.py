@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows import server
-from flows.checkout import PipelineError
+from flows.outcome import UserError
 from flows.pipeline import prepare_environment
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     A run that is due while another one is at work in the checkout is skipped.
 
     Raises:
-        PipelineError: the cron line is wrong, or no Prefect server is configured or answers.
+        UserError: the cron line is wrong, or no Prefect server is configured or answers.
     """
     url = server.configured_url()
     if url is None:
-        raise PipelineError(
+        raise UserError(
             "PREFECT_API_URL: not set, and a schedule needs a server; start one with `prefect server start`"
             " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         )
     if not server.answers(url):
-        raise PipelineError(f"PREFECT_API_URL: no Prefect server answers at {url}; is `prefect server start` up?")
+        raise UserError(f"PREFECT_API_URL: no Prefect server answers at {url}; is `prefect server start` up?")
     prepare_environment()
     serve_schedule(root, _schedule(cron), name)
 
@@ -59,7 +59,7 @@ def _schedule(cron: str) -> "Schedule":
     try:
         CronSchedule(cron=cron)
     except ValidationError as error:
-        raise PipelineError(
+        raise UserError(
             f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
         ) from error
     return Cron(cron)

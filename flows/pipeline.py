@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from flows import display, server
-from flows.checkout import Checkout, PipelineError, checked_out, registration_due
+from flows.checkout import Checkout, checked_out, registration_due
 from flows.machine import Machine
-from flows.outcome import FailedError, Outcome, Result
+from flows.outcome import FailedError, Outcome, Result, UserError
 from flows.stages import Register
 from flows.tracking import Track, pipeline_run, send_leftovers
 
@@ -30,7 +30,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         register: Stands in for ``flows.promotion.register``.
 
     Raises:
-        PipelineError: another pipeline runs in this checkout, parameters cannot be used, the configured server does
+        UserError: another pipeline runs in this checkout, parameters cannot be used, the configured server does
             not answer, or ``PLM_CORES`` or ``PLM_GPUS`` is no number.
         GraphError: ``dvc.yaml`` is broken.
     """
@@ -75,7 +75,7 @@ def prepare_environment() -> None:
 
 def _require(url: str) -> None:
     if not server.answers(url):
-        raise PipelineError(
+        raise UserError(
             f"PREFECT_API_URL: no Prefect server answers at {url}; start one with `prefect server start`,"
             " or unset it to run without"
         )

@@ -150,10 +150,7 @@ def _beginnings() -> list[str]:
 
 
 def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
-    """Measure the model NAME, one of ``models`` in params.yaml.
-
-    With --checkpoint and --evidence measure that checkpoint instead, and write its evidence into that folder.
-    """
+    """Measure NAME, one of ``models`` in params.yaml; or a checkpoint instead, and write its evidence into a folder."""
     if checkpoint and evidence:
         evaluate_checkpoint(checkpoint, evidence)
     elif checkpoint or evidence:

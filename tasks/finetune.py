@@ -195,6 +195,7 @@ def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded,
 
 
 if __name__ == "__main__":
+    # Not by typer, as long as it takes a tenth of a second to import: this stage runs more often than all others.
     parser = argparse.ArgumentParser(description="Fine-tune one model on one GLUE-like task.")
     parser.add_argument("name", help="one of `models` in params.yaml")
     parser.add_argument("task", help="one of `finetune.tasks`")
@@ -205,10 +206,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if (given.checkpoint is None) != (given.evidence is None) or (given.checkpoint is None) == (given.seed is None):
         parser.error("expected a seed, or --checkpoint and --evidence together")
-    main(
-        lambda: (
-            finetune(given.name, given.task, given.seed, given.after)
-            if given.seed is not None
-            else finetune_checkpoint(given.task, given.checkpoint, given.evidence)
-        )
-    )
+    if given.checkpoint:
+        main(lambda: finetune_checkpoint(given.task, given.checkpoint, given.evidence))
+    else:
+        main(lambda: finetune(given.name, given.task, given.seed, given.after))

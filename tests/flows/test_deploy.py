@@ -12,7 +12,7 @@ import pytest
 from toys import alive, pids, wait_for
 
 from flows import checkout, deploy
-from flows.checkout import PipelineError
+from flows.outcome import UserError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -116,13 +116,13 @@ def test_the_work_pool_deployment_is_run_by_a_worker(toy, on_server):
 @pytest.mark.parametrize("cron", ["", "nightly", "61 3 * * *", "0 3 * *"])
 def test_a_wrong_cron_line_is_refused_before_anything_starts(tmp_path, prefect_url, monkeypatch, cron):
     monkeypatch.setenv("PREFECT_API_URL", prefect_url)
-    with pytest.raises(PipelineError, match=r"cron: .*; expected five fields"):
+    with pytest.raises(UserError, match=r"cron: .*; expected five fields"):
         deploy.serve(tmp_path, cron)
 
 
 def test_a_schedule_without_a_server_says_what_to_do(tmp_path, monkeypatch):
-    with pytest.raises(PipelineError, match=r"PREFECT_API_URL: not set.*prefect server start"):
+    with pytest.raises(UserError, match=r"PREFECT_API_URL: not set.*prefect server start"):
         deploy.serve(tmp_path, "0 3 * * *")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    with pytest.raises(PipelineError, match="no Prefect server answers"):
+    with pytest.raises(UserError, match="no Prefect server answers"):
         deploy.serve(tmp_path, "0 3 * * *")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flows import checkout, pipeline, server
+from flows import pipeline, server
+from flows.outcome import UserError
 
 ONE = "stages:\n  one:\n    cmd: echo ran > one.txt\n    outs: [one.txt]\n"
 CHECK = "import sys\nprint('error: a.b: 1\\nerror: c: 2', file=sys.stderr)\nsys.exit(2)\n"
@@ -19,7 +20,7 @@ def test_all_problems_are_told_before_any_stage_runs(toy, monkeypatch):
     (root / "tasks").mkdir()
     (root / "tasks/__init__.py").touch()
     (root / "tasks/check.py").write_text(CHECK)
-    with pytest.raises(checkout.PipelineError, match=r"^a\.b: 1\nerror: c: 2$"):
+    with pytest.raises(UserError, match=r"^a\.b: 1\nerror: c: 2$"):
         pipeline.run(root)
     (root / "tasks/check.py").write_text("")
     pipeline.run(root)

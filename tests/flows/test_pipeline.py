@@ -273,7 +273,7 @@ def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
     root = one(toy, "echo x > out.txt")
     with (
         checkout.only_one(root),
-        pytest.raises(checkout.PipelineError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
+        pytest.raises(UserError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
     ):
         tracker.run(root)
 
@@ -281,7 +281,7 @@ def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
 def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
     root = one(toy, "echo x > out.txt")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    with pytest.raises(checkout.PipelineError, match="no Prefect server answers at http"):
+    with pytest.raises(UserError, match="no Prefect server answers at http"):
         tracker.run(root)
 
 
@@ -360,7 +360,7 @@ def _free(root: Path) -> bool:
     try:
         with checkout.only_one(root):
             return True
-    except checkout.PipelineError:
+    except UserError:
         return False
 
 

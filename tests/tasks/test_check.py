@@ -6,7 +6,8 @@ import sys
 import pytest
 from projects import ROOT, Project, source
 
-from flows.checkout import PipelineError, check_parameters
+from flows.checkout import check_parameters
+from flows.outcome import UserError
 
 WRONG = {
     "models": (["gpt", "bertt"], "pretrain.bertt: no such section in params.yaml; it has gpt, bert"),
@@ -57,7 +58,7 @@ def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
     for _, message in WRONG.values():
         assert any(message in line for line in found), message
     assert len(found) == len(set(found)) == len(WRONG)
-    with pytest.raises(PipelineError) as refused:
+    with pytest.raises(UserError) as refused:
         check_parameters(changed.root)
     assert f"error: {refused.value}".splitlines() == found
 

@@ -83,7 +83,7 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
 
 def test_a_sample_is_trained_on_where_it_is_asked_for(built):
     size = sum(map(len, texts(built, "train"))) // 3
-    command = ("tasks.compare_tokenizers", "--sizes", "291", "--kinds", "wordpiece", "--lowercase", "--json")
+    command = ("tasks.compare_tokenizers", "291", "--kind", "wordpiece", "--lowercase", "--json")
     whole, part = (json.loads(built.run(*command, *more)[0])["tokenizers"][0] for more in ((), (f"--sample={size}",)))
     assert all(splits == splits.lower() for splits in whole["splits"].values())
     assert {name: whole[name] for name in NUMBERS} != {name: part[name] for name in NUMBERS}
@@ -91,5 +91,5 @@ def test_a_sample_is_trained_on_where_it_is_asked_for(built):
 
 def test_a_workspace_without_a_corpus_is_refused(small):
     (small.root / "artifacts/corpus/splits/valid.parquet").unlink()
-    error = small.refused("tasks.compare_tokenizers", "--sizes", "307")
+    error = small.refused("tasks.compare_tokenizers", "307")
     assert error.startswith("error: artifacts/corpus/splits/valid.parquet: missing; run the stage that writes it")
