@@ -138,9 +138,11 @@ def _section(name: str, cls: type) -> list[str]:
     hints, docs = typing.get_type_hints(cls, include_extras=True), _docs(cls)
     rows, nested = [], []
     for field in dataclasses.fields(cls):
+        if hints[field.name] is Any and field.name not in docs:
+            continue  # another class describes it
         if field.name == "vocab_size" and name.endswith(".model"):
             continue
-        rows.append([f"`{field.name}`", _kind(hints[field.name]), _default(field), docs.get(field.name, "")])
+        rows.append([f"`{field.name}`", _kind(hints[field.name]), _default(field), docs.get(field.name, "As in `pretrain.<name>.training`.")])
         nested += [(f"{name}.{field.name}", part) for part in _sections_in(hints[field.name]) if part is not Bounds]
     where = inspect.getsourcefile(cls)
     assert where is not None

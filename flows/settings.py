@@ -4,33 +4,40 @@ Used by the modules of ``flows`` that talk to MLflow. What the gate alone needs 
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import Field
 
 from flows.outcome import UserError
+from plm_core import config
 from plm_core.shared.stores import absolute
 
+Name = Annotated[str, Field(min_length=1)]
 
-@dataclass(frozen=True)
+
+@config.section
 class Tracking:
     """The section ``tracking``."""
 
-    uri: str
+    uri: Name
     """MLflow's store, absolute: a server's address, or ``sqlite:////path``. ``MLFLOW_TRACKING_URI`` overrides it."""
-    experiment: str
+    experiment: Name
     """The experiment of all runs; the decisions on champions are kept in ``<experiment>-decisions``."""
 
 
-@dataclass(frozen=True)
+@config.section
 class Promotion:
-    """The section ``promotion``."""
+    """The section ``promotion``. All but the name is the gate's (``plm_core/evaluation/rules.py``), which checks it."""
 
-    registered_model: str
+    registered_model: Name
     """The name in the registry under which every model of this pipeline is a version."""
+    primary: Any
+    alpha: Any
+    margin: Any
+    metrics: Any
 
 
 def read(root: Path) -> tuple[Tracking, Promotion]:
@@ -41,33 +48,13 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     """
     path = root / "params.yaml"
     try:
-        sections = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
-    tracking = _section(sections, "tracking", {"uri", "experiment"})
-    promotion = _section(sections, "promotion", {"registered_model", "primary", "alpha", "margin", "metrics"})
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or _text(tracking, "tracking.uri")
-    return (
-        Tracking(absolute(uri, root), _text(tracking, "tracking.experiment")),
-        Promotion(_text(promotion, "promotion.registered_model")),
-    )
-
-
-def _section(sections: Any, name: str, keys: set[str]) -> Mapping[str, Any]:
-    section = sections.get(name) if isinstance(sections, Mapping) else None
-    if not isinstance(section, Mapping):
-        raise UserError(f"{name}: found {section!r}; expected a section with the keys {', '.join(sorted(keys))}")
-    for key in section:
-        if key not in keys:
-            raise UserError(f"{name}.{key}: unknown parameter; expected one of {', '.join(sorted(keys))}")
-    for key in sorted(keys):
-        if key not in section:
-            raise UserError(f"{name}.{key}: missing; expected it beside {', '.join(map(str, section))}")
-    return section
-
-
-def _text(section: Mapping[str, Any], where: str) -> str:
-    value = section[where.rpartition(".")[2]]
-    if not isinstance(value, str) or not value:
-        raise UserError(f"{where}: found {value!r}; expected text")
-    return value
+    sections = found if isinstance(found, dict) else {}
+    try:
+        tracking = config.from_dict(Tracking, sections.get("tracking"), "tracking")
+        promotion = config.from_dict(Promotion, sections.get("promotion"), "promotion")
+    except config.UserError as error:
+        raise UserError(str(error)) from error
+    return replace(tracking, uri=absolute(os.environ.get("MLFLOW_TRACKING_URI") or tracking.uri, root)), promotion

@@ -66,6 +66,7 @@ class LoopConfig:
     batch: PositiveInt
     """Rows of the global batch, whatever the accumulation and the number of processes."""
     optimizer: OptimizerConfig
+    """The rule of the updates and its learning rate."""
     minutes: PositiveFloat | None = None
     """A budget of time: the learning rate falls with the clock, or with the steps where they end sooner, and the
     training ends when the time is over. It counts from the first step, validation and snapshots included, and goes on
