@@ -78,7 +78,7 @@ def _evaluate_again(
         fresh = _new_folder(work, "again")
         command = [module, version.tags["plm.model"], *([task] if task else [])]
         command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
-        status, _ = _task(root, command, {"PLM_TRACKING": "off"}, STDERR, STDERR)
+        status, _ = _task(root, command, {"PLM_TRACKING": "off"}, subprocess.DEVNULL, STDERR)
         if status != 0:
             raise RegistryError(
                 f"version {version.number} cannot be evaluated on today's examples: `python -m {' '.join(command)}` "

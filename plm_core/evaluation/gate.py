@@ -212,9 +212,9 @@ def _judge(name: str, challenger: Evidence, champion: Evidence | None, rules: Ga
         assert table is not None  # ``decide`` has looked
         ours, theirs = (_finite(side.value) if side and side.metric == name else None for side in (table, other))
         if table.metric != name:
-            return Row(name, direction, theirs, None, None, "not measured", _quantities(table, other))
+            return Row(name, direction, theirs, None, None, "not measured", _quantities(name, table, other))
         if other is not None and (other.metric != name or other.examples != table.examples) and ours is not None:
-            return Row(name, direction, theirs, ours, None, "not comparable", _quantities(table, other))
+            return Row(name, direction, theirs, ours, None, "not comparable", _quantities(name, table, other))
     if ours is None or (champion is not None and theirs is None):
         return Row(name, direction, theirs, ours, None, "not finite")
     if theirs is None:
@@ -244,13 +244,14 @@ def _objection(row: Row, rules: GateRules) -> str:
     return f"{row.metric}: worse by {-_gain(row):g}; allowed are {rules.metrics[row.metric].tolerance:g}"
 
 
-def _quantities(challenger: Table, champion: Table | None) -> str:
+def _quantities(asked: str, challenger: Table, champion: Table | None) -> str:
     held = f"the challenger's evidence holds {challenger.metric}"
     if champion is None:
         return held
-    if champion.metric == challenger.metric:
-        return f"{held}, the champion's too, but excerpts of the documents may be of other lengths"
-    return f"{held}, the champion's {champion.metric}"
+    if champion.metric != challenger.metric:
+        return f"{held}, the champion's {champion.metric}"
+    lengths = ", but excerpts of the documents may be of other lengths" if asked == challenger.metric else ""
+    return f"{held}, the champion's too{lengths}"
 
 
 def _finite(value: float) -> float | None:

@@ -317,6 +317,7 @@ def test_a_champion_with_other_examples_is_evaluated_again(root, tokenizer, capf
     train(root, tokenizer, seed=2, nats=197.0, sha="today")
     (worse,) = promotion.register(root, [STAGE], None)
     assert worse.action == "refused"
+    assert "ended:" not in capfd.readouterr().err
     cli.compare("champion", "challenger", root / "compared")
     with registry.opened(root) as opened:
         opened.client.delete_model_version_tag("plm", "1", "evidence.again.sha256")

@@ -224,6 +224,7 @@ def test_likelihoods_of_different_names_are_never_compared(tmp_path):
         assert not decision.passed
         assert len(decision.reasons) == 1
         assert decision.reasons[0].startswith(f"bits_per_byte: {verdict}, and is promotion.primary: the challenger's")
+        assert "excerpts" not in decision.reasons[0]
 
 
 def test_a_model_of_another_paper_is_judged_by_its_scores(tmp_path):
