@@ -37,7 +37,7 @@ Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoi
 Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisions.")]
 Format = Literal["hf"]
-EACH = f"Train only this kind, and those given beside it: {', '.join(TOKENIZERS)}."
+Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), help="Train this kind; can be repeated.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -132,7 +132,7 @@ def compare(
     out: Annotated[Path | None, Option(help="Write here, not into artifacts/compare/FIRST-SECOND.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two models on the same examples, beyond chance."""
+    """Compare two models on the same examples, with intervals."""
     with evidence_folders([first, second]) as folders:
         names = [Path(name).name or name for name in (first, second)]
         task("compare", *folders, name=names, out=out and out.resolve(), json=as_json)
@@ -172,7 +172,7 @@ def generate(
     temperature: Annotated[float, Option(help="Divide the logits by it; 0 is greedy.")] = SamplingConfig.temperature,
     top_k: Annotated[int, Option(help="Draw among so many likeliest tokens; 0 for all.")] = SamplingConfig.top_k,
     top_p: Annotated[float, Option(help="Draw among the likeliest that sum to it; 1 for all.")] = SamplingConfig.top_p,
-    repetition_penalty: Annotated[float, Option(help="Above 1, avoid repetition.")] = SamplingConfig.repetition_penalty,
+    repetition_penalty: Annotated[float, Option(help="Avoid repetition, above 1.")] = SamplingConfig.repetition_penalty,
     seed: Annotated[int, Option(help="Draw from this seed; equal seeds give equal texts.")] = SamplingConfig.seed,
 ) -> None:
     """Continue prompts: one is streamed, several are read together."""
@@ -238,7 +238,7 @@ def _sizes_are_arguments(_: typer.Context, old: str | None) -> None:
 @tokenizer.command("compare")
 def compare_tokenizers(
     sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
-    kind: Annotated[list[str] | None, Option(metavar="KIND", show_default="all", help=EACH)] = None,
+    kind: Kind = None,
     lowercase: Annotated[bool, Option("--lowercase", help="Make wordpiece as BERT's uncased models have it.")] = False,
     sample: Annotated[int | None, Option(help="Train on every k-th document, so many characters.")] = None,
     as_json: Json = False,
