@@ -142,7 +142,14 @@ def _section(name: str, cls: type) -> list[str]:
             continue  # another class describes it
         if field.name == "vocab_size" and name.endswith(".model"):
             continue
-        rows.append([f"`{field.name}`", _kind(hints[field.name]), _default(field), docs.get(field.name, "As in `pretrain.<name>.training`.")])
+        rows.append(
+            [
+                f"`{field.name}`",
+                _kind(hints[field.name]),
+                _default(field),
+                docs.get(field.name, "As in `pretrain.<name>.training`."),
+            ]
+        )
         nested += [(f"{name}.{field.name}", part) for part in _sections_in(hints[field.name]) if part is not Bounds]
     where = inspect.getsourcefile(cls)
     assert where is not None

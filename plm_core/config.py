@@ -74,14 +74,16 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
         UserError: an unknown or missing key, a wrong type, a value out of its range, or one that ``__post_init__``
             refuses; the first of them, with the others ``beside`` it.
     """
+    assert hasattr(cls, "__pydantic_config__"), f"{cls} is not a section, and would not be read strictly"
     try:
         # As JSON: YAML's lists become tuples, and its dictionaries dataclasses, where the types say so.
         return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         found = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "unexpected_keyword_argument")
-        first, *others = (UserError(_refusal(cls, each, where)) for each in found)
-        first.beside = tuple(others)
-        raise first from error
+        first, *others = [UserError(_refusal(cls, each, where)) for each in found]
+    # Not from pydantic's error: its references are not seen by the garbage collector, and would keep all modules alive.
+    first.beside = tuple(others)
+    raise first
 
 
 def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> T:

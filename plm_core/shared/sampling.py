@@ -2,11 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
     """How a text goes on: how far, and how each token is drawn."""
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+    """As ``plm_core.config.section`` sets it, which this room does not know."""
 
     max_new_tokens: int = 64
     """The longest continuation, in tokens."""

@@ -3,7 +3,7 @@
 import dataclasses
 import subprocess
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.config import UserError, digest, from_dict, section
+from plm_core.shared.sampling import SamplingConfig
 
 
 @section
@@ -89,6 +90,18 @@ def test_a_wrong_parameter_is_named_with_what_was_found_and_expected(changes, pl
     assert "\n" not in text
     for word in words:
         assert word in text
+
+
+def test_only_sections_are_read_for_others_would_not_be_strict():
+    @dataclass
+    class Lax:
+        layers: int = 5
+
+    with pytest.raises(AssertionError, match="is not a section"):
+        from_dict(Lax, {"layer": "5"}, "x")
+    assert from_dict(SamplingConfig, {"top_k": 5}, "x").top_k == 5
+    with pytest.raises(UserError, match=r"^x\.top_kk: unknown parameter; did you mean 'top_k'"):
+        from_dict(SamplingConfig, {"top_kk": 5}, "x")
 
 
 def test_a_missing_section_names_it():

@@ -208,8 +208,8 @@ def test_evidence_tells_results_of_other_rules_apart(built, small):
 
 
 def test_generate_streams_the_continuation_that_evaluation_sampled(small):
-    command = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--max-new-tokens", "7", "--seed", "5")
-    out, _ = small.run(*command)
+    sampling = json.dumps({"max_new_tokens": 7, "seed": 5})
+    out, _ = small.run("tasks.generate", "Ba", "--checkpoint", "artifacts/models/gpt", "--sampling", sampling)
     sample = json.loads((small.root / "artifacts/samples/gpt.json").read_text())[0]
     assert out == sample["prompt"] + sample["continuation"] + "\n"
 
