@@ -19,7 +19,7 @@ from plm_core.evaluation import continuations
 from plm_core.evaluation.cloze import filler_of
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import named, scorer_of
-from plm_core.evaluation.scores import Likelihood, tokenized, total
+from plm_core.evaluation.likelihood.base import Likelihood, tokenized, total
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES

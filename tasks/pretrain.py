@@ -105,7 +105,7 @@ def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], float]:
         losses: list[Loss] = []
         for part in held_out:
             losses.append(evaluate(part, losses[-1].carry if losses else None))
-        return float(sum(loss.nats.double() for loss in losses) / sum(loss.count for loss in losses))
+        return float(sum(loss.nll.double() for loss in losses) / sum(loss.num_targets for loss in losses))
 
     return validate
 

@@ -105,7 +105,7 @@ def row_of(training: Training, objective: Objective, batch: Batch, row: int, spa
     tokenizer, inputs = training.tokenizer, batch.inputs[row].tolist()
     targets = [
         (place, target)
-        for place, target in zip(batch.places[row].tolist(), batch.targets[row].tolist(), strict=True)
+        for place, target in zip(batch.target_positions[row].tolist(), batch.targets[row].tolist(), strict=True)
         if target != IGNORED
     ]
     marks = {}

@@ -17,7 +17,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 if TYPE_CHECKING:
-    from plm_core.evaluation.scores import Text
+    from plm_core.evaluation.likelihood.base import Text
 
 
 MAX_NEW_TOKENS = 1024
@@ -72,7 +72,7 @@ class CheckpointModel(PythonModel):
             MlflowException: there are too many texts, one is empty or too long, or a parameter is out of its range;
                 the server answers 400.
         """
-        from plm_core.evaluation.scores import tokenized
+        from plm_core.evaluation.likelihood.base import tokenized
         from plm_core.generation import SamplingConfig, generate
         from plm_core.objectives import OBJECTIVES
 
@@ -104,7 +104,7 @@ class CheckpointModel(PythonModel):
 
     def _likelihoods(self, texts: "list[Text]") -> dict[str, list[float] | str]:
         from plm_core.evaluation.likelihood import named, scorer_of
-        from plm_core.evaluation.scores import total
+        from plm_core.evaluation.likelihood.base import total
         from plm_core.objectives import OBJECTIVES
         from plm_core.sections.evaluation import LikelihoodConfig
 

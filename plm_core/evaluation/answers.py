@@ -229,7 +229,7 @@ class Sums:
 Results = Answers | Ratios | Sums
 
 
-def scores(results: Results) -> dict[str, float]:
+def score_by_subset(results: Results) -> dict[str, float]:
     """The score of the whole set (""), and of each named subset: the mean over seeds."""
     every = np.ones((1, len(results.strata)))
     return {name: float(results.values(every * mask).mean()) for name, mask in masks(results).items()}

@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_core.config import UserError
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers, Ratios, scores
+from plm_core.evaluation.answers import Answers, Ratios, score_by_subset
 from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, Table, read_likelihood, read_task, task_files
 from plm_core.evaluation.significance import Array, Interval
 
@@ -147,7 +147,7 @@ def _shared(
 def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator) -> list[_Pair]:
     """A task, and each of its subsets."""
     one, two = _answers(tables[0]), _answers(tables[1])
-    draws, values = significance.bootstrap([one, two], rng), (scores(one), scores(two))
+    draws, values = significance.bootstrap([one, two], rng), (score_by_subset(one), score_by_subset(two))
     found = []
     for subset in draws[0]:
         size = int(np.sum(one.strata == one.subsets.index(subset))) if subset else len(one.strata)

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from plm_core.config import UserError
-from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, of_numbers, parts_of, scores
+from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, of_numbers, parts_of, score_by_subset
 from plm_core.evaluation.spans import counts
 from plm_core.objectives import OBJECTIVES
 
@@ -84,7 +84,7 @@ class Table:
             found = [[_counted(score, *pair) for pair in zip(s, self.labels, strict=True)] for s in self.predictions]
             above, below = np.array(found).transpose(3, 2, 0, 1)
             results = Ratios(score, above, below, own.strata, own.subsets)
-        return replace(self, metric=f"{task}/{score}", value=scores(results)[""], results=results)
+        return replace(self, metric=f"{task}/{score}", value=score_by_subset(results)[""], results=results)
 
     @property
     def ids(self) -> list[str]:
@@ -164,7 +164,7 @@ def read_task(files: list[Path]) -> Table:
     confidences = np.stack([_confidences(path, rows) for path, rows in zip(files, seeds, strict=True)])
     examples = _examples(first, "label", "subset", "score")
     name = files[0].name.partition(".")[0]
-    value, names = scores(results)[""], tuple(path.name for path in files)
+    value, names = score_by_subset(results)[""], tuple(path.name for path in files)
     true, said = tuple(row["label"] for row in first), tuple(tuple(row["prediction"] for row in s) for s in seeds)
     return Table(examples, f"{name}/{SCORE}", value, results, names, confidences, true, said)
 

@@ -18,7 +18,7 @@ from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import Loaded
 from plm_core.config import UserError
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import Answers, scores
+from plm_core.evaluation.answers import Answers, score_by_subset
 from plm_core.evaluation.options import RULES, SEAM, Question, chosen, question, ranker_of
 
 COLUMNS = ("id", "sha256", "subset", "label", "prediction", *list(RULES)[1:], "shots", "cut", "overlap")
@@ -136,12 +136,12 @@ def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: fl
         for rule in RULES:
             key = f"{begin}score" if rule == "sum" else f"{begin}score_{rule}"
             results = _results(asked.task, some, [each.said[rule] for each in some])
-            figures[key] = scores(results)[""]
+            figures[key] = score_by_subset(results)[""]
             if not begin:
                 (draws,) = significance.bootstrap([results], significance.generator())
                 interval = significance.interval(draws[""])
                 figures |= {f"{key}_low": interval.low, f"{key}_high": interval.high}
-        figures[f"{begin}baseline"] = scores(_results(asked.task, some, [majority] * len(some)))[""]
+        figures[f"{begin}baseline"] = score_by_subset(_results(asked.task, some, [majority] * len(some)))[""]
     return figures
 
 

@@ -85,7 +85,7 @@ class Classifier(nn.Module):
         loss = self.kind.loss(self._outputs(batch, states), batch.targets)
         if not self.auxiliary:
             return loss
-        return loss + self.auxiliary * self._language_nats(batch, states) * (batch.count / len(batch.lengths))
+        return loss + self.auxiliary * self._language_nats(batch, states) * (batch.num_targets / len(batch.lengths))
 
     def _states(self, batch: ExampleBatch) -> Tensor:
         flat = (tensor.flatten(0, 1) for tensor in (batch.inputs, batch.segments, batch.lengths))
@@ -112,7 +112,7 @@ class Classifier(nn.Module):
 
 def example_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> Loss:
     """``Classifier.loss`` as the loop takes it, over the number of rows, or of words."""
-    return Loss(model.loss(batch), batch.count)  # type: ignore[operator]
+    return Loss(model.loss(batch), batch.num_targets)  # type: ignore[operator]
 
 
 def collate(rows: Sequence[Row], most: int | None = None, of: type[ExampleBatch] = ExampleBatch) -> ExampleBatch:
@@ -163,7 +163,7 @@ def predict(model: Classifier, rows: Sequence[Row], batch: int, device: torch.de
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         part = collate([rows[i] for i in chosen], of=model.kind.batch)
-        count += int(part.count)
+        count += int(part.num_targets)
         part = part.to(device)
         outputs = model(part).double()
         total += float(model.kind.loss(outputs, part.targets))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from plm_core.benchmarks import task
-from plm_core.objectives.loss import IGNORED, Batch, summed_nats
+from plm_core.objectives.loss import IGNORED, Batch, summed_nll
 
 LONGEST_ANSWER = 30
 """Tokens, as in the released code of Devlin et al. 2019 (``max_answer_length``)."""
@@ -31,7 +31,7 @@ class ExampleBatch(Batch):
     """The tokens of each sequence, ``[B, K]``; padding stands behind them."""
 
     @property
-    def count(self) -> Tensor:
+    def num_targets(self) -> Tensor:
         """Scalar: the number of rows, for any number may be a target here."""
         return torch.tensor(len(self.targets), device=self.targets.device)
 
@@ -49,7 +49,7 @@ class TagBatch(SpanBatch):
     """Windows of sentences: ``targets`` [B, P], the tag of the word at each place."""
 
     @property
-    def count(self) -> Tensor:
+    def num_targets(self) -> Tensor:
         """Scalar: the number of words."""
         return (self.targets != IGNORED).sum()
 
@@ -126,7 +126,7 @@ def _places_alone(outputs: Tensor, batch: SpanBatch) -> Tensor:
 
 
 def _nats(outputs: Tensor, targets: Tensor) -> Tensor:
-    return summed_nats(outputs, targets.long())
+    return summed_nll(outputs, targets.long())
 
 
 KINDS: dict[task.Kind, Kind] = {

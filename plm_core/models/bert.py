@@ -107,8 +107,8 @@ class BERT(nn.Module):
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
                 or ``documents`` are not as ``blocks`` says or stand beside ``attention_mask``.
         """
-        segments, places, attn_mask = checked(self.config, ids, segments, attention_mask, documents)
-        x = self.tokens(ids) + self.positions(places) + self.segments(segments)
+        segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, documents)
+        x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
         x = self.drop(self.norm(x))
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
@@ -144,7 +144,7 @@ def checked(
     attention_mask: Tensor | None,
     documents: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The segments ``[B, T]`` of ids ``[B, T]``, their places ``[T]`` or ``[B, T]``, and the attention mask, ``[B, 1, 1
+    """Segments ``[B, T]`` of ids ``[B, T]``, position ids ``[T]`` or ``[B, T]``, and the attention mask, ``[B, 1, 1
     or T, T]``. For the arguments, and the ValueError that is raised, see ``BERT.forward``."""
     T = ids.shape[1]
     check_length(T, config.context)

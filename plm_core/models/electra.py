@@ -101,8 +101,8 @@ class ELECTRA(nn.Module):
     def _embedded(
         self, ids: Tensor, segments: Tensor | None, attention_mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        segments, places, attn_mask = checked(self.config, ids, segments, attention_mask, None)
-        x = self.tokens(ids) + self.positions(places) + self.segments(segments)
+        segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, None)
+        x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
         return self.drop(self.norm(x)), attn_mask
 
 

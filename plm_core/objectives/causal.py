@@ -18,7 +18,7 @@ import numpy as np
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nll
 from plm_core.text.packing import Packed
 from plm_core.text.samplers import Streams, TokenRange, Windows, items_at, spread
 from plm_core.text.special import EOS, PAD
@@ -50,7 +50,7 @@ class Causal(Objective):
 
     likelihood = Quantity(
         "bits_per_byte",
-        scorer="plm_core.evaluation.causal:score",
+        scorer="plm_core.evaluation.likelihood.causal:score",
         meaning="each token given those before it, by the chain rule: a likelihood of the text",
     )
     perplexity = True
@@ -102,15 +102,15 @@ class Causal(Objective):
         if isinstance(batch, PackedCausalBatch):
             # Documents side by side: nothing to carry on, each began in this row.
             hidden, _ = model.read(batch.inputs, documents=batch.documents)
-            return Loss(summed_nats(model.logits(hidden), batch.targets), batch.count)
+            return Loss(summed_nll(model.logits(hidden), batch.targets), batch.num_targets)
         # Without memory a row is all that there is.
         if not self.streams:
-            return Loss(summed_nats(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.count)
+            return Loss(summed_nll(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.num_targets)
         assert isinstance(batch, CausalBatch)
         # Transformer-XL: the states of the row before are read, and those of this one handed on, without a gradient.
         hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry))
         carry = tuple(memory.last(model.config.memory))
-        return Loss(summed_nats(model.logits(hidden), batch.targets), batch.count, carry)
+        return Loss(summed_nll(model.logits(hidden), batch.targets), batch.num_targets, carry)
 
     def mark(self, number: int, read: str) -> None:
         """Nothing: all tokens are predicted."""

@@ -27,17 +27,17 @@ Carry = tuple["Tensor", ...]
 
 @dataclass(frozen=True)
 class Loss:
-    """A sum and its count, divided once, so that accumulation, ranks and evaluation agree."""
+    """A sum and the number of its terms, divided once, so that accumulation, ranks and evaluation agree."""
 
-    nats: Tensor
+    nll: Tensor
     """Scalar: the summed negative log-likelihood, in nats."""
-    count: Tensor
+    num_targets: Tensor
     """Scalar: the number of predictions in the sum. A tensor, so that nobody waits for the device to learn it."""
     carry: Carry | None = None
     """What the same rows of the next batch go on from; None for an objective without memory."""
 
 
-def summed_nats(logits: Tensor, targets: Tensor) -> Tensor:
+def summed_nll(logits: Tensor, targets: Tensor) -> Tensor:
     """-sum log p of the targets ``[...]`` by logits ``[..., V]``, in float32 at least; ``IGNORED`` adds nothing."""
     import torch
     from torch.nn import functional as F
@@ -57,12 +57,12 @@ class Batch:
     """What is to be predicted, ``[B, ...]``; ``IGNORED`` where nothing is."""
 
     @property
-    def count(self) -> Tensor:
+    def num_targets(self) -> Tensor:
         """Scalar: the number of predictions."""
         return (self.targets != IGNORED).sum()
 
     @property
-    def places(self) -> Tensor:
+    def target_positions(self) -> Tensor:
         """Where in its row each target is predicted, ``[B, ...]`` as the targets; here, one at every position."""
         import torch
 

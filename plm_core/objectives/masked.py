@@ -20,7 +20,7 @@ from pydantic import Field
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nll
 from plm_core.text.packing import Packed
 from plm_core.text.samplers import Pairs, TokenRange, Windows, draws, items_at, spread, stream_seed
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
@@ -47,7 +47,7 @@ class MaskedBatch(Batch):
     """``FOLLOWS`` or ``ELSEWHERE``, ``[B]``; ``IGNORED`` without next-sentence prediction."""
 
     @property
-    def places(self) -> torch.Tensor:
+    def target_positions(self) -> torch.Tensor:
         return self.positions
 
 
@@ -65,7 +65,7 @@ class Masked(Objective):
 
     likelihood = Quantity(
         "pseudo_bits_per_byte",
-        scorer="plm_core.evaluation.pseudo:score",
+        scorer="plm_core.evaluation.likelihood.pseudo:score",
         meaning="each token given all the others (pseudo-log-likelihood): no likelihood of the text, and not to be "
         "compared with one",
         excerpt=True,
@@ -130,13 +130,13 @@ class Masked(Objective):
             hidden = model(batch.inputs, batch.segments, documents=batch.documents, at=at)
         else:
             hidden = model(batch.inputs, batch.segments, batch.attention_mask, at=at)
-        nats = summed_nats(model.logits(hidden[:, self.next_sentence :]), batch.targets)
+        nll = summed_nll(model.logits(hidden[:, self.next_sentence :]), batch.targets)
         # A row has one class, counted once for each masked token: all is divided by one number in the end.
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
             pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
-            nats = nats + summed_nats(pairs, classes)
-        return Loss(nats, batch.count)
+            nll = nll + summed_nll(pairs, classes)
+        return Loss(nll, batch.num_targets)
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
         """Whether B follows A, where a row is a pair."""

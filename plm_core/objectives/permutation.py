@@ -22,7 +22,7 @@ from pydantic import PositiveInt
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nats
+from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nll
 from plm_core.text.samplers import Streams, TokenRange, draws, stream_seed
 from plm_core.text.special import CLS, EOS, SEP
 from plm_core.text.store import TokenStore
@@ -48,7 +48,7 @@ class PermutationBatch(Batch):
     """``[B]`` bool: whether a row continues nothing."""
 
     @property
-    def places(self) -> torch.Tensor:
+    def target_positions(self) -> torch.Tensor:
         return self.queries
 
 
@@ -58,14 +58,14 @@ class Permutation(Objective):
 
     likelihood = Quantity(
         "fixed_order_bits_per_byte",
-        scorer="plm_core.evaluation.permutation:score",
+        scorer="plm_core.evaluation.likelihood.permutation:score",
         meaning="each token given those before it, by the query stream: a likelihood of the text in one of the orders "
         "that training draws, not comparable with that of a causal model",
     )
     beside = (
         Quantity(
             "mean_order_bits_per_byte",
-            scorer="plm_core.evaluation.permutation:score_orders",
+            scorer="plm_core.evaluation.likelihood.permutation:score_orders",
             meaning="the mean over random orders, each a likelihood of the text: what training makes small",
             excerpt=True,
         ),
@@ -123,12 +123,12 @@ class Permutation(Objective):
         assert isinstance(batch, PermutationBatch)
         memory = model.memory_for(batch.begins, carry)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
-        nats = summed_nats(model.logits(hidden.query), batch.targets)
+        nll = summed_nll(model.logits(hidden.query), batch.targets)
         # Only the stream goes on in the next row; the pair behind it is of another place in the text.
         R = self.reused(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
         kept = memory.extended(hidden.states[:, :, :R], stream).last(model.config.memory)
-        return Loss(nats, batch.count, tuple(kept))
+        return Loss(nll, batch.num_targets, tuple(kept))
 
     def mark(self, number: int, read: str) -> str:
         """The place of the prediction in the order."""

@@ -19,7 +19,7 @@ from pydantic import Field, PositiveFloat
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nats
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nll
 from plm_core.objectives.masked import MaskedBatch, MaskedRows, slots
 from plm_core.text.samplers import Windows, draws, stream_seed
 from plm_core.text.special import CLS, MASK, SEP
@@ -49,7 +49,7 @@ class Replaced(Objective):
 
     likelihood = Quantity(
         "generator_pseudo_bits_per_byte",
-        scorer="plm_core.evaluation.pseudo:score",
+        scorer="plm_core.evaluation.likelihood.pseudo:score",
         meaning="each token given all the others, by the generator: no likelihood of the text, and says little of the "
         "discriminator, the part that is fine-tuned",
         excerpt=True,
@@ -100,10 +100,10 @@ class Replaced(Objective):
         # The discriminator reads plausible words and no MASK, which it would never meet in a task.
         found = model.detect(model(read, batch.segments, batch.attention_mask))
         found = found.to(torch.promote_types(found.dtype, torch.float32))
-        nats = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
+        nll = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
         # By rows, so that the loss of a batch is the sum over its rows however it is cut into parts.
-        means = (nats * batch.attention_mask).sum(1) / batch.attention_mask.sum(1)
-        return Loss(summed_nats(logits, batch.targets) + self.weight * (means * chosen.sum(1)).sum(), batch.count)
+        means = (nll * batch.attention_mask).sum(1) / batch.attention_mask.sum(1)
+        return Loss(summed_nll(logits, batch.targets) + self.weight * (means * chosen.sum(1)).sum(), batch.num_targets)
 
 
 def sampled(logits: Tensor, chances: Tensor) -> Tensor:

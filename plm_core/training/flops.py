@@ -53,7 +53,7 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | N
     """
     there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        loss_of(_on_meta(model), batch.to(META), there).nats.backward()
+        loss_of(_on_meta(model), batch.to(META), there).nll.backward()
     return counter.get_total_flops()
 
 

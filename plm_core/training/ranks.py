@@ -117,7 +117,7 @@ class Shared:
     def add_gradient(self, loss: Loss, count: int) -> None:
         """Add the gradient of the loss divided by ``count``, the predictions of the global batch."""
         # DDP and FSDP take the mean over the processes.
-        (loss.nats * (self._ranks.size / count) if self._ranks.size > 1 else loss.nats / count).backward()
+        (loss.nll * (self._ranks.size / count) if self._ranks.size > 1 else loss.nll / count).backward()
 
     def part(self, last: bool) -> AbstractContextManager[object]:
         """Around a part of the rows: only the last one's gradient is exchanged, and with it those before."""
@@ -138,7 +138,7 @@ def _has_unused(model: nn.Module, loss_of: LossOf, row: Batch) -> bool:
 
     Not DDP's static_graph=True, which finds them by itself: with parts of a batch (no_sync) its gradients are wrong.
     """
-    gradients = torch.autograd.grad(loss_of(model, row, None).nats, list(model.parameters()), allow_unused=True)
+    gradients = torch.autograd.grad(loss_of(model, row, None).nll, list(model.parameters()), allow_unused=True)
     return any(gradient is None for gradient in gradients)
 
 

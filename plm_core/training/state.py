@@ -62,7 +62,7 @@ class StepMetrics:
 class Done(NamedTuple):
     """A step that no report has told of yet."""
 
-    nats: Tensor | float
+    nll: Tensor | float
     """The summed negative log-likelihood: of this process's rows while a tensor, of the global batch as a number."""
     norm: Tensor | float
     """The 2-norm of the gradient, before clipping."""
@@ -153,19 +153,17 @@ class State:
         """Step (from 0), mean loss and gradient norm of each pending step whose update was done; call ``settle``."""
         for step, done in enumerate(self.pending, start=self.step - len(self.pending)):
             if not done.skipped:
-                yield step, float(done.nats) / done.predictions, float(done.norm)
+                yield step, float(done.nll) / done.predictions, float(done.norm)
 
     def settle(self) -> None:
         """Make numbers of the tensors of the pending steps; the device is waited for once."""
         # Those of a snapshot are numbers already.
-        waiting = [done for done in self.pending if isinstance(done.nats, Tensor)]
+        waiting = [done for done in self.pending if isinstance(done.nll, Tensor)]
         if not waiting:
             return
-        nats, norms = (
-            torch.stack([getattr(done, name) for done in waiting]).double().cpu() for name in ("nats", "norm")
-        )
-        numbers = zip(waiting, self.ranks.sum(nats).tolist(), norms.tolist(), strict=True)
-        settled = [done._replace(nats=one, norm=norm) for done, one, norm in numbers]
+        nll, norms = (torch.stack([getattr(done, name) for done in waiting]).double().cpu() for name in ("nll", "norm"))
+        numbers = zip(waiting, self.ranks.sum(nll).tolist(), norms.tolist(), strict=True)
+        settled = [done._replace(nll=one, norm=norm) for done, one, norm in numbers]
         self.pending[len(self.pending) - len(waiting) :] = settled
 
     def told(self, rate: float, valid_loss: float | None, throughput: Throughput, first: bool) -> StepMetrics:
@@ -177,7 +175,7 @@ class State:
             steps=len(self.pending),
             predictions=predictions,
             positions=sum(done.positions for done in self.pending),
-            loss=math.fsum(float(done.nats) for done in trained) / predictions if trained else math.nan,
+            loss=math.fsum(float(done.nll) for done in trained) / predictions if trained else math.nan,
             gradient_norm=float(self.pending[-1].norm),
             learning_rate=rate,
             skipped=len(self.pending) - len(trained),
@@ -210,7 +208,7 @@ class State:
         self.settle()
         return Progress(
             **{name: getattr(self, name) for name in SHARED},
-            pending=[(float(d.nats), float(d.norm), d.predictions, d.positions, d.skipped) for d in self.pending],
+            pending=[(float(d.nll), float(d.norm), d.predictions, d.positions, d.skipped) for d in self.pending],
             reports=[asdict(replace(report, throughput=None, first=False)) for report in self.reports],
             accumulation=len(self.carries) * self.ranks.size,
         )

@@ -45,15 +45,15 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
     What is looked at before the update leaves it out when something is wrong. With the policy ``rollback`` the step
     then counts for nothing.
     """
-    count = int(batch.count)  # still on the CPU: nobody waits for a GPU to learn it
+    num_targets = int(batch.num_targets)  # still on the CPU: nobody waits for a GPU to learn it
     rows = setup.ranks.rows(batch).to(setup.device.device)
     setup.profiler.lap("data")
-    nats, carries = _fitting(setup, state, partial(_passes, setup, state, rows, count, seeds))
+    nll, carries = _fitting(setup, state, partial(_passes, setup, state, rows, num_targets, seeds))
     # With sharded weights the norm is one number of all shards, put together here.
     norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
     wrong = None
     if setup.config.anomalies.policy != "stop":
-        loss = float(setup.ranks.sum(nats.double().cpu())) / count
+        loss = float(setup.ranks.sum(nll.double().cpu())) / num_targets
         wrong = judged(loss, setup.ranks.broadcast(float(norm)), state.recent, setup.config.anomalies)
     if wrong is None:
         state.optimizer.step(rate)
@@ -64,7 +64,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
         state.carries = [None] * len(state.carries)
         if setup.config.anomalies.policy == "rollback":
             return wrong
-    state.pending.append(Done(nats, norm, count, batch.inputs.numel(), wrong is not None))
+    state.pending.append(Done(nll, norm, num_targets, batch.inputs.numel(), wrong is not None))
     state.step += 1
     setup.profiler.lap("optimizer")
     return wrong
@@ -79,8 +79,11 @@ def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Lo
         return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
 
     found = _fitting(setup, state, looked_at)
-    nats, count = torch.stack([f.nats for f in found]).sum(), torch.stack([f.count for f in found]).sum()
-    return found[0] if len(found) == 1 else Loss(nats, count, joined([f.carry for f in found]))
+    if len(found) == 1:
+        return found[0]
+    nll = torch.stack([each.nll for each in found]).sum()
+    num_targets = torch.stack([each.num_targets for each in found]).sum()
+    return Loss(nll, num_targets, joined([each.carry for each in found]))
 
 
 def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
@@ -98,14 +101,16 @@ def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
             torch.cuda.empty_cache()
 
 
-def _passes(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -> tuple[Tensor, list[Carry | None]]:
+def _passes(
+    setup: Setup, state: State, rows: Batch, num_targets: int, seeds: Seeds
+) -> tuple[Tensor, list[Carry | None]]:
     """Forward and backward over each part of the rows: the gradient of a step is left in the parameters.
 
     Returns:
-        the summed nats, and what the parts carry on.
+        the summed nll, and what the parts carry on.
     """
     parts = len(state.carries)
-    nats = torch.zeros((), device=setup.device.device)
+    nll = torch.zeros((), device=setup.device.device)
     carries: list[Carry | None] = []
     setup.shared.model.train()
     for part, some in enumerate(rows.split(parts)):
@@ -116,11 +121,11 @@ def _passes(setup: Setup, state: State, rows: Batch, count: int, seeds: Seeds) -
                 loss = setup.shared.loss(some, state.carries[part])
             setup.profiler.lap("forward")
             # Divided by the predictions of the global batch, so that parts and processes just add up.
-            setup.shared.add_gradient(loss, count)
+            setup.shared.add_gradient(loss, num_targets)
             setup.profiler.lap("backward")
-        nats = nats + loss.nats.detach()
+        nll = nll + loss.nll.detach()
         carries.append(loss.carry)
-    return nats, carries
+    return nll, carries
 
 
 def _cut_smaller(setup: Setup, state: State, error: str) -> None:

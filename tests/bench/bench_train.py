@@ -148,7 +148,7 @@ def side(link: Connection, job: Job, name: str) -> None:
 
     def our_valid(evaluate: Evaluate) -> float:
         losses = [evaluate(batch.to(device.device), None) for batch in held_out]
-        return float(sum(loss.nats for loss in losses) / sum(loss.count for loss in losses)) if losses else 1.0
+        return float(sum(loss.nll for loss in losses) / sum(loss.num_targets for loss in losses)) if losses else 1.0
 
     def validate(evaluate: Evaluate) -> float:
         return watch.aside(lambda: our_valid(evaluate))

@@ -208,8 +208,8 @@ def peer_valid(paper: str, model: Any, batches: list[Any]) -> float:
     model.eval()
     nats = sum(
         float(model(**{name: x.to(device) if torch.is_tensor(x) else x for name, x in PEERS[paper][2](b).items()}).loss)
-        * int(b.count)
+        * int(b.num_targets)
         for b in batches
     )
     model.train()
-    return nats / sum(int(b.count) for b in batches)
+    return nats / sum(int(b.num_targets) for b in batches)

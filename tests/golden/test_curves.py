@@ -99,7 +99,7 @@ def curve(paper):
         loss, total, count = None, 0.0, 0
         for batch in held_out.held_out(16):
             loss = evaluate(batch, loss.carry if loss else None)
-            total, count = total + float(loss.nats), count + int(loss.count)
+            total, count = total + float(loss.nll), count + int(loss.num_targets)
         return total / count
 
     optimizer = OptimizerConfig(learning_rate=3e-3, warmup_steps=5)

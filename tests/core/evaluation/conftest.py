@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plm_core.evaluation.scores import Text
+from plm_core.evaluation.likelihood.base import Text
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
 from plm_core.evaluation import metrics, spans
-from plm_core.evaluation.answers import Answers, Ratios, Sums, parts_of, scores
+from plm_core.evaluation.answers import Answers, Ratios, Sums, parts_of, score_by_subset
 
 CLASSES = ("a", "b", "c")
 OF_CLASSES = ("accuracy", "f1:a", "f1:b", "macro_f1", "matthews", "accuracy+f1:b")
@@ -88,12 +88,12 @@ def test_several_weightings_and_seeds_at_once_are_each_by_itself():
 
 def test_the_score_of_a_task_is_the_mean_over_seeds_and_of_each_subset():
     found = answers("accuracy", [0, 1, 1, 2], [0, 1, 1, 0], [1, 1, 0, 0], subsets=["m", "mm", "m", "mm"])
-    assert scores(found) == {"": (0.75 + 0.25) / 2, "m": (1.0 + 0.0) / 2, "mm": (0.5 + 0.5) / 2}
+    assert score_by_subset(found) == {"": (0.75 + 0.25) / 2, "m": (1.0 + 0.0) / 2, "mm": (0.5 + 0.5) / 2}
 
 
 def test_the_likelihood_is_a_ratio_of_sums():
     sums = Sums(np.array([10.0, 30.0]), np.array([5.0, 20.0]))
-    assert scores(sums) == {"": pytest.approx(40 / math.log(2) / 25)}
+    assert score_by_subset(sums) == {"": pytest.approx(40 / math.log(2) / 25)}
     assert sums.values(np.array([[2.0, 0.0]])) == pytest.approx(np.array([[2 / math.log(2)]]))
 
 
@@ -102,7 +102,7 @@ def test_two_models_that_know_different_classes_are_joined_by_their_names():
     two = Answers("macro_f1", np.array([0, 2]), np.array([[0, 2], [0, 1], [0, 2]]), np.zeros(2, int), ("a", "b", "c"))
     both = one.joined(two)
     first, second = both.values(np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])).mean(axis=1)
-    assert (first, second) == pytest.approx((scores(one)[""], scores(two)[""]))
+    assert (first, second) == pytest.approx((score_by_subset(one)[""], score_by_subset(two)[""]))
     assert both.predictions.shape == (3, 4)
 
 
@@ -158,7 +158,7 @@ def test_a_ratio_of_sums_is_that_of_the_examples_repeated_as_often(seed):
             assert found.values(weights.astype(float))[row, s] == pytest.approx(expected, abs=1e-12)
     some = np.array([3, 1, 1])
     assert found.take(some).values(np.ones((1, 3))).shape == (1, 2)
-    assert scores(found)[""] == pytest.approx(np.mean([spans.entity_f1(each, true) for each in said]))
+    assert score_by_subset(found)[""] == pytest.approx(np.mean([spans.entity_f1(each, true) for each in said]))
     assert found.right().tolist() == [
         [set(spans.entities(a)) == set(spans.entities(b)) for a, b in zip(each, true, strict=True)] for each in said
     ]
@@ -170,7 +170,7 @@ def test_ratios_of_two_models_are_joined_and_who_lacks_less_is_better():
     both = one.joined(two)
     assert both.above.shape == (1, 6, 18)
     first, second = both.values(np.eye(2).repeat(9, axis=1)).mean(axis=1)
-    assert (first, second) == pytest.approx((scores(one)[""], scores(two)[""]))
+    assert (first, second) == pytest.approx((score_by_subset(one)[""], score_by_subset(two)[""]))
     good, bad = (
         Ratios("exact_match", np.array([[[a, 1.0]]]), np.ones((1, 1, 2)), np.zeros(2, int)) for a in (1.0, 0.5)
     )
@@ -181,4 +181,4 @@ def test_ratios_of_two_models_are_joined_and_who_lacks_less_is_better():
 def test_the_mean_of_two_ratios_is_that_of_each_by_itself():
     above, below = np.array([[[1.0, 0.0, 1.0]], [[1.0, 0.5, 0.75]]]), np.ones((2, 1, 3))
     found = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"))
-    assert scores(found) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}
+    assert score_by_subset(found) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}

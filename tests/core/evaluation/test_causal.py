@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation import causal
-from plm_core.evaluation.causal import score
-from plm_core.evaluation.scores import tokenized, total, windows
+from plm_core.evaluation.likelihood import causal
+from plm_core.evaluation.likelihood.base import tokenized, total, windows
+from plm_core.evaluation.likelihood.causal import score
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import EOS
 

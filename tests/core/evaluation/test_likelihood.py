@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_core.evaluation import scores
-from plm_core.evaluation.likelihood import scorer_of
-from plm_core.evaluation.scores import total
+from plm_core.evaluation.likelihood import base, scorer_of
+from plm_core.evaluation.likelihood.base import total
 from plm_core.objectives import QUANTITIES
 from plm_core.sections.evaluation import LikelihoodConfig
 
@@ -75,7 +74,7 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
 
 @pytest.mark.parametrize("together", [2, 5, 16])
 def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device, monkeypatch, together):
-    monkeypatch.setattr(scores, "TEXTS_AT_ONCE", together)
+    monkeypatch.setattr(base, "TEXTS_AT_ONCE", together)
     quantity, make = case
     model, score = make(), FUNCTIONS[quantity]
     texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation import permutation
-from plm_core.evaluation.permutation import score, score_orders
+from plm_core.evaluation.likelihood import permutation
+from plm_core.evaluation.likelihood.permutation import score, score_orders
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import EOS
 

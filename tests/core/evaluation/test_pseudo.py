@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation import pseudo
-from plm_core.evaluation.pseudo import score
-from plm_core.evaluation.scores import Text
+from plm_core.evaluation.likelihood import pseudo
+from plm_core.evaluation.likelihood.base import Text
+from plm_core.evaluation.likelihood.pseudo import score
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, MASK, SEP
 

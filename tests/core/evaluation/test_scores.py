@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plm_core.config import UserError, from_dict
 from plm_core.corpus.normalize import normalize
 from plm_core.evaluation.likelihood import named
-from plm_core.evaluation.scores import Likelihood, Text, tokenized, total, windows
+from plm_core.evaluation.likelihood.base import Likelihood, Text, tokenized, total, windows
 from plm_core.objectives import QUANTITIES
 from plm_core.sections.evaluation import LikelihoodConfig
 

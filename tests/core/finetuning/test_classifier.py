@@ -96,7 +96,7 @@ def test_a_batch_is_padded_behind_its_rows():
     batch = collate([row([BOS, 9, CLS], 2), row([BOS, 9, 13, 99, CLS], 0, [0, 0, 1, 1, 1])])
     assert batch.inputs.tolist() == [[[BOS, 9, CLS, PAD, PAD]], [[BOS, 9, 13, 99, CLS]]]
     assert batch.segments.tolist() == [[[0, 0, 0, 0, 0]], [[0, 0, 1, 1, 1]]]
-    assert (batch.lengths.tolist(), batch.targets.tolist(), int(batch.count)) == ([[3], [5]], [2, 0], 2)
+    assert (batch.lengths.tolist(), batch.targets.tolist(), int(batch.num_targets)) == ([[3], [5]], [2, 0], 2)
     halves = list(batch.split(2))
     assert [half.lengths.tolist() for half in halves] == [[[3]], [[5]]]
     assert all(type(half) is ExampleBatch for half in halves)
@@ -151,7 +151,7 @@ def test_prediction_draws_no_dropout(make_classifier, device, paper):
 def test_the_head_begins_small_and_the_loss_near_the_logarithm_of_the_classes(make_classifier, paper):
     model = make_classifier(paper)
     loss = example_loss(model, collate(rows(99)))
-    assert (loss.nats / loss.count).item() == pytest.approx(1.0986, abs=0.1)
+    assert (loss.nll / loss.num_targets).item() == pytest.approx(1.0986, abs=0.1)
     assert all((layer.bias == 0).all() for layer in model.head if isinstance(layer, torch.nn.Linear))
 
 
@@ -202,7 +202,7 @@ def test_a_number_is_predicted_by_squared_errors(make_classifier, device, paper)
     errors = [(answer - one.label) ** 2 for answer, one in zip(found.answers, some, strict=True)]
     assert found.loss == pytest.approx(sum(errors) / 13, rel=1e-6)
     loss = example_loss(model, collate(some))
-    assert (loss.nats / loss.count).item() == pytest.approx(found.loss, rel=1e-6)
+    assert (loss.nll / loss.num_targets).item() == pytest.approx(found.loss, rel=1e-6)
     assert all(math.isnan(confidence) for confidence in found.confidences)
 
 
@@ -224,9 +224,9 @@ def test_the_auxiliary_loss_is_the_language_models_on_the_examples(make_classifi
     for weight in (0.0, 0.5):
         model = make_classifier("gpt", auxiliary=weight)
         loss = example_loss(model, collate(some))
-        loss.nats.backward()
+        loss.nll.backward()
         gradients[weight] = {name: p.grad for name, p in model.named_parameters()}
-        assert int(loss.count) == 2
+        assert int(loss.num_targets) == 2
     model = make_classifier("gpt")
     language = sum(
         torch.nn.functional.cross_entropy(

@@ -190,8 +190,8 @@ def test_the_loss_is_the_mean_surprise_at_what_is_right(tokenizer, device, name,
             total -= sum(outputs[:, side].log_softmax(0)[row.label[side]] for side in (0, 1)) / 2
             count += 1
     loss = example_loss(model, batch)
-    assert float(loss.nats) == pytest.approx(float(total), rel=1e-9)
-    assert int(loss.count) == count
+    assert float(loss.nll) == pytest.approx(float(total), rel=1e-9)
+    assert int(loss.num_targets) == count
 
 
 @NAMES
@@ -206,7 +206,7 @@ def test_the_auxiliary_loss_is_the_language_models_on_every_sequence(tokenizer, 
             ids = torch.tensor([written.ids])
             logits = model.backbone.logits(model.backbone.read(ids)[0])[0, :-1]
             language += float(torch.nn.functional.cross_entropy(logits, ids[0, 1:])) / len(row.sequences)
-    means = [float(loss.nats.detach() / loss.count) for loss in (alone, both)]
+    means = [float(loss.nll.detach() / loss.num_targets) for loss in (alone, both)]
     assert means[1] - means[0] == pytest.approx(0.5 * language / len(rows), rel=1e-6)
 
 
@@ -215,7 +215,7 @@ def test_the_auxiliary_loss_is_the_language_models_on_every_sequence(tokenizer, 
 def test_adapters_and_the_head_are_trained_and_nothing_else(tokenizer, name, objective):
     model, _, batch = batch_of(name, objective, tokenizer)
     adapt(model.backbone, LoRAConfig(3, 6.0))
-    example_loss(model, batch).nats.backward()
+    example_loss(model, batch).nll.backward()
     moved = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert {f"head.{part}" for part, _ in model.head.named_parameters()} < moved
     assert all("parametrizations" in part for part in moved if not part.startswith("head."))

@@ -118,8 +118,8 @@ def test_the_loss_of_a_step_is_that_of_the_references(made, dtype, sizes):
     expected = F.cross_entropy(there.flatten(0, 1), given.targets.flatten())
     expected = expected + 50 * F.binary_cross_entropy_with_logits(discriminator(read).logits, wrong.to(dtype))
     loss = Replaced().loss(ours, given)
-    agree(loss.nats / loss.count, expected, dtype)
-    (loss.nats / loss.count).backward()
+    agree(loss.nll / loss.num_targets, expected, dtype)
+    (loss.nll / loss.num_targets).backward()
     expected.backward()
     found = both({n: p.grad for n, p in ours.named_parameters()}, ours.config, ours.tokens.embedding_dim)
     for theirs, gradients in zip((discriminator, generator), found, strict=True):
@@ -153,4 +153,4 @@ def test_padding_is_not_seen_and_not_asked_about(made, dtype):
         for b in (padded, other)
     ]
     losses = [Replaced().loss(ours, each) for each in both]
-    assert float(losses[0].nats) == pytest.approx(float(losses[1].nats), rel=1e-12 if dtype == torch.float64 else 1e-5)
+    assert float(losses[0].nll) == pytest.approx(float(losses[1].nll), rel=1e-12 if dtype == torch.float64 else 1e-5)

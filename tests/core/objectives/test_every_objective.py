@@ -42,7 +42,7 @@ def test_a_batch_is_a_function_of_seed_and_step(store, name):
 def test_the_targets_are_what_stands_at_their_places_and_count_says_how_many(store, name):
     model, objective = make(name)
     batch = objective.batches(store, model.config, 5).at(3, 1)
-    assert int(batch.count) == int((batch.targets >= 0).sum()) > 0
+    assert int(batch.num_targets) == int((batch.targets >= 0).sum()) > 0
     if name in ("gpt", "transformer_xl"):
         assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
     if name == "xlnet":
@@ -61,7 +61,7 @@ def test_the_spans_of_a_row_are_where_its_tokens_come_from(store, name):
         if not isinstance(objective, OBJECTIVES["causal"]):
             for row in range(5):
                 chosen = batch.targets[row] >= 0
-                inputs[row, batch.places[row][chosen]] = batch.targets[row][chosen]
+                inputs[row, batch.target_positions[row][chosen]] = batch.targets[row][chosen]
         assert len(spans) == 5
         for row in range(5):
             for position, start, stop in spans[row]:
@@ -94,13 +94,13 @@ def test_the_loss_of_a_model_that_knows_nothing_is_the_logarithm_of_the_vocabula
         torch.nn.init.zeros_(parameter)
     batch = objective.batches(store, model.config, 5).at(3, 1)
     loss = objective.loss(model, batch)
-    expected = int(batch.count) * math.log(VOCABULARY)
+    expected = int(batch.num_targets) * math.log(VOCABULARY)
     if name == "electra":
-        expected += int(batch.count) * objective.weight * math.log(2)
+        expected += int(batch.num_targets) * objective.weight * math.log(2)
     if name == "bert":
         expected += batch.targets.shape[1] * 5 * math.log(2)
-    assert float(loss.nats) == pytest.approx(expected, rel=1e-12)
-    assert int(loss.count) == int(batch.count)
+    assert float(loss.nll) == pytest.approx(expected, rel=1e-12)
+    assert int(loss.num_targets) == int(batch.num_targets)
 
 
 @EACH
@@ -112,8 +112,8 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_rows(store, name):
     whole = objective.loss(model, batch, carry)
     carries = [None] * 3 if carry is None else list(zip(*(tensor.chunk(3) for tensor in carry), strict=True))
     parts = [objective.loss(model, part, c) for part, c in zip(batch.split(3), carries, strict=True)]
-    assert float(whole.nats) == pytest.approx(float(sum(part.nats for part in parts)), rel=1e-12)
-    assert int(whole.count) == sum(int(part.count) for part in parts)
+    assert float(whole.nll) == pytest.approx(float(sum(part.nll for part in parts)), rel=1e-12)
+    assert int(whole.num_targets) == sum(int(part.num_targets) for part in parts)
 
 
 @EACH
@@ -144,7 +144,7 @@ def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store,
         held_out = batches.held_out(8)
 
         def validate(evaluate):
-            return float(evaluate(held_out[0], None).nats)
+            return float(evaluate(held_out[0], None).nll)
 
         snapshots = Snapshots(tmp_path / folder)
         steps = iter(range(1, 99))
@@ -173,10 +173,10 @@ def test_memory_is_used_cut_from_the_gradient_and_forgotten_where_a_row_begins(s
     assert [tuple(t.shape) for t in carry] == [(4, 2, model.config.memory, 24), (4, model.config.memory)]
     assert not any(tensor.requires_grad for tensor in carry)
     batch = batches.at(3, 1)
-    with_memory, without = float(objective.loss(model, batch, carry).nats), float(objective.loss(model, batch).nats)
+    with_memory, without = float(objective.loss(model, batch, carry).nll), float(objective.loss(model, batch).nll)
     assert with_memory != pytest.approx(without, rel=1e-6)
     batch.begins[:] = True
-    assert float(objective.loss(model, batch, carry).nats) == pytest.approx(without, rel=1e-12)
+    assert float(objective.loss(model, batch, carry).nll) == pytest.approx(without, rel=1e-12)
 
 
 def test_an_objective_is_built_from_its_section():

@@ -123,8 +123,8 @@ def test_only_masked_positions_reach_the_output_layer_and_a_pair_counts_as_its_m
     expected = 0.0
     for row, column in (batch.targets != IGNORED).nonzero().tolist():
         expected -= float(tokens[row, column, batch.targets[row, column]]) + float(pairs[row, batch.following[row]])
-    assert float(found.nats) == pytest.approx(expected, rel=1e-12)
-    assert int(found.count) == int((batch.targets != IGNORED).sum())
+    assert float(found.nll) == pytest.approx(expected, rel=1e-12)
+    assert int(found.num_targets) == int((batch.targets != IGNORED).sum())
 
 
 def test_masks_are_drawn_anew_each_time_a_row_is_read(store):

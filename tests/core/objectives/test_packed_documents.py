@@ -52,7 +52,7 @@ def nats_alone(model, batch, name, row, start, stop):
     """The loss of one document run by itself, by hand."""
     ids = batch.inputs[row : row + 1, start:stop]
     logits = model.logits(hidden_of(model, name, ids)[0]).log_softmax(-1)
-    places, targets = batch.places[row], batch.targets[row]
+    places, targets = batch.target_positions[row], batch.targets[row]
     mine = (targets != IGNORED) & (places >= start) & (places < stop)
     return -logits[places[mine] - start, targets[mine]].sum()
 
@@ -72,10 +72,10 @@ def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, 
             torch.testing.assert_close(packed[row, start:stop], alone[0], rtol=1e-12, atol=1e-12)
         loss = objective.loss(model, batch)
         expected = sum(nats_alone(model, batch, name, *part) for part in parts)
-        torch.testing.assert_close(loss.nats, expected, rtol=1e-12, atol=1e-12)
-        assert int(loss.count) == int((batch.targets != IGNORED).sum())
+        torch.testing.assert_close(loss.nll, expected, rtol=1e-12, atol=1e-12)
+        assert int(loss.num_targets) == int((batch.targets != IGNORED).sum())
         used = [p for p in model.parameters() if p.requires_grad]
-        ours, theirs = (torch.autograd.grad(value, used, allow_unused=True) for value in (loss.nats, expected))
+        ours, theirs = (torch.autograd.grad(value, used, allow_unused=True) for value in (loss.nll, expected))
         for one, other in zip(ours, theirs, strict=True):
             assert (one is None) == (other is None)
             if one is not None:

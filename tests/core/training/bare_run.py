@@ -31,7 +31,7 @@ def losses(name, store, folder):
 
     def validate(evaluate):
         loss = evaluate(batches.held_out(4)[0], None)
-        return float(loss.nats / loss.count)
+        return float(loss.nll / loss.num_targets)
 
     device, snapshots = prepare(threads=1), Snapshots(folder / name)
     reports = train(model, objective.loss, lambda step: batches.at(1, step), validate, LOOP, device, snapshots)

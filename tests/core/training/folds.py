@@ -22,7 +22,7 @@ def batch_at(step):
 
 def validate(evaluate):
     loss = evaluate(causal_batch(ROWS[90:]), None)
-    return float(loss.nats / loss.count)
+    return float(loss.nll / loss.num_targets)
 
 
 def plain(reports):

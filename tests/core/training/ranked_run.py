@@ -27,7 +27,7 @@ def main(paper, folder, out, stop=None):
 
     def validate(evaluate):
         loss = evaluate(held_out.held_out(8)[0], None)
-        return float(loss.nats / loss.count)
+        return float(loss.nll / loss.num_targets)
 
     interrupted = Stops(int(stop)) if stop and ranks.rank == ranks.size - 1 else lambda: False
     snapshots = Snapshots(Path(folder), ranks=ranks)

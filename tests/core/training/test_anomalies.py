@@ -26,7 +26,7 @@ def poisoned(*steps, by=math.nan):
     def loss(model, batch, carry):
         found = CAUSAL.loss(model, batch, carry)
         bad = any(torch.equal(batch.inputs, some) for some in rows.values())
-        return Loss(found.nats * by, found.count) if bad else found
+        return Loss(found.nll * by, found.num_targets) if bad else found
 
     return loss
 

@@ -51,7 +51,7 @@ def graphs():
 
 
 def gradients(model, loss):
-    loss.nats.backward()
+    loss.nll.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
     return found
@@ -71,8 +71,8 @@ def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(
     for step in range(4):
         batch = batches.at(7, step)
         expected, found = aim.loss(model, batch, plain_carry), loss_of(model, batch, carry)
-        torch.testing.assert_close(found.nats, expected.nats, rtol=1e-9, atol=0)
-        assert found.count == expected.count
+        torch.testing.assert_close(found.nll, expected.nll, rtol=1e-9, atol=0)
+        assert found.num_targets == expected.num_targets
         torch.testing.assert_close(gradients(model, found), gradients(model, expected), rtol=1e-7, atol=1e-9)
         plain_carry, carry = expected.carry, found.carry
     assert list(model.state_dict()) == names
@@ -89,7 +89,7 @@ def backend(request, monkeypatch):
 @pytest.mark.usefixtures("backend")
 def test_a_run_compiles_one_graph_whatever_it_validates_on(start):
     def uneven(evaluate):
-        return sum(float(evaluate(causal_batch(ROWS[90 : 90 + n]), None).nats) for n in (4, 3, 2, 1))
+        return sum(float(evaluate(causal_batch(ROWS[90 : 90 + n]), None).nll) for n in (4, 3, 2, 1))
 
     list(start(replace(CONFIG, compile=True, accumulation=2), validate=uneven)[1])
     assert graphs() == 1
@@ -162,7 +162,7 @@ def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, archi
         few, exact = collate(rows, 42), collate(rows)
         widths.add(few.inputs.shape[-1])
         found, expected = loss_of(classifier, few, None), example_loss(classifier, exact)
-        torch.testing.assert_close(found.nats, expected.nats, rtol=1e-9, atol=0)
+        torch.testing.assert_close(found.nll, expected.nll, rtol=1e-9, atol=0)
         torch.testing.assert_close(gradients(classifier, found), gradients(classifier, expected), rtol=1e-7, atol=1e-9)
     assert widths == {32, 42}
     assert graphs() == 2

@@ -98,7 +98,7 @@ def test_xlnet_needs_two_streams_over_memory_and_text(store, carried):
 def test_what_is_counted_is_what_a_cpu_computes(paper, store, device):
     model, objective, batch = case(paper, store)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        objective.loss(model, batch).nats.backward()
+        objective.loss(model, batch).nll.backward()
     assert step_flops(model, objective.loss, batch) == counter.get_total_flops()
 
 
@@ -127,7 +127,7 @@ def test_a_fine_tuning_can_be_counted_too(paper, store, device):
 def test_a_function_that_looks_at_numbers_cannot_be_counted(make_gpt):
     def looks(model, batch, carry):
         logits = model.logits(model(batch.inputs))
-        return Loss(logits.sum() * float(logits.detach().max()), batch.count)
+        return Loss(logits.sum() * float(logits.detach().max()), batch.num_targets)
 
     ids = torch.zeros(2, 5, dtype=torch.long)
     with pytest.raises(RuntimeError, match="meta"):

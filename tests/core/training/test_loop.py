@@ -65,7 +65,7 @@ def test_the_first_loss_is_the_mean_over_the_predictions_of_the_first_step(start
     first = next(reports)
     with torch.no_grad():
         loss = CAUSAL.loss(make_gpt(), batch_at(0))
-    assert first.loss == pytest.approx(float(loss.nats) / (8 * 11), rel=1e-12)
+    assert first.loss == pytest.approx(float(loss.nll) / (8 * 11), rel=1e-12)
     assert first.predictions == 8 * 11
     reports.close()
 

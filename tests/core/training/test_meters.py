@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
 
     def uncountable(model, batch, carry):
         loss = loss_of(model, batch, carry)
-        return replace(loss, nats=last(loss.nats))
+        return replace(loss, nll=last(loss.nll))
 
     made = profiler(model, uncountable)
     with pytest.warns(UserWarning, match=r"^meters: no MFU, for the operations of a step cannot be told: .*meta"):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.scores import Likelihood, Text, summed_nats, windows
+from plm_core.evaluation.likelihood.base import Likelihood, Text, summed_nll, windows
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, MASK, SEP
 from plm_core.training.device import Device
@@ -63,4 +63,4 @@ def _nats(model: Any, ids: torch.Tensor, words: torch.Tensor, copies: Sequence[t
     hidden = (places >= token) & (words[places] == words[token])
     inputs = F.pad(ids[places].masked_fill(hidden, MASK), (1, 0), value=CLS)
     logits = model.predict(F.pad(inputs, (0, 1), value=SEP), 1 + token - start)
-    return summed_nats(logits, ids[token])
+    return summed_nll(logits, ids[token])

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from plm_core.config import digest
-from plm_core.evaluation.scores import Likelihood, Text, scored, side_by_side
+from plm_core.evaluation.likelihood.base import Likelihood, Text, scored, side_by_side
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 

@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
-from plm_core.evaluation.scores import Likelihood, Text
+from plm_core.evaluation.likelihood.base import Likelihood, Text
 from plm_core.objectives.base import Quantity
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.tokenizer import Tokenizer

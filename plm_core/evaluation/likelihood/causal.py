@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from plm_core.evaluation.scores import Likelihood, Text, scored, side_by_side, summed_nats, windows
+from plm_core.evaluation.likelihood.base import Likelihood, Text, scored, side_by_side, summed_nll, windows
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
@@ -51,7 +51,7 @@ def _nats(model: Any, sequence: torch.Tensor, starts: Sequence[int], length: int
     """The summed nats from position ``skip`` on in the windows of ``length`` tokens at ``starts``."""
     rows = torch.stack([sequence[start : start + length + 1] for start in starts])
     hidden, _ = model.read(rows[:, :-1])
-    return summed_nats(model.logits(hidden[:, skip:]), rows[:, skip + 1 :])
+    return summed_nll(model.logits(hidden[:, skip:]), rows[:, skip + 1 :])
 
 
 def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:

@@ -138,7 +138,7 @@ def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -
         start, given = start + advance, length - advance
 
 
-def summed_nats(logits: torch.Tensor, targets: torch.Tensor) -> float:
+def summed_nll(logits: torch.Tensor, targets: torch.Tensor) -> float:
     """-sum log p of the targets ``[...]`` by logits ``[..., V]``, added up in double precision."""
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return float(nats.double().sum())
