@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 @section
-class GPTConfig:
-    """Section ``model`` of a GPT; the vocabulary comes from the tokenizer."""
+class TransformerConfig:
+    """What the section ``model`` of every architecture states; the vocabulary comes from the tokenizer."""
 
     vocab_size: PositiveInt
     """V, the number of token ids."""
     context: PositiveInt
-    """The largest T: how many positions have an embedding."""
+    """The largest T: how many positions are read at once, each with an embedding where the paper has absolute ones."""
     layers: PositiveInt
-    """The number of blocks."""
+    """L, the number of blocks."""
     heads: PositiveInt
     """H, attention heads a block; must divide ``width``."""
     width: PositiveInt
@@ -35,49 +35,27 @@ class GPTConfig:
     """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
-        _require_whole_heads(self)
+        if self.width % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide width {self.width}")
 
 
 @section
-class BERTConfig:
-    """Section ``model`` of a BERT; the vocabulary comes from the tokenizer."""
+class GPTConfig(TransformerConfig):
+    """Section ``model`` of a GPT."""
 
-    vocab_size: PositiveInt
-    """V, the number of token ids."""
-    context: PositiveInt
-    """The largest T: how many positions have an embedding."""
-    layers: PositiveInt
-    """The number of blocks."""
-    heads: PositiveInt
-    """H, attention heads a block; must divide ``width``."""
-    width: PositiveInt
-    """D, the size of the residual stream."""
+
+@section
+class BERTConfig(TransformerConfig):
+    """Section ``model`` of a BERT."""
+
     segments: PositiveInt = 2
     """S, how many segments have an embedding."""
-    dropout: Probability = 0.1
-    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
-    initializer_range: PositiveFloat = 0.02
-    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
-
-    def __post_init__(self) -> None:
-        _require_whole_heads(self)
 
 
 @section
-class ELECTRAConfig:
-    """Section ``model`` of an ELECTRA, of the discriminator where nothing else is said; the vocabulary comes from the
-    tokenizer."""
+class ELECTRAConfig(TransformerConfig):
+    """Section ``model`` of an ELECTRA, of the discriminator where nothing else is said. Both have as many layers."""
 
-    vocab_size: PositiveInt
-    """V, the number of token ids."""
-    context: PositiveInt
-    """The largest T: how many positions have an embedding."""
-    layers: PositiveInt
-    """The number of blocks, the generator's too."""
-    heads: PositiveInt
-    """H, attention heads a block; must divide ``width``."""
-    width: PositiveInt
-    """D, the size of the residual stream."""
     generator_heads: PositiveInt | None = None
     """The generator's heads, each as wide as the discriminator's (table 6); null for a quarter of these, at least one.
     The paper finds generators of a quarter to half the size best (section 3.2)."""
@@ -85,13 +63,6 @@ class ELECTRAConfig:
     """E, the size of the embeddings, which both share; null for ``width``."""
     segments: PositiveInt = 2
     """S, how many segments have an embedding."""
-    dropout: Probability = 0.1
-    """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
-    initializer_range: PositiveFloat = 0.02
-    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
-
-    def __post_init__(self) -> None:
-        _require_whole_heads(self)
 
     @property
     def discriminator(self) -> BERTConfig:
@@ -109,36 +80,16 @@ class ELECTRAConfig:
 
 
 @section
-class XLNetConfig:
-    """Section ``model`` of an XLNet; the vocabulary comes from the tokenizer."""
+class XLNetConfig(TransformerConfig):
+    """Section ``model`` of an XLNet, whose distances have no largest value."""
 
-    vocab_size: PositiveInt
-    """V, the number of token ids."""
-    context: PositiveInt
-    """The largest T: how many positions are read at once. Distances have no largest value."""
-    layers: PositiveInt
-    """L, the number of blocks."""
-    heads: PositiveInt
-    """H, attention heads a block; must divide ``width``."""
-    width: PositiveInt
-    """D, the size of the residual stream; even, for half of a distance's encoding are sines."""
     memory: NonNegativeInt = 0
     """M, how many states of the text before each layer keeps, in training and when texts are scored (``mem_len``)."""
-    dropout: Probability = 0.1
-    """The probability of zeroing an activation: embeddings, distances, attention weights and residual branches."""
-    initializer_range: PositiveFloat = 0.02
-    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
 
     def __post_init__(self) -> None:
-        _require_whole_heads(self)
+        super().__post_init__()
         if self.width % 2:
             raise ValueError(f"width: {self.width}; expected an even number, for distances are sines and cosines")
-
-
-def _require_whole_heads(config: Any) -> None:
-    """Raise ValueError when the heads do not divide the width."""
-    if config.width % config.heads:
-        raise ValueError(f"heads: {config.heads} does not divide width {config.width}")
 
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}
@@ -183,7 +134,7 @@ class Architecture:
     """What is known of an architecture without its model."""
 
     config: type[Any]
-    """A frozen dataclass with at least ``vocab_size``, ``context``, ``layers``, ``heads`` and ``width``."""
+    """A section with the sizes of ``TransformerConfig``."""
     presets: dict[str, dict[str, int]]
     """The published sizes by name."""
     objectives: tuple[str, ...]
