@@ -104,7 +104,9 @@ def commands() -> str:
     for name, command in _leaves("plm", typer.main.get_command(app)):
         context = command.make_context("plm", [], resilient_parsing=True)
         usage = " ".join([name, *command.collect_usage_pieces(context)])
-        rows = [_parameter(each) for each in command.params if each.name != "help"]
+        rows = [
+            _parameter(each) for each in command.params if each.name != "help" and not getattr(each, "hidden", False)
+        ]
         text += [f"## `{name}`", inspect.cleandoc(command.help or ""), f"```text\n{usage}\n```"]
         text += [_table(["", "meaning", "default"], rows)] if rows else []
     return _page(text)
@@ -245,7 +247,9 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _parameter(given: Any) -> list[str]:
     option = given.param_type_name == "option"
     name = ", ".join([*given.opts, *given.secondary_opts]) if option else (given.metavar or given.name).upper()
-    shown = "" if given.default is None or isinstance(given.default, bool) else given.default
+    said = getattr(given, "show_default", None)
+    shown = said if isinstance(said, str) else given.default
+    shown = "" if shown is None or isinstance(shown, bool) else shown
     default = "required" if given.required else f"`{shown}`" if shown != "" else ""
     return [f"`{name}`", _line(given.help or ""), default]
 
