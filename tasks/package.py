@@ -39,7 +39,7 @@ from mlflow.store.tracking import sqlalchemy_store as _store  # noqa: F401
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.utils.requirements_utils import warn_dependency_requirement_mismatches
 
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "safetensors", "torch")
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "pydantic", "safetensors", "torch")
 """What ``tasks/serve.py`` and the core need to use a checkpoint; pinned to the versions installed here."""
 READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
 """And the library that reads the checkpoint's tokenizer, by its file."""
