@@ -64,10 +64,9 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
     config, data = params.section("finetune", FinetuneConfig), examples_of(task_name)
     base, key = paths.MODELS / name, f"{name}-{task_name}-{seed}"
     folder = paths.FINETUNED / f"{name}-{after}-{seed}" if after else base
-    metrics_file = paths.METRICS / f"finetune-{key}.json"
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
     before = [examples_of(after), base] if after else []
-    with stage(f"finetune-{key}", sections, [folder, data, *before], metrics_file, training=True) as run:
+    with stage(f"finetune-{key}", sections, [folder, data, *before], training=True) as run:
         task = task_in(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)

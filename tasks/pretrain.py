@@ -44,11 +44,10 @@ def pretrain(name: str) -> None:
     section = f"pretrain.{name}"
     config = pretrain_section(name)
     objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
-    metrics_file = paths.METRICS / f"pretrain-{name}.json"
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
     require_start(config, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
-    with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True, filled=filled) as run:
+    with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled) as run:
         device, ranks = prepare(beside=len(params.names("models")), deterministic=loop.deterministic), join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)

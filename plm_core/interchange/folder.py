@@ -91,14 +91,7 @@ def import_hf(source: Path, target: Path) -> str:
     _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
     config = checkpoint.CheckpointConfig(
-        checkpoint.FORMAT,
-        family.architecture,
-        family.objective,
-        asdict(model.config),
-        text.sha256,
-        origin.step,
-        origin.valid_nats,
-        lineage=origin.lineage,
+        checkpoint.FORMAT, family.architecture, family.objective, asdict(model.config), text.sha256, **vars(origin)
     )
     return checkpoint.save(target, model.state_dict(), text, config)
 

@@ -87,11 +87,7 @@ def write_curve(path: Path, reports: list[StepMetrics]) -> None:
 
 
 def _points(report: StepMetrics) -> dict[str, float]:
-    points = {
-        "loss": report.loss,
-        "gradient_norm": report.gradient_norm,
-        "learning_rate": report.learning_rate,
-    }
+    points = {"loss": report.loss, "gradient_norm": report.gradient_norm, "learning_rate": report.learning_rate}
     if report.valid_loss is not None:
         points["valid_loss"] = report.valid_loss
     if report.skipped:
