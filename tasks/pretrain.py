@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from plm_core import checkpoint
-from plm_core.config import UserError, digest
+from plm_core.config import UserError, digest, listed
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
@@ -32,7 +32,7 @@ from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.launch import launch, ranks_wanted
 from tasks.runtime.stage import main, stage
-from tasks.runtime.training import follow, listed, write_curve
+from tasks.runtime.training import follow, write_curve
 from tasks.settings import params
 from tasks.settings.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
 

@@ -75,11 +75,6 @@ def _explained(
         raise Unfit(f"{section}.training.{error}") from error
 
 
-def listed(names: list[str], most: int = 8) -> str:
-    """Names in one line, the first few of many."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def write_curve(path: Path, reports: list[StepMetrics]) -> None:
     """Write the loss curve as CSV with the columns step, loss, valid_loss (nats; empty between validations)."""
     rows = [f"{r.step},{r.loss!r},{'' if r.valid_loss is None else repr(r.valid_loss)}" for r in reports]

@@ -86,30 +86,27 @@ class Sender:
         """Do what a message asks; what MLflow refuses of it must not keep what comes after."""
         from mlflow.exceptions import MlflowException
 
+        kind = message["kind"]
         try:
-            self._do(message)
+            if kind == "open":
+                self._open(message)
+            elif kind == "metrics":
+                self._add(message["points"], model=None)
+            elif kind == "status":
+                self.client.set_terminated(self.run, message["status"], end_time=message["time"])
+            elif kind == "resume":
+                self.client.update_run(self.run, status="RUNNING")
+                self._log_tags(message["tags"])
+            elif kind == "tags":
+                self._log_tags(message["tags"])
+            elif kind == "checkpoint":
+                self._add(message["points"], self._linked_model(message["path"], message["digest"]))
+            elif kind == "checkpoint_metrics":
+                self._add(message["points"], self._find_model(message["digest"]))
         except MlflowException as error:
             if not refuses(error) or self.sent.run is None:
                 raise
-            self._tell_refused(message["kind"], error)
-
-    def _do(self, message: Mapping[str, Any]) -> None:
-        kind = message["kind"]
-        if kind == "open":
-            self._open(message)
-        elif kind == "metrics":
-            self._add(message["points"], model=None)
-        elif kind == "status":
-            self.client.set_terminated(self.run, message["status"], end_time=message["time"])
-        elif kind == "resume":
-            self.client.update_run(self.run, status="RUNNING")
-            self._log_tags(message["tags"])
-        elif kind == "tags":
-            self._log_tags(message["tags"])
-        elif kind == "checkpoint":
-            self._add(message["points"], self._linked_model(message["path"], message["digest"]))
-        elif kind == "checkpoint_metrics":
-            self._add(message["points"], self._find_model(message["digest"]))
+            self._tell_refused(kind, error)
 
     def _add(self, points: list[list[Any]], model: str | None) -> None:
         from mlflow.entities import Metric
