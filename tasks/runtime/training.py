@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
-from plm_core.files import atomic_text
 from plm_core.training.loop import Stopped
 from plm_core.training.recovery import Diverged
 from plm_core.training.state import StepMetrics, Unfit
 from tasks.reporting.costs import CostReport
+from tasks.runtime.evidence import write_rows
 from tasks.runtime.guard import Edited
 from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import Interrupted, Stage, deferred_signals
@@ -77,8 +77,7 @@ def _explained(
 
 def write_curve(path: Path, reports: list[StepMetrics]) -> None:
     """Write the loss curve as CSV with the columns step, loss, valid_loss (nats; empty between validations)."""
-    rows = [f"{r.step},{r.loss!r},{'' if r.valid_loss is None else repr(r.valid_loss)}" for r in reports]
-    atomic_text(path, "\n".join(["step,loss,valid_loss", *rows]) + "\n")
+    write_rows(path, ("step", "loss", "valid_loss"), ((r.step, r.loss, r.valid_loss) for r in reports))
 
 
 def _points(report: StepMetrics) -> dict[str, float]:

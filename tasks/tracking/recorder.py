@@ -162,7 +162,11 @@ class Recorder:
             if not self.connection or not of_this_run:  # else it holds up no other one
                 self._lose(error)
             return
-        self._regain()
+        self.progress = time.monotonic()
+        if self.away is not None:
+            print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
+            self.service.beat()
+        self.away, self.pause = None, 1.0
 
     def _lose(self, error: Exception) -> None:
         self.connection = None
@@ -171,13 +175,6 @@ class Recorder:
             self.away, self.progress = one_line(error), time.monotonic()
             self.service.beat(self.away)
             service.warn(f"{self.away}; {JOURNALS} keeps the runs until MLflow has them")
-
-    def _regain(self) -> None:
-        self.progress = time.monotonic()
-        if self.away is not None:
-            print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
-            self.service.beat()
-        self.away, self.pause = None, 1.0
 
 
 class Pipe:
