@@ -99,6 +99,12 @@ def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> 
     return from_dict(table[name], given, where)
 
 
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Names in one line, the first few of many."""
+    shown = list(names)
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing where none is like it."""
     close = difflib.get_close_matches(name, list(known), n=1)

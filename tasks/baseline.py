@@ -24,7 +24,7 @@ def baseline(name: str) -> None:
     config, data = params.section("finetune", FinetuneConfig), paths.EXAMPLES / name
     evidence = paths.WORDS / f"{name}.{paths.WORDS_SEED}.csv"
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
-    with stage(f"baseline-{name}", sections, [data], paths.METRICS / f"baseline-{name}.json") as run:
+    with stage(f"baseline-{name}", sections, [data]) as run:
         verify_checksums(data)
         task = read_task(data)
         limits = {"train": config.train_examples}

@@ -21,7 +21,6 @@ from plm_core.templates import render
 from tasks.reporting.page import drawn, plotting
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
-from tasks.settings.params import section_names
 
 SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixture"]
 FILES = [paths.CLEAN, paths.CORPUS, paths.REMOVED, paths.CONTAMINATION]
@@ -37,7 +36,7 @@ COMMON = 12
 def card() -> None:
     """Read the corpus and what was removed from it, write the card."""
     with (
-        stage("card", SECTIONS, [*FILES, paths.ORIGINS, paths.QUARANTINED, *METRICS]) as run,
+        stage("card", SECTIONS, [*FILES, paths.ORIGINS, paths.QUARANTINED, *METRICS], metrics=False) as run,
         atomic_folder(paths.CARD, checksums=False) as folder,
     ):
         figures = _figures()
@@ -51,7 +50,7 @@ def card() -> None:
 
 def _figures() -> dict[str, Any]:
     """Everything that the card says."""
-    names = section_names("sources")
+    names = params.section_names("sources")
     splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet") for split in SPLITS}
     rules = statistics.rules([paths.REMOVED / "clean.parquet", paths.REMOVED / "deduplicate.parquet"])
     clean = json.loads(METRICS[0].read_text(encoding="utf-8"))

@@ -48,7 +48,8 @@ def problems() -> list[str]:
         tried(_source, name)
     for name, cls in ALONE.items():
         tried(params.section, name, cls)
-    for check in (_clean, _decontaminate, _mixture, _tokenizer, _gate):
+    tried(params.without, "promotion", "registered_model", GateRules)
+    for check in (_clean, _decontaminate, _mixture, _tokenizer):
         tried(check)
     for name in tried(params.names, "models") or []:
         tried(_model, name)
@@ -89,10 +90,6 @@ def _mixture() -> None:
 def _tokenizer() -> None:
     if given := params.section("tokenizer", TokenizerConfig).given:
         _require(given.file)
-
-
-def _gate() -> None:
-    params.without("promotion", "registered_model", GateRules)
 
 
 def _model(name: str) -> None:

@@ -12,7 +12,6 @@ from plm_core.corpus.removal import removal_writer
 from plm_core.shared import paths
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
-from tasks.settings.params import section_names
 
 REMOVED = paths.REMOVED / "clean.parquet"
 
@@ -22,7 +21,7 @@ def clean() -> None:
     config = params.section("clean", CleanConfig)
     if config.languages is not None:
         require_known(config.languages)
-    with stage("clean", ["clean", "sources"], [paths.RAW], paths.METRICS / "clean.json") as run:
+    with stage("clean", ["clean", "sources"], [paths.RAW]) as run:
         counts: dict[str, Counter[str]] = {}
         with document_writer(paths.CLEAN) as kept:
             with removal_writer(REMOVED) as removals:
@@ -45,7 +44,7 @@ def clean() -> None:
 
 def _sources() -> list[Path]:
     """The files of the sources that the parameters name; what a source left that is no more is not read."""
-    expected = sorted(paths.RAW / f"{name}.parquet" for name in section_names("sources"))
+    expected = sorted(paths.RAW / f"{name}.parquet" for name in params.section_names("sources"))
     for other in sorted(set(paths.RAW.glob("*.parquet")) - set(expected)):
         print(f"{other}: is of no source in the parameters (sources); not read")
     return expected

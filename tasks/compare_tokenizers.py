@@ -8,11 +8,13 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+from rich.console import Console
+from rich.table import Column, Table
 from typer import Argument, Option
 
 from plm_core.config import UserError, from_dict
@@ -54,15 +56,21 @@ def compare(
         raise UserError(f"tokenizer compare: --sample {most}; expected at least 1 character")
     if unknown := sorted({*(kind or ())} - {*TOKENIZERS}):
         raise UserError(f"tokenizer compare: --kind {unknown[0]}; expected {', '.join(TOKENIZERS)}")
-    sections = _sections(kind or TOKENIZERS, sizes, lowercase)
+    shared = {"character_coverage": params.section("tokenizer", TokenizerConfig).character_coverage}
+    sections = [
+        shared | {"kind": name, "vocab_size": size, "lowercase": lowercase and name == "wordpiece"}
+        for name in kind or TOKENIZERS
+        for size in sizes
+    ]
     whole, unseen = Texts(paths.CORPUS / "train.parquet"), sample(Texts(paths.CORPUS / "valid.parquet"))
     if not any(text.split() for text in unseen):
         raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
     texts: Iterable[str] = whole if most is None else sample(whole, most)
     words = telling_words(unseen)
     rows = []
-    for row in _rows(sections, texts, sample(whole), unseen, words):
-        rows.append(row)
+    seen = sample(whole)
+    for section in sections:
+        rows.append(row := _row(section, texts, seen, unseen, words))
         print(f"{row['kind']}, {row['vocab_size']}: {row.get('refused', 'done')}", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps({"rare": RARE, "sample_characters": SAMPLE, "words": words, "tokenizers": rows}, indent=2))
@@ -70,25 +78,19 @@ def compare(
         _show(rows, words)
 
 
-def _rows(
-    sections: Sequence[dict[str, Any]],
-    texts: Iterable[str],
-    seen: Sequence[str],
-    unseen: Sequence[str],
-    words: Sequence[str],
-) -> Iterator[dict[str, Any]]:
-    """What is found of each section; of one that the corpus does not support, ``refused`` says why."""
-    for section in sections:
-        row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
-        start = time.perf_counter()
-        try:
-            tokenizer = _trained(texts, from_dict(TokenizerConfig, section, "tokenizer"))
-        except UserError as error:
-            yield row | {"refused": str(error)}
-            continue
-        row["training_seconds"] = round(time.perf_counter() - start, 2)
-        row |= asdict(measure(tokenizer, seen, unseen, THREADS))
-        yield row | {"splits": {word: split(tokenizer, word) for word in words}}
+def _row(
+    section: dict[str, Any], texts: Iterable[str], seen: Sequence[str], unseen: Sequence[str], words: Sequence[str]
+) -> dict[str, Any]:
+    """What is found of a section; of one that the corpus does not support, ``refused`` says why."""
+    row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
+    start = time.perf_counter()
+    try:
+        tokenizer = _trained(texts, from_dict(TokenizerConfig, section, "tokenizer"))
+    except UserError as error:
+        return row | {"refused": str(error)}
+    row["training_seconds"] = round(time.perf_counter() - start, 2)
+    row |= asdict(measure(tokenizer, seen, unseen, THREADS))
+    return row | {"splits": {word: split(tokenizer, word) for word in words}}
 
 
 def _trained(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -98,16 +100,11 @@ def _trained(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         return open_tokenizer(path)
 
 
-def _names() -> list[Any]:
-    from rich.table import Column
-
+def _names() -> list[Column]:
     return [Column("kind", no_wrap=True), Column("size", no_wrap=True, justify="right")]
 
 
 def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-
     console = Console()
     table = Table(*_names(), *COLUMNS, title="Tokenizers on the validation split")
     for row in rows:
@@ -127,15 +124,6 @@ def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
             splits.add_row(shown, row["kind"], f"{row['vocab_size']:,}", row["splits"][word])
         splits.add_section()
     console.print(splits)
-
-
-def _sections(kinds: Sequence[str], sizes: Sequence[int], lowercase: bool) -> list[dict[str, Any]]:
-    shared = {"character_coverage": params.section("tokenizer", TokenizerConfig).character_coverage}
-    return [
-        shared | {"kind": kind, "vocab_size": size, "lowercase": lowercase and kind == "wordpiece"}
-        for kind in kinds
-        for size in sizes
-    ]
 
 
 if __name__ == "__main__":

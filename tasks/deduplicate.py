@@ -72,7 +72,7 @@ def deduplicate_and_split() -> None:
     against = params.section("decontaminate", DecontaminateConfig)
     mixture = params.section("mixture", MixtureConfig)
     sections = ["deduplicate", "split", "decontaminate", "mixture"]
-    with stage("deduplicate", sections, [paths.CLEAN], paths.METRICS / "deduplicate.json") as run:
+    with stage("deduplicate", sections, [paths.CLEAN]) as run:
         with (
             scratch_folder(paths.CORPUS) as scratch,
             atomic_folder(paths.CORPUS, checksums=False) as folder,

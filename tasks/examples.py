@@ -27,7 +27,7 @@ def examples(name: str) -> None:
     params.section_names("examples")
     config = params.section(section, ExamplesConfig)
     folder = paths.EXAMPLES / name
-    with stage(f"examples-{name}", [section], [Path(config.input)], paths.METRICS / f"examples-{name}.json") as run:
+    with stage(f"examples-{name}", [section], [Path(config.input)]) as run:
         found = read_source(name, config)
         checks = checks_of(found.task, found.splits["test"], Path(config.input))
         with atomic_folder(folder) as new:

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import torch
 
 from plm_core import checkpoint
-from plm_core.benchmarks.examples import SPLITS, Example, file_of
+from plm_core.benchmarks.checks import COLUMNS, FILE, counted, examined, read_checks
+from plm_core.benchmarks.examples import SPLITS, Example, file_of, read_examples
 from plm_core.benchmarks.task import GlueTask, read_task
-from plm_core.config import digest
+from plm_core.config import digest, listed
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.finetuning import results
@@ -38,10 +39,9 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import StepMetrics
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
-from tasks.runtime.checked import write_checked
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.stage import Stage, main, stage
-from tasks.runtime.training import follow, listed, write_curve
+from tasks.runtime.training import follow, write_curve
 from tasks.settings import params
 
 
@@ -64,10 +64,9 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
     config, data = params.section("finetune", FinetuneConfig), examples_of(task_name)
     base, key = paths.MODELS / name, f"{name}-{task_name}-{seed}"
     folder = paths.FINETUNED / f"{name}-{after}-{seed}" if after else base
-    metrics_file = paths.METRICS / f"finetune-{key}.json"
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
     before = [examples_of(after), base] if after else []
-    with stage(f"finetune-{key}", sections, [folder, data, *before], metrics_file, training=True) as run:
+    with stage(f"finetune-{key}", sections, [folder, data, *before], training=True) as run:
         task = task_in(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)
@@ -87,7 +86,11 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
             return predict(outcome.classifier, rows, config.training.batch, device.device).answers
 
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
-        run.metrics |= write_checked(checked, data, task, outcome.test.examples, outcome.predicted.answers, asked)
+        known = (example.id for example in read_examples(file_of(data, "test"), task))
+        checks = read_checks(data / FILE, task, known)  # of all test examples, of which ours may be a sample
+        judged = examined(task, checks, outcome.test.examples, outcome.predicted.answers, asked)
+        write_rows(checked, COLUMNS, judged)
+        run.metrics |= counted(judged)
         run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
         scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
         run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)

@@ -17,18 +17,17 @@ from plm_core.files import atomic_text, scratch_folder
 from plm_core.shared import paths
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
-from tasks.settings.params import section_names
 
 
 def ingest(name: str) -> None:
     """Read the source ``sources.NAME`` of params.yaml, write its documents and what was quarantined."""
     section = f"sources.{name}"
-    section_names("sources")
+    params.section_names("sources")
     given = params.read(section)
     source = choose(SOURCES, "reader", given, section)
     documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.jsonl"
     origin = paths.ORIGINS / f"{name}.json"
-    with stage(f"ingest-{name}", [section], [Path(source.input)], paths.METRICS / f"ingest-{name}.json") as run:
+    with stage(f"ingest-{name}", [section], [Path(source.input)]) as run:
         reasons, first, size = Counter[str](), None, 0
         with scratch_folder(documents) as scratch:
             sorter, count = Sorter(scratch), 0

@@ -11,7 +11,7 @@ from tasks.runtime.stage import main, stage
 def pack() -> None:
     """Write one token store a split."""
     inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", paths.TOKENIZER]
-    with stage("pack", [], inputs, paths.METRICS / "pack.json") as run:
+    with stage("pack", [], inputs) as run:
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
         for name in ("train", "valid"):

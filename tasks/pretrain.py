@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from plm_core import checkpoint
-from plm_core.config import UserError, digest
+from plm_core.config import UserError, digest, listed
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
@@ -32,7 +32,7 @@ from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.launch import launch, ranks_wanted
 from tasks.runtime.stage import main, stage
-from tasks.runtime.training import follow, listed, write_curve
+from tasks.runtime.training import follow, write_curve
 from tasks.settings import params
 from tasks.settings.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
 
@@ -44,11 +44,10 @@ def pretrain(name: str) -> None:
     section = f"pretrain.{name}"
     config = pretrain_section(name)
     objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
-    metrics_file = paths.METRICS / f"pretrain-{name}.json"
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
     require_start(config, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
-    with stage(f"pretrain-{name}", [section], inputs, metrics_file, training=True, filled=filled) as run:
+    with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled) as run:
         device, ranks = prepare(beside=len(params.names("models")), deterministic=loop.deterministic), join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)

@@ -17,7 +17,7 @@ from plm_core.templates import render
 from tasks.reporting.fewshot import unfinetuned
 from tasks.reporting.meters import meters
 from tasks.reporting.page import drawn, page, plotting
-from tasks.reporting.scores import finetuned
+from tasks.reporting.scores import finetuned, metrics_of
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -32,10 +32,10 @@ def report() -> None:
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
     inputs += [paths.EXAMPLES] if tasks else []
     inputs += [paths.SLICES] if paths.SLICES.exists() else []  # what a failed stage did not leave is left out
-    with stage("report", SECTIONS, inputs) as run, atomic_folder(paths.REPORT, checksums=False) as folder:
+    with stage("report", SECTIONS, inputs, metrics=False) as run, atomic_folder(paths.REPORT, checksums=False) as new:
         scores, pictures = finetuned(models, tasks, seeds)
         pictures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
-        evaluated = {model: _metrics(f"evaluate-{model}") for model in models}
+        evaluated = {model: metrics_of(f"evaluate-{model}") for model in models}
         text = render(
             "tasks/reporting/templates/report.md.j2",
             models={model: _model(model) for model in models},
@@ -46,10 +46,10 @@ def report() -> None:
             **_likelihoods(evaluated),
         )
         for name, picture in pictures.items():
-            (folder / name).write_text(picture, encoding="utf-8")
-        (folder / "report.md").write_text(text, encoding="utf-8")
+            (new / name).write_text(picture, encoding="utf-8")
+        (new / "report.md").write_text(text, encoding="utf-8")
         html = page("tasks/reporting/templates/report.html.j2", text, pictures)
-        (folder / "report.html").write_text(html, encoding="utf-8")
+        (new / "report.html").write_text(html, encoding="utf-8")
         print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
         run.outputs.append(paths.REPORT)
     meters()
@@ -57,7 +57,7 @@ def report() -> None:
 
 def _model(model: str) -> dict[str, Any]:
     samples = json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8"))
-    return {"section": params.read(f"pretrain.{model}"), "trained": _metrics(f"pretrain-{model}"), "samples": samples}
+    return {"section": params.read(f"pretrain.{model}"), "trained": metrics_of(f"pretrain-{model}"), "samples": samples}
 
 
 def _likelihoods(evaluated: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -85,18 +85,14 @@ def _best(cells: dict[str, str]) -> dict[str, str]:
 
 
 def _corpus() -> dict[str, Any]:
-    read, left = _metrics("clean"), _metrics("deduplicate")
+    read, left = metrics_of("clean"), metrics_of("deduplicate")
     counts = [(name, count) for metrics in (read, left) for name, count in metrics.items() if count]
     removed = {
         level: [(name.removeprefix(begin), count) for name, count in counts if name.startswith(begin)]
         for level, begin in (("documents", "removed_documents_"), ("paragraphs", "removed_paragraphs_"))
     }
-    tokens, tokenizer = _metrics("pack"), _metrics("tokenizer")
+    tokens, tokenizer = metrics_of("pack"), metrics_of("tokenizer")
     return {"read": read, "left": left, "removed": removed, "tokens": tokens, "tokenizer": tokenizer}
-
-
-def _metrics(name: str) -> dict[str, Any]:
-    return json.loads((paths.METRICS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:

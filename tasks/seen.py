@@ -39,7 +39,6 @@ WIDTH = 110
 class Training:
     """A pretraining whose checkpoint lies in the workspace together with all that it was made from."""
 
-    name: str
     described: checkpoint.CheckpointConfig
     lineage: checkpoint.Lineage
     loop: LoopConfig
@@ -97,7 +96,7 @@ def opened(name: str) -> Training:
     ):
         if was != now:
             raise UserError(f"{folder}: was trained from another {what} ({was[:12]}, now {now[:12]}); {remedy}")
-    return Training(name, described, described.lineage, loop, store, tokenizer)
+    return Training(described, described.lineage, loop, store, tokenizer)
 
 
 def row_of(training: Training, objective: Objective, batch: Batch, row: int, spans: list[TokenRange]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ TRAIN = paths.CORPUS / "train.parquet"
 def slices(name: str) -> None:
     """Compare the test examples of ``examples.NAME`` with the training text, and write a row for each."""
     data, table = paths.EXAMPLES / name, paths.SLICES / f"{name}.csv"
-    with stage(f"slices-{name}", [], [data, TRAIN], paths.METRICS / f"slices-{name}.json") as run:
+    with stage(f"slices-{name}", [], [data, TRAIN]) as run:
         verify_checksums(data)
         examples = read_examples(file_of(data, "test"), read_task(data))
         sizes, shares = overlaps([[e.a] if e.b is None else [e.a, e.b] for e in examples], Texts(TRAIN))

@@ -22,7 +22,7 @@ def tokenizer() -> None:
     config = params.section("tokenizer", TokenizerConfig)
     corpus = paths.CORPUS / "train.parquet"
     held_out = paths.CORPUS / "valid.parquet"
-    with stage("tokenizer", ["tokenizer"], [corpus, held_out], paths.METRICS / "tokenizer.json") as run:
+    with stage("tokenizer", ["tokenizer"], [corpus, held_out]) as run:
         texts = Texts(corpus)
         model = read_given(config.given).data if config.given else train_tokenizer(texts, config)
         with atomic_folder(paths.TOKENIZER) as folder:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from plm_core.config import UserError
+from plm_core.config import UserError, listed
 
 
 class Layout(NamedTuple):
@@ -141,9 +141,10 @@ class Family:
             if name in given and other in given and not torch.equal(given[name], given[other]):
                 raise UserError(f"{where}: {name} differs from {other}; expected them tied, as in {self.model_class}")
         if missing:
-            raise UserError(f"{where}: lacks {_listed(missing)}; expected the weights of a {self.model_class}")
+            lacking = listed(sorted(missing), 7)
+            raise UserError(f"{where}: lacks {lacking}; expected the weights of a {self.model_class}")
         if unknown := given.keys() - used - self.tied.keys():
-            known = _listed({names[name] for name in unknown})
+            known = listed(sorted(names[name] for name in unknown), 7)
             raise UserError(f"{where}: holds {known}, which {self.model_class} of {layers} layers has not")
         return found
 
@@ -184,10 +185,3 @@ class Family:
         if inner not in (None, 4 * model["width"]):
             raise UserError(f"{where}.{self.inner}: found {inner}; expected {4 * model['width']}, 4 times the width")
         return model
-
-
-def _listed(names: Sequence[str] | set[str], most: int = 7) -> str:
-    """Names in their order, but no more than can be read."""
-    ordered = sorted(set(names))
-    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(ordered[:most]) + rest

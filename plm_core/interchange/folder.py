@@ -15,10 +15,12 @@ from torch import Tensor
 
 from plm_core import checkpoint
 from plm_core.config import UserError, from_dict, section
+from plm_core.evaluation.likelihood import named
 from plm_core.files import atomic_folder
 from plm_core.interchange import bert, gpt, tokenizer, xlnet
-from plm_core.interchange.card import card
 from plm_core.interchange.family import Family
+from plm_core.objectives import OBJECTIVES
+from plm_core.templates import render
 from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE
 from plm_core.text.tokenizers import open_tokenizer
 
@@ -60,7 +62,7 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
         _write(folder / "tokenizer_config.json", tokenizer.tokenizer_config(family, sizes["context"]))
         if loaded.tokenizer.file == MODEL_FILE:
             (folder / MODEL_FILE).write_bytes(loaded.tokenizer.data)
-        (folder / "README.md").write_text(card(loaded, family), encoding="utf-8")
+        (folder / "README.md").write_text(_card(loaded, family), encoding="utf-8")
 
 
 def import_hf(source: Path, target: Path) -> str:
@@ -91,14 +93,7 @@ def import_hf(source: Path, target: Path) -> str:
     _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
     config = checkpoint.CheckpointConfig(
-        checkpoint.FORMAT,
-        family.architecture,
-        family.objective,
-        asdict(model.config),
-        text.sha256,
-        origin.step,
-        origin.valid_nats,
-        lineage=origin.lineage,
+        checkpoint.FORMAT, family.architecture, family.objective, asdict(model.config), text.sha256, **vars(origin)
     )
     return checkpoint.save(target, model.state_dict(), text, config)
 
@@ -137,6 +132,22 @@ def _family(config: checkpoint.CheckpointConfig, folder: Path) -> Family:
             f"in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
     return family
+
+
+def _card(loaded: checkpoint.Loaded, family: Family) -> str:
+    """The model card: what the checkpoint is, by what it was judged, how to load it."""
+    likelihood = OBJECTIVES[loaded.config.objective].likelihood
+    return render(
+        "plm_core/interchange/card.md.j2",
+        family=family,
+        loaded=loaded,
+        sizes=asdict(loaded.model.config),
+        parameters=sum(p.numel() for p in loaded.model.parameters()),
+        quantity=named(likelihood.name, loaded.tokenizer),
+        meaning=likelihood.meaning,
+        tokenizer=tokenizer.DESCRIBED[loaded.tokenizer.kind],
+        deviations=tokenizer.deviations(loaded.tokenizer),
+    )
 
 
 def _fill(model: Any, weights: dict[str, Tensor], source: Path) -> None:

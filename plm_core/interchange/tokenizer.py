@@ -87,9 +87,8 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
 
 def tokenizer_config(family: Family, context: int) -> dict[str, Any]:
     """The content of ``tokenizer_config.json``."""
-    names = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS, "mask": MASK, "cls": CLS, "sep": SEP}
-    if "bos_token_id" in family.marks:
-        names["bos"] = family.marks["bos_token_id"]
+    bos = family.marks.get("bos_token_id", BOS)
+    names = {"pad": PAD, "unk": UNK, "bos": bos, "eos": EOS, "mask": MASK, "cls": CLS, "sep": SEP}
     segments = ["token_type_ids"] if family.segmented else []
     return {f"{name}_token": PIECES[token] for name, token in names.items()} | {
         "tokenizer_class": "PreTrainedTokenizerFast",

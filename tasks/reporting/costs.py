@@ -9,7 +9,6 @@ import sys
 from dataclasses import asdict, field
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic.dataclasses import dataclass
@@ -92,9 +91,7 @@ class CostReport:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not leads():
             return
         self._pay()

@@ -94,8 +94,9 @@ def _reliability(rows: dict[str, Table]) -> str:
     for model, found in rows.items():
         sure, right = _sure(found).ravel(), _results(found).right().ravel()
         counts, means, shares = bins(sure, right)
-        said = f"{model} ({_range(counts)} answers a point)"
-        (line,) = above.plot(means, shares, "o-", ms=4, lw=1.2, label=said)
+        least, most = int(counts.min()), int(counts.max())
+        size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        (line,) = above.plot(means, shares, "o-", ms=4, lw=1.2, label=f"{model} ({size} answers a point)")
         below.hist(sure, edges, histtype="step", color=line.get_color())
     above.set(ylabel="right", ylim=(-0.02, 1.02))
     above.legend(frameon=False, fontsize="small")
@@ -103,11 +104,6 @@ def _reliability(rows: dict[str, Table]) -> str:
     for axes in (above, below):
         axes.grid(alpha=0.25)
     return drawn(figure)
-
-
-def _range(counts: Any) -> str:
-    least, most = int(counts.min()), int(counts.max())
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _worst(task: GlueTask, rows: dict[str, Table]) -> list[dict[str, Any]]:

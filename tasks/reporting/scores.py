@@ -36,7 +36,9 @@ def finetuned(
     Raises:
         UserError: evidence is missing or damaged.
     """
-    tables = {task: {model: _evidence(model, task, seeds) for model in models} for task in tasks}
+    # By seeds: one that was taken out of the parameters leaves its file there.
+    files = {(m, t): [paths.EVIDENCE / m / f"{t}.{seed}.csv" for seed in seeds] for m in models for t in tasks}
+    tables = {task: {model: read_task(files[model, task]) for model in models} for task in tasks}
     told = [_task(task, rows, seeds) for task, rows in tables.items()]
     several = models if len(tables) > 1 else ()
     section = {
@@ -75,15 +77,9 @@ def _task(task: str, rows: dict[str, Table], seeds: Sequence[int]) -> tuple[dict
     return figures, pictures
 
 
-def _evidence(model: str, task: str, seeds: Sequence[int]) -> Table:
-    """The answers of the fine-tunings in the parameters: a seed that was taken out leaves its file there."""
-    files = [paths.EVIDENCE / model / f"{task}.{seed}.csv" for seed in seeds]
-    return read_task(files)
-
-
 def _guesses(tables: Tables, name: str) -> list[float | None]:
     """A figure of the stage baseline for each task, and the mean of several tasks where all are known."""
-    each = [_read(f"baseline-{task}")[name] if _known(task) else None for task in tables]
+    each = [metrics_of(f"baseline-{task}")[name] if _known(task) else None for task in tables]
     known = [value for value in each if value is not None]
     mean = float(np.mean(known)) if known and len(known) == len(each) else None
     return [*each, mean] if len(each) > 1 else [*each]
@@ -151,9 +147,10 @@ def _interval(found: Table) -> significance.Interval:
 
 def _metrics(model: str, task: str, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Each number of the metrics files, by seed."""
-    each = [_read(f"finetune-{model}-{task}-{seed}") for seed in seeds]
+    each = [metrics_of(f"finetune-{model}-{task}-{seed}") for seed in seeds]
     return {name: [found[name] for found in each] for name in each[0]}
 
 
-def _read(name: str) -> dict[str, float]:
+def metrics_of(name: str) -> dict[str, Any]:
+    """The content of the metrics file of a stage with this name."""
     return json.loads((paths.METRICS / f"{name}.json").read_text(encoding="utf-8"))

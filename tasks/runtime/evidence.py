@@ -1,4 +1,4 @@
-"""Evidence: per-example results on held-out data as CSV, what the gate compares. Written by evaluate and finetune."""
+"""Evidence, per-example results on held-out data that the gate compares, and loss curves, as CSV. Used by stages."""
 
 import csv
 import io

@@ -33,15 +33,13 @@ def ranks_wanted(rows: int) -> int:
         return 1
     import torch
 
-    given, gpus = os.environ.get("PLM_RANKS"), torch.cuda.device_count()
-    if given is None:
-        most = gpus
-    elif not given.isdecimal() or int(given) < 1:
+    gpus = torch.cuda.device_count()
+    given = os.environ.get("PLM_RANKS", str(gpus or 1))
+    if not given.isdecimal() or int(given) < 1:
         raise UserError(f"PLM_RANKS: found {given!r}; expected a number of processes, 1 or more")
-    elif 0 < gpus < int(given):
+    if 0 < gpus < int(given):
         raise UserError(f"PLM_RANKS: {given}; this machine shows {gpus} GPUs, expected no more processes")
-    else:
-        most = int(given)
+    most = int(given)
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)
     if wanted < most:
         print(f"{wanted} of {most} processes: more do not divide a batch of {rows} rows evenly", flush=True)

@@ -2,7 +2,6 @@
 
 import sys
 from time import monotonic
-from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -20,12 +19,7 @@ class ProgressBar:
         self._start = self._last = monotonic()
         self._bar: Progress | None = None
         if leads() and sys.stdout.isatty():
-            columns = (
-                "{task.description}",
-                BarColumn(),
-                "{task.completed}/{task.total}",
-                TimeRemainingColumn(),
-            )
+            columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}", TimeRemainingColumn())
             self._bar = Progress(*columns, TextColumn("{task.fields[note]}"))
             self._task = self._bar.add_task(what, total=total, note="")
 
@@ -34,9 +28,7 @@ class ProgressBar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -50,7 +42,5 @@ class ProgressBar:
         elif done == self._total or now - self._last >= LINE_EVERY_S:
             self._last = now
             left = (now - self._start) * (self._total - done) / max(1, done)
-            print(
-                f"{self._what}: {done}/{self._total} ({done / self._total:.0%}), {left:.0f} s left  {note}",
-                flush=True,
-            )
+            share = f"{done}/{self._total} ({done / self._total:.0%})"
+            print(f"{self._what}: {share}, {left:.0f} s left  {note}", flush=True)

@@ -49,11 +49,11 @@ def stage(
     name: str,
     sections: Sequence[str],
     inputs: Sequence[Path],
-    metrics_file: Path | None = None,
+    metrics: bool = True,
     training: bool = False,
     filled: Mapping[str, object] | None = None,
 ) -> Iterator[Stage]:
-    """Run the block as a stage: guarded, tracked, and with ``metrics_file`` written when it ends well.
+    """Run the block as a stage: guarded, tracked, and with its ``metrics`` written as JSON when it ends well.
 
     ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. A ``training`` that was
     interrupted goes on in its MLflow run, as it does from its snapshot. ``filled`` are sections with what the stage has
@@ -75,13 +75,9 @@ def stage(
         tracker.summary(running.metrics)
         tracker.outputs({path.as_posix(): sha256_path(path) for path in running.outputs})
         guard.check()
-        if metrics_file is not None and leads():
-            write_metrics(metrics_file, running.metrics)
-
-
-def write_metrics(path: Path, metrics: Mapping[str, float | int]) -> None:
-    """Write numbers as JSON, in their order, whole or not at all."""
-    atomic_text(path, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+        if metrics and leads():
+            text = json.dumps(running.metrics, indent=2, allow_nan=False) + "\n"
+            atomic_text(paths.METRICS / f"{name}.json", text)
 
 
 def main(task: Callable[..., None]) -> None:
@@ -96,12 +92,9 @@ def main(task: Callable[..., None]) -> None:
     def run(*arguments: Any, **options: Any) -> None:
         try:
             task(*arguments, **options)
-        except UserError as error:
+        except (UserError, OSError) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
-            sys.exit(USER_ERROR)
-        except OSError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            sys.exit(1)
+            sys.exit(USER_ERROR if isinstance(error, UserError) else 1)
         except KeyboardInterrupt as error:
             print(f"interrupted: {error}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)

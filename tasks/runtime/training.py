@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
-from plm_core.files import atomic_text
 from plm_core.training.loop import Stopped
 from plm_core.training.recovery import Diverged
 from plm_core.training.state import StepMetrics, Unfit
 from tasks.reporting.costs import CostReport
+from tasks.runtime.evidence import write_rows
 from tasks.runtime.guard import Edited
 from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import Interrupted, Stage, deferred_signals
@@ -75,23 +75,13 @@ def _explained(
         raise Unfit(f"{section}.training.{error}") from error
 
 
-def listed(names: list[str], most: int = 8) -> str:
-    """Names in one line, the first few of many."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def write_curve(path: Path, reports: list[StepMetrics]) -> None:
     """Write the loss curve as CSV with the columns step, loss, valid_loss (nats; empty between validations)."""
-    rows = [f"{r.step},{r.loss!r},{'' if r.valid_loss is None else repr(r.valid_loss)}" for r in reports]
-    atomic_text(path, "\n".join(["step,loss,valid_loss", *rows]) + "\n")
+    write_rows(path, ("step", "loss", "valid_loss"), ((r.step, r.loss, r.valid_loss) for r in reports))
 
 
 def _points(report: StepMetrics) -> dict[str, float]:
-    points = {
-        "loss": report.loss,
-        "gradient_norm": report.gradient_norm,
-        "learning_rate": report.learning_rate,
-    }
+    points = {"loss": report.loss, "gradient_norm": report.gradient_norm, "learning_rate": report.learning_rate}
     if report.valid_loss is not None:
         points["valid_loss"] = report.valid_loss
     if report.skipped:

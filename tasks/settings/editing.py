@@ -38,7 +38,8 @@ def _with(text: str, name: str, value: Any) -> str:
         start = f"{text[: key.end_mark.index]}: " if lines else text[: old.start_mark.index]
         return start + _line(value) + text[_end(text, old) :]
     if section.flow_style:
-        return _with(text, ".".join(above), yaml.safe_load(_source(text, section)) | {last: value})
+        inside = yaml.safe_load(text[section.start_mark.index : _end(text, section)])
+        return _with(text, ".".join(above), inside | {last: value})
     line = text.find("\n", _end(text, section))
     return f"{text[:line]}\n{' ' * section.start_mark.column}{last}: {_line(value)}{text[line:]}"
 
@@ -61,10 +62,6 @@ def _end(text: str, node: yaml.Node) -> int:
     alias = re.compile(r": *\*\S+").match(text, key.end_mark.index)  # its value is the node that it names
     assert alias is not None
     return alias.end()
-
-
-def _source(text: str, node: yaml.Node) -> str:
-    return text[node.start_mark.index : _end(text, node)]
 
 
 def _lines(value: Mapping[str, Any], column: int) -> str:

@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from plm_core.config import UserError
 from plm_core.shared.stores import BY_JOURNAL
 from tasks.settings.machine import leads
 from tasks.tracking import service
-from tasks.tracking.journal import Journal, unfinished
+from tasks.tracking.journal import Journal, milliseconds, unfinished
 
 LOOK_S = 15.0
 """How often a stage that records looks whether its recorder lives."""
@@ -56,7 +55,7 @@ class Tracker:
             store = service.store()
             self._service = service.Service(store)
         except UserError as error:
-            _warn(f"{error}; the run waits in its journal")
+            service.warn(f"{error}; the run waits in its journal")
         tags = {"dvc.stage": os.environ.get("PLM_STAGE", self._stage), "plm.stage_pid": str(os.getpid())} | origin()
         with contextlib.suppress(OSError):
             self._journal = unfinished(self._training) if self._training else None
@@ -72,7 +71,7 @@ class Tracker:
             inputs=inputs,
             parent=os.environ.get("PLM_PARENT_RUN_ID"),
             tags=tags,
-            start_time=_now(),
+            start_time=milliseconds(),
             store=store,
             system_metrics=True,
         )
@@ -109,11 +108,17 @@ class Tracker:
 
     def end(self, status: str) -> None:
         """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
-        self._send("end", status=status, time=_now())
+        self._send("end", status=status, time=milliseconds())
         if self._refused:
-            self._hand_over()
+            # A process sends the run with what the disk did not take.
+            lines = "".join(json.dumps(message, default=str) + "\n" for message in self._refused)
+            path = [str(self._journal.path)] if self._journal else []
+            with contextlib.suppress(OSError):
+                subprocess.run([*service.RECORDER, "--alone", *path], input=lines, text=True, check=False)
         if self._journal is not None:
-            self._tell_trouble(self._journal)
+            holder = None if self._service is None or _in_pipeline() else self._service.holder()
+            if holder and (says := holder.get("says")):
+                service.warn(f"{says}; {self._journal.path} keeps this run until MLflow has it")
             self._journal.close()
 
     def _send(self, kind: str, **content: object) -> None:
@@ -128,7 +133,7 @@ class Tracker:
                 del self._refused[0]
         except OSError as error:
             if first:
-                _warn(f"no journal ({error}); the stage goes on, and sends the run at its end")
+                service.warn(f"no journal ({error}); the stage goes on, and sends the run at its end")
         self._look()
 
     def _look(self) -> None:
@@ -139,20 +144,7 @@ class Tracker:
         try:
             service.ensure(self._service)
         except OSError as error:
-            _warn(f"no recorder could be started ({error}); the run waits in its journal")
-
-    def _hand_over(self) -> None:
-        """Have a process send the run with what the disk did not take."""
-        lines = "".join(json.dumps(message, default=str) + "\n" for message in self._refused)
-        journal = [str(self._journal.path)] if self._journal else []
-        with contextlib.suppress(OSError):
-            subprocess.run([*service.RECORDER, "--alone", *journal], input=lines, text=True, check=False)
-
-    def _tell_trouble(self, journal: Journal) -> None:
-        if self._service is None or _in_pipeline():
-            return
-        if says := (self._service.holder() or {}).get("says"):
-            _warn(f"{says}; {journal.path} keeps this run until MLflow has it")
+            service.warn(f"no recorder could be started ({error}); the run waits in its journal")
 
 
 @contextlib.contextmanager
@@ -194,20 +186,11 @@ def origin() -> dict[str, str]:
 
 
 def _points(metrics: Mapping[str, float], step: int) -> list[tuple[str, float, int, int]]:
-    now = _now()
+    now = milliseconds()
     return [(name, float(value), now, step) for name, value in metrics.items()]
-
-
-def _now() -> int:
-    """Milliseconds since 1970, as MLflow counts."""
-    return time.time_ns() // 1_000_000
 
 
 def _status(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return {None: "FINISHED", 0: "FINISHED", INTERRUPTED: "KILLED"}.get(error.code, "FAILED")  # type: ignore[arg-type]
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-
-
-def _warn(what: str) -> None:
-    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)

@@ -74,7 +74,7 @@ class Journal:
         """An empty journal, which this process writes; names sort by time. Raises OSError."""
         JOURNALS.mkdir(parents=True, exist_ok=True)
         kind = re.sub(r"[^\w.-]+", "-", name)
-        path = path_of(f"{time.time_ns() // 1_000_000}-{kind}-{secrets.token_hex(4)}")
+        path = path_of(f"{milliseconds()}-{kind}-{secrets.token_hex(4)}")
         made = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644))
         made.lock(WRITER)
         return made
@@ -209,9 +209,12 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_point(point: object) -> bool:
-    if not isinstance(point, list) or len(point) != len(POINT):
-        return False
-    return all(isinstance(value, kind) for value, kind in zip(point, POINT, strict=True))
+    return isinstance(point, list) and len(point) == len(POINT) and all(map(isinstance, point, POINT))
+
+
+def milliseconds() -> int:
+    """The time in milliseconds since 1970, as MLflow counts."""
+    return time.time_ns() // 1_000_000
 
 
 def path_of(key: str) -> Path:

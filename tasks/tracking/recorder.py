@@ -28,9 +28,10 @@ from plm_core.shared.paths import JOURNALS
 from plm_core.shared.stores import QUIET
 from tasks.tracking import service
 from tasks.tracking.client import origin
-from tasks.tracking.journal import SENDER, WRITER, Journal, parsed, path_of
+from tasks.tracking.journal import SENDER, WRITER, Journal, milliseconds, parsed, path_of
 from tasks.tracking.run import Monitor, Run
 from tasks.tracking.sender import NotYetError, Sender, one_line, refuses
+from tasks.tracking.store import connect
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -86,9 +87,9 @@ class Recorder:
                 return
             if waiting and now - quiet > GRACE_S:
                 why = self.away or "another recorder does not get on"
-                _warn(f"{why}; {JOURNALS} keeps what it has not, and the next stage or `plm run` sends it")
+                service.warn(f"{why}; {JOURNALS} keeps what it has not, and the next stage or `plm run` sends it")
                 return
-            if pipe is not None and pipe.status is None:
+            if pipe is not None and not pipe.run.ended:
                 pipe.read(TICK_S)
             else:
                 time.sleep(TICK_S)
@@ -106,7 +107,7 @@ class Recorder:
     def _round(self, every: bool) -> tuple[bool, bool]:
         """Look at each journal once; whether a run lives (its own, or any), and whether one that ended waits."""
         sends = self.service.take()
-        self.service.beat()
+        self.service.beat(self.away)
         living = waiting = False
         for run in self._runs():
             lives = run.living()
@@ -153,7 +154,7 @@ class Recorder:
         if now < (run.due if lives else run.tried) or (self.away is not None and now < self.due):
             return
         try:
-            self.connection = self.connection or _connect()
+            self.connection = self.connection or connect()
             run.send(lives, self.connection)
         except Exception as error:  # noqa: BLE001 what MLflow and its database may raise is not to be listed
             run.sender, run.tried = None, time.monotonic() + 1
@@ -161,22 +162,19 @@ class Recorder:
             if not self.connection or not of_this_run:  # else it holds up no other one
                 self._lose(error)
             return
-        self._regain()
+        self.progress = time.monotonic()
+        if self.away is not None:
+            print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
+            self.service.beat()
+        self.away, self.pause = None, 1.0
 
     def _lose(self, error: Exception) -> None:
         self.connection = None
         self.due, self.pause = time.monotonic() + self.pause, min(2 * self.pause, LONGEST_PAUSE_S)
         if self.away is None:
             self.away, self.progress = one_line(error), time.monotonic()
-            self.service.say(self.away)
-            _warn(f"{self.away}; {JOURNALS} keeps the runs until MLflow has them")
-
-    def _regain(self) -> None:
-        self.progress = time.monotonic()
-        if self.away is not None:
-            print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
-            self.service.say(None)
-        self.away, self.pause = None, 1.0
+            self.service.beat(self.away)
+            service.warn(f"{self.away}; {JOURNALS} keeps the runs until MLflow has them")
 
 
 class Pipe:
@@ -187,19 +185,18 @@ class Pipe:
         self.journal.lock(WRITER)
         if not key:
             opening = {"name": name, "params": {}, "inputs": {}, "tags": {"plm.kind": "pipeline"} | origin()}
-            self.journal.append({"kind": "open", **opening, "start_time": _now(), "store": service.store()})
+            self.journal.append({"kind": "open", **opening, "start_time": milliseconds(), "store": service.store()})
         self.run = Run(self.journal, mine=True)
-        self.status: str | None = None
         print(self.journal.key, flush=True)
 
     def read(self, seconds: float) -> None:
         """Wait so long for the status."""
         if select.select([0], [], [], seconds)[0]:
             said = os.read(0, 1 << 10).decode().split()
-            self.status = said[0] if said else "KILLED"
             self.run.ended = True
             with contextlib.suppress(OSError):  # a full disk: the run is shown as KILLED
-                self.journal.append({"kind": "end", "status": self.status, "time": _now()})
+                ending = {"kind": "end", "status": said[0] if said else "KILLED", "time": milliseconds()}
+                self.journal.append(ending)
 
 
 def _send_alone(path: Path | None) -> None:
@@ -213,30 +210,16 @@ def _send_alone(path: Path | None) -> None:
         journal = Journal.existing(path)
     journal.lock(SENDER, wait=True)
     try:
-        sender = Sender(journal, *_connect(), messages)
+        sender = Sender(journal, *connect(), messages)
         sender.send()
         sender.close()
     except Exception as error:  # noqa: BLE001 as above
-        _warn(f"{one_line(error)}; there is no room to keep this run, and some of it is lost")
-
-
-def _connect() -> "tuple[MlflowClient, str]":
-    from tasks.tracking.store import connect
-
-    return connect()
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _warn(what: str) -> None:
-    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
+        service.warn(f"{one_line(error)}; there is no room to keep this run, and some of it is lost")
 
 
 def _report(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
     """The last word of a recorder that fails in a way not foreseen: one line instead of a traceback."""
-    _warn(f"{one_line(error)}; what it has not waits in {JOURNALS}, the work goes on")
+    service.warn(f"{one_line(error)}; what it has not waits in {JOURNALS}, the work goes on")
 
 
 def main() -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from plm_core.files import atomic_text
 from plm_core.shared import paths
-from tasks.tracking.journal import SENDER, Journal
+from tasks.tracking.journal import SENDER, Journal, milliseconds
 from tasks.tracking.sender import Sender
+from tasks.tracking.store import page_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -59,7 +60,7 @@ class Run:
         if not self.opening.get("system_metrics") or now < self.sample_due:
             return
         shortest, longest = SYSTEM_METRICS_S
-        when = time.time_ns() // 1_000_000
+        when = milliseconds()
         age = max(0, when - self.opening["start_time"]) // 1000
         self.sample_due = now + min(longest, max(shortest, age / 20))
         points = [[name, value, when, age] for name, value in monitor.values(now).items()]
@@ -71,8 +72,6 @@ class Run:
         if not self.opening.get("training") or not sender.sent.run or self.linked:
             return
         self.linked = True
-        from tasks.tracking.store import page_of
-
         with contextlib.suppress(OSError):  # a full disk: the page does without
             page = page_of(sender.client, sender.experiment, sender.sent.run)
             atomic_text(paths.RUN_LINKS / f"{self.opening['name']}.txt", f"{page}\n")

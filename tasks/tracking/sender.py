@@ -5,7 +5,6 @@ key of its journal and a checkpoint by its digest. So whatever failed is done ag
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from plm_core.shared.stores import BY_JOURNAL
+from tasks.tracking import service
 from tasks.tracking.journal import Journal, Sent, path_of
 
 if TYPE_CHECKING:
@@ -86,32 +86,27 @@ class Sender:
         """Do what a message asks; what MLflow refuses of it must not keep what comes after."""
         from mlflow.exceptions import MlflowException
 
+        kind = message["kind"]
         try:
-            self._do(message)
+            if kind == "open":
+                self._open(message)
+            elif kind == "metrics":
+                self._add(message["points"], model=None)
+            elif kind == "status":
+                self.client.set_terminated(self.run, message["status"], end_time=message["time"])
+            elif kind == "resume":
+                self.client.update_run(self.run, status="RUNNING")
+                self._log_tags(message["tags"])
+            elif kind == "tags":
+                self._log_tags(message["tags"])
+            elif kind == "checkpoint":
+                self._add(message["points"], self._linked_model(message["path"], message["digest"]))
+            elif kind == "checkpoint_metrics":
+                self._add(message["points"], self._find_model(message["digest"]))
         except MlflowException as error:
             if not refuses(error) or self.sent.run is None:
                 raise
-            self._tell_refused(message["kind"], error)
-
-    def _do(self, message: Mapping[str, Any]) -> None:
-        kind = message["kind"]
-        if kind == "open":
-            self._open(message)
-        elif kind == "metrics":
-            self._add(message["points"], model=None)
-        elif kind == "status":
-            self.client.set_terminated(self.run, message["status"], end_time=message["time"])
-        elif kind == "resume":
-            self.client.update_run(self.run, status="RUNNING")
-            self._log_tags(message["tags"])
-        elif kind == "tags":
-            self._log_tags(message["tags"])
-        elif kind == "checkpoint":
-            model = self._find_model(message["digest"]) or self._create_model(message["path"], message["digest"])
-            self._link(model)
-            self._add(message["points"], model)
-        elif kind == "checkpoint_metrics":
-            self._add(message["points"], self._find_model(message["digest"]))
+            self._tell_refused(kind, error)
 
     def _add(self, points: list[list[Any]], model: str | None) -> None:
         from mlflow.entities import Metric
@@ -143,7 +138,7 @@ class Sender:
 
     def _tell_refused(self, what: str, error: Exception) -> None:
         if not self._told:
-            print(f"warning: MLflow: refuses {what}: {one_line(error)}; it is left out", file=sys.stderr, flush=True)
+            service.warn(f"refuses {what}: {one_line(error)}; it is left out")
         self._told = True
 
     def _remember(self, sent: Sent) -> None:
@@ -209,18 +204,18 @@ class Sender:
         )
         return found[0].model_id if found else None
 
-    def _create_model(self, path: str, digest: str) -> str:
+    def _linked_model(self, path: str, digest: str) -> str:
+        """The checkpoint's LoggedModel, made where there is none, as an output of the run."""
         import mlflow
-
-        tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
-        return mlflow.create_external_model(
-            name=Path(path).name, source_run_id=self.run, experiment_id=self.experiment, tags=tags
-        ).model_id
-
-    def _link(self, model: str) -> None:
         from mlflow.entities import LoggedModelOutput
 
+        tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
+        model = self._find_model(digest)
+        if model is None:
+            made = mlflow.create_external_model(Path(path).name, self.run, tags, experiment_id=self.experiment)
+            model = made.model_id
         self.client.log_outputs(self.run, [LoggedModelOutput(model, step=0)])
+        return model
 
 
 def find_run(client: "MlflowClient", experiment: str, key: str) -> str | None:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,7 +35,6 @@ class Service:
     def __init__(self, store: str) -> None:
         self._path = JOURNALS / f"{store}.recorder"
         self._lock: int | None = None
-        self._says: str | None = None
 
     def take(self) -> bool:
         """Become the one who sends, until the end of this process; whether this is so."""
@@ -53,15 +51,10 @@ class Service:
                 os.close(lock)
         return self._lock is not None
 
-    def say(self, what: str | None) -> None:
+    def beat(self, says: str | None = None) -> None:
         """Say that this process lives, and what is wrong with MLflow, None when nothing is."""
-        self._says = what
-        self.beat()
-
-    def beat(self) -> None:
-        """Say that this process lives."""
         if self._lock is not None:
-            state = json.dumps({"pid": os.getpid(), "beat": _now(), "says": self._says}).encode()
+            state = json.dumps({"pid": os.getpid(), "beat": _now(), "says": says}).encode()
             with contextlib.suppress(OSError):  # a full disk: it will be taken for hung, and another one goes on
                 os.ftruncate(self._lock, 0)
                 os.pwrite(self._lock, state, 0)
@@ -120,15 +113,17 @@ def ensure(service: Service) -> None:
         )
 
 
-@contextlib.contextmanager
-def _log() -> Iterator[IO[bytes]]:
+def _log() -> IO[bytes]:
     """Where a recorder in the background says what goes wrong."""
-    with contextlib.ExitStack() as stack:
-        try:
-            log = stack.enter_context((JOURNALS / "recorder.log").open("wb"))
-        except OSError:
-            log = stack.enter_context(Path(os.devnull).open("wb"))
-        yield log
+    try:
+        return (JOURNALS / "recorder.log").open("wb")
+    except OSError:
+        return Path(os.devnull).open("wb")
+
+
+def warn(what: str) -> None:
+    """Say on stderr what is wrong with MLflow; it never ends a stage."""
+    print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
 def _now() -> float:

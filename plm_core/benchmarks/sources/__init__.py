@@ -96,7 +96,8 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     warnings: list[str] = []
     task, row = task_of(name, config), TASKS.get(name)
     if row is None:
-        splits = own.read(task, _folder(name, config), _columns(config))
+        columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
+        splits = own.read(task, _folder(name, config), columns)
     elif row.published is None:
         splits = texts.read(name, _folder(name, config))
     else:
@@ -120,10 +121,6 @@ def task_of(name: str, config: ExamplesConfig) -> GlueTask:
             f"examples.{name}: is a task of the table; expected `input` alone, or another name for your own"
         )
     return TASKS[name].task
-
-
-def _columns(config: ExamplesConfig) -> Columns:
-    return Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
 
 
 def _described(name: str, config: ExamplesConfig) -> GlueTask:

@@ -9,7 +9,7 @@ from pathlib import Path
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.table import Columns
 from plm_core.benchmarks.task import GlueTask
-from plm_core.config import UserError, did_you_mean
+from plm_core.config import UserError, did_you_mean, listed
 from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import SURROGATE, records
 
@@ -58,7 +58,7 @@ class Reader:
         columns = self._columns
         for name in (columns.a, columns.b, columns.label, columns.id, *columns.choices):
             if name is not None and name not in row:
-                raise Refused("missing_column", f"no column {name!r}; found {_listed(row)}{did_you_mean(name, row)}")
+                raise Refused("missing_column", f"no column {name!r}; found {listed(row, 12)}{did_you_mean(name, row)}")
         if columns.id is not None:
             identity = _identity(row[columns.id], columns.id)
         a = _text(row[columns.a], columns.a)
@@ -87,7 +87,7 @@ class Reader:
             ]
             found = f"the label {value!r} in the column {self._columns.label!r}"
             raise Refused(
-                "wrong_label", f"{found}; expected one of {_listed(names)}{did_you_mean(written or '', self._codes)}"
+                "wrong_label", f"{found}; expected one of {listed(names, 12)}{did_you_mean(written or '', self._codes)}"
             )
         return self._codes[written]
 
@@ -125,8 +125,3 @@ def _number(value: object, column: str, span: tuple[float, ...] | None) -> float
         between = f" from {least:g} to {most:g}" if span else ""
         raise Refused("wrong_label", f"{value!r} in the column {column!r}; expected a number{between}")
     return number
-
-
-def _listed(names: Iterable[str]) -> str:
-    shown = list(names)
-    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
