@@ -17,7 +17,8 @@ def texts(project, split):
     return [d.text for d in read_documents(project.root / f"artifacts/corpus/splits/{split}.parquet")]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", pytest.param("bytelevel", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wordpiece", "bytelevel"])
 def test_the_whole_chain_runs_with_another_kind(small, kind):
     small.change(
         tokenizer__kind=kind, tokenizer__character_coverage=0.99, finetune__tasks=["sotu-era"], finetune__seeds=[1]

@@ -129,6 +129,7 @@ def test_processes_with_two_threads_give_the_same_bytes_with_a_warm_cache_and_af
     assert first.stdout == cold.stdout == resumed.stdout
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
     nowhere = {"CXX": str(tmp_path / "g++"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = run(tmp_path / "a", "float32", **nowhere)
