@@ -37,10 +37,12 @@ EXPECTED = {
     "list_type": "a list",
     "tuple_type": "a list",
     "dict_type": "a section",
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "too_short": "at least {min_length} in the list",
+    "string_too_short": "some text",
+    "greater_than": "above {gt:,.12g}",
+    "greater_than_equal": "at least {ge:,.12g}",
+    "less_than": "below {lt:,.12g}",
+    "less_than_equal": "at most {le:,.12g}",
 }
 """Our words for pydantic's, which are those of JSON; its others stand as they are."""
 
@@ -133,9 +135,10 @@ def _refusal(cls: type, error: Any, where: str) -> str:
         expected = f"a section with the keys {', '.join(_names(_at(cls, place)))}"
     elif kind == "literal_error":
         expected = "one of " + error["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+    elif kind in EXPECTED:
+        expected = EXPECTED[kind].format(**error.get("ctx", {}))
     else:
-        words = EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ")
-        expected = words.format(**error.get("ctx", {}))
+        expected = error["msg"].removeprefix("Input should be ")
     found = f"the text {value!r}" if isinstance(value, str) else repr(value)
     return f"{name}: found {found}; expected {expected}{_hint(kind, value)}"
 

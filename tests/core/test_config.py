@@ -4,13 +4,14 @@ import dataclasses
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
-from plm_core.config import UserError, digest, from_dict, section
+from plm_core.config import Share, UserError, digest, from_dict, section
 from plm_core.shared.sampling import SamplingConfig
 
 
@@ -18,6 +19,7 @@ from plm_core.shared.sampling import SamplingConfig
 class Inner:
     learning_rate: float
     layers: int = 5
+    share: Share = 0.5
 
 
 @section
@@ -30,6 +32,9 @@ class Outer:
     pair: tuple[int, ...] = ()
     rates: dict[str, Inner] = field(default_factory=dict)
     anything: Any = None
+    bytes: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1
+    some: Annotated[list[int], Field(min_length=1)] = field(default_factory=lambda: [1])
+    title: Annotated[str, Field(min_length=1)] = "x"
 
     def __post_init__(self):
         if self.maybe == 13:
@@ -82,6 +87,10 @@ def test_values_arrive_in_their_types():
         ({"rates": {"x": {}}}, "model.gpt.rates.x.learning_rate", ["missing"]),
         ({"rates": [1]}, "model.gpt.rates", ["found [1]", "section"]),
         ({"maybe": 13}, "model.gpt.maybe", ["13 is refused"]),
+        ({"bytes": 10**10}, "model.gpt.bytes", ["found 10000000000", "at most 1,000,000,000"]),
+        ({"some": []}, "model.gpt.some", ["found []", "at least 1 in the list"]),
+        ({"title": ""}, "model.gpt.title", ["found the text ''", "some text"]),
+        ({"inner": {"learning_rate": 1, "share": 1.5}}, "model.gpt.inner.share", ["found 1.5", "at most 1"]),
     ],
 )
 def test_a_wrong_parameter_is_named_with_what_was_found_and_expected(changes, place, words):
