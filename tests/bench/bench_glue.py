@@ -24,7 +24,7 @@ import yaml
 from plm_core import checkpoint
 from plm_core.evaluation.comparison import Compared, Estimate, compare
 from plm_core.files import atomic_text
-from tasks.compare import aligned
+from plm_core.templates import aligned
 
 OUT = Path("artifacts/bench/glue.md")
 PROJECT = Path("artifacts/bench/glue")
@@ -147,8 +147,10 @@ def page(models: list[str]) -> str:
         words = compare((evidence / "tfidf", evidence / model), ("words", model))
         pairs = zip([*before.tasks, before.averages[0]], [*words.tasks, words.averages[0]], strict=True)
         heads = ["task", "score", "pretrained", "untrained", "gain", "p", "words", "gain", "p"]
-        parts.append(f"## {model}\n\n{aligned(heads, [cells(one, two) for one, two in pairs])}")
-    return "\n\n".join(parts) + "\n"
+        lines = [heads, ["---"] * len(heads), *(cells(one, two) for one, two in pairs)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        parts.append(f"## {model}\n\n{aligned(table)}")
+    return "\n".join(parts)
 
 
 def cells(before: Compared, words: Compared) -> list[str]:

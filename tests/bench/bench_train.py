@@ -30,8 +30,8 @@ from peers import NAME, PEERS, peer_valid, same_model, train_peer
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
 from plm_core.corpus.sources import SOURCES, open_source
+from plm_core.objectives.base import Objective
 from plm_core.objectives.causal import Causal
-from plm_core.objectives.loss import Objective
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.sections.models import MODELS

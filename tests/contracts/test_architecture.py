@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib.util
 import itertools
 import re
 import subprocess
@@ -293,6 +294,16 @@ def test_no_training_is_run_again_for_the_words_of_a_page():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     for name in ("pretrain", "finetune", "transfer"):
         assert [file for file in stages[name].get("do", stages[name])["deps"] if file.endswith(".j2")] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/bench").glob("*.py")), ids=relative)
+def test_what_a_benchmark_imports_is_there(path):
+    """No test runs them, so a name that moved would be found on the day of a measurement."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("flows", "tasks", "plm_core"):
+            module = importlib.import_module(node.module)
+            for name in (each.name for each in node.names):
+                assert hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}"), name
 
 
 def test_no_file_mentions_a_path_of_a_machine():
