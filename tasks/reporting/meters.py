@@ -4,6 +4,8 @@ Written by the stage report, and by ``plm run`` at its end, when MLflow knows th
 be run again for a word of a page.
 """
 
+import sys
+
 from plm_core.files import atomic_text
 from plm_core.shared import paths
 from plm_core.templates import render
@@ -12,11 +14,14 @@ from tasks.reporting.page import page
 
 
 def meters() -> None:
-    """Write ``artifacts/meters/index.html`` from the files of all trainings."""
+    """Write ``artifacts/meters/index.html`` from the files of all trainings; a disk that takes none is a warning."""
     found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := read(file)) is not None]
     links = {each.stage: link for each in found if (link := _link(each.stage))}
     text = render("tasks/reporting/templates/costs.md.j2", trainings=found, links=links)
-    atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
+    try:
+        atomic_text(paths.METERS / "index.html", page("tasks/reporting/templates/costs.html.j2", text))
+    except OSError as error:
+        print(f"warning: {paths.METERS}: {error}; the page of the meters is not written", file=sys.stderr, flush=True)
 
 
 def _link(stage: str) -> str | None:

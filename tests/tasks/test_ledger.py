@@ -226,6 +226,13 @@ def test_a_price_that_is_none_is_refused_before_the_training(now, monkeypatch):
         CostReport("pretrain-gpt", "abc", DEVICE)
 
 
+def test_a_page_that_cannot_be_written_is_a_warning(now, capsys):
+    paths.METERS.parent.mkdir(parents=True, exist_ok=True)
+    paths.METERS.write_text("no folder")
+    meters()
+    assert capsys.readouterr().err.endswith("; the page of the meters is not written\n")
+
+
 def test_trainings_that_end_at_the_same_time_are_all_on_the_page(now, tmp_path):
     """Real processes that write again and again: the page has every row, and none failed."""
     program = (
