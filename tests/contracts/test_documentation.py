@@ -21,6 +21,51 @@ def relative(page):
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_what_a_page_says_lies_somewhere_lies_there(page):
+    """Paths in the project's folders, links to files and to their headings; what is generated is not looked for."""
+    text = prose(page)
+    places = set(re.findall(r"`((?:flows|tasks|plm_core|tests|infra|docs)/[\w./-]*)`", text))
+    assert [place for place in sorted(places) if not (ROOT / place).exists()] == []
+    for file, _, heading in (link.partition("#") for link in re.findall(r"\]\(([^):]+)\)", text)):
+        target = page.parent / file
+        assert target.exists(), file
+        assert not heading or heading in headings(target), f"{file}#{heading}"
+
+
+def prose(page):
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(page):
+    """What links to the headings of a page are called."""
+    found = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 1500
+
+
+def test_the_table_of_contents_has_every_page():
+    """Those of the reference may not be there: they are made when the documentation is built."""
+    index = (ROOT / "docs/index.md").read_text()
+    entries = re.findall(r"^((?:how-to/|explanation/|reference/)?[\w-]+)$", index, re.MULTILINE)
+    pages = {page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in PAGES[2:]} - {"index"}
+    assert pages <= {*entries}
+    assert {entry for entry in {*entries} - pages if not entry.startswith("reference/")} == set()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name.startswith("add-")], ids=relative)
+def test_the_changes_that_a_guide_shows_apply(page):
+    changes = re.findall(r"^```diff\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert changes
+    check = ["git", "apply", "--check", "-"]
+    run = subprocess.run(check, cwd=ROOT, input="".join(changes), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def blocks(language):
     """Each page with its blocks of code in a language."""
     for page in PAGES:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def commands():
     """The tutorial's blocks as one script; those that need a network or wait for a person are left out."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL | re.MULTILINE)
-    return "\n".join(f"{block}" for block in blocks if not block.startswith("# needs:"))
+    return "\n".join(block for block in blocks if not block.startswith("# needs:"))
 
 
 @pytest.mark.slow
