@@ -121,7 +121,8 @@ def stages() -> str:
         "stage also depends on the source files that it imports.",
     ]
     for name, stage in graph.items():
-        does, over = stage.get("do", stage), stage.get("foreach") or stage.get("matrix")
+        does = stage.get("do", stage)
+        over = stage.get("foreach") or stage.get("matrix")
         key = "" if over is None else "@..."
         text += [f"## `{name}{key}`", re.sub(r"\$\{(.*?)\}", r"`<\1>`", does["desc"]) + "."]
         rows = [["runs", f"`{_plain(does['cmd'])}`"]]
@@ -137,7 +138,8 @@ def stages() -> str:
 
 def _section(name: str, cls: type) -> list[str]:
     """The table of a class, and after it those of the sections in it."""
-    hints, docs = typing.get_type_hints(cls, include_extras=True), _docs(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    docs = _docs(cls)
     rows, nested = [], []
     for field in dataclasses.fields(cls):
         if hints[field.name] is Any and field.name not in docs:
@@ -283,7 +285,8 @@ def main(check: bool) -> int:
     """Write the pages, or name those that are out of date; the exit status."""
     old = []
     for write in (parameters, commands, stages):
-        path, text = PAGES / f"{write.__name__}.md", write()
+        path = PAGES / f"{write.__name__}.md"
+        text = write()
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         old.append(path.relative_to(ROOT).as_posix())

@@ -67,9 +67,11 @@ def run(force: Annotated[bool, Option("--force", help="Run every stage, up to da
     from flows import display, pipeline, standing, timing
     from flows.machine import Machine
 
-    root, begun = project(), time.monotonic()
+    root = project()
+    begun = time.monotonic()
     result = pipeline.run(root, force=force)
-    whole, cores = time.monotonic() - begun, Machine.detect().cores
+    whole = time.monotonic() - begun
+    cores = Machine.detect().cores
     timing.keep(root, result, whole, cores)
     display.show_end(result, whole, cores)
     if not result.ok:

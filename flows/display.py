@@ -44,7 +44,8 @@ class Stages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in a line; what is wrong is also printed above the table."""
-        name, text = getattr(record, "task_run_name", None), record.getMessage()
+        name = getattr(record, "task_run_name", None)
+        text = record.getMessage()
         if record.levelno >= logging.WARNING or text.startswith("warning: "):
             console().print(f"{name}: {text}" if name else text, style="yellow", markup=False, highlight=False)
         if name is None:
@@ -67,9 +68,13 @@ class Stages(logging.Handler):
         table = Table("stage", "for", "progress", "left", "", title=title, expand=True)
         for name, (begun, line) in list(self._running.items()):
             found = _PROGRESS.match(line)
-            share, left, note = "", "", line
+            share = ""
+            left = ""
+            note = line
             if found:
-                share, left, note = f"{int(found[1]) / int(found[2]):.0%}", f"{found[3]} s", found[4]
+                share = f"{int(found[1]) / int(found[2]):.0%}"
+                left = f"{found[3]} s"
+                note = found[4]
             table.add_row(name, f"{time.monotonic() - begun:.0f} s", share, left, note.replace("[", "\\[")[:100])
         return table
 
@@ -85,7 +90,8 @@ def shown() -> Iterator[None]:
     from rich.live import Live
 
     setup_logging()
-    stages, replaced = Stages(), []
+    stages = Stages()
+    replaced = []
     for logger in (logging.getLogger(name) for name in ("prefect", "prefect.flow_runs", "prefect.task_runs")):
         for handler in [each for each in logger.handlers if isinstance(each, PrefectConsoleHandler)]:
             logger.removeHandler(handler)

@@ -227,11 +227,13 @@ plm = bound()
 
 def execute(checkout: Checkout, track: Track | None, register: Register | None) -> Result:
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
-    root, stages = checkout.root, checkout.graph.stages
+    root = checkout.root
+    stages = checkout.graph.stages
     execution = Execution(checkout)
     track = (track or pipeline_run) if checkout.due else _untracked
     forked = execution.processes.forked() if checkout.due >= WORTH_FORKING else contextlib.nullcontext()
-    error, registered = "", 0.0
+    error = ""
+    registered = 0.0
     try:
         with contextlib.chdir(root), track(root) as parent_run_id:
             with forked:

@@ -42,7 +42,8 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
             wanted = [(s, f) for s in sides for f in decision["examples_differ"] if (s.number, f) not in fresh]
             if not wanted:
                 break
-            side, files = wanted[0][0], [file for each, file in wanted if each is wanted[0][0]]
+            side = wanted[0][0]
+            files = [file for each, file in wanted if each is wanted[0][0]]
             _evaluate_again(root, registry, side, files, evidence[side.number], work)
             fresh |= {(side.number, file) for file in files}
             decision = _gate(root, work, evidence[challenger.number], evidence[champion.number])

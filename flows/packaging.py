@@ -75,7 +75,8 @@ class Packager:
         requests = []
         for stage in stages:
             assert stage.register is not None
-            checkpoint, evidence = root / stage.register["checkpoint"], evidence_files(root, stage, graph)
+            checkpoint = root / stage.register["checkpoint"]
+            evidence = evidence_files(root, stage, graph)
             tags = {
                 DIGEST_TAG: checkpoint_digest(checkpoint),
                 EVIDENCE_TAG: evidence_digest(evidence),

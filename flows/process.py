@@ -156,9 +156,9 @@ class StageProcesses:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
-        running = self._start(command, environment, pass_fds, may_fork)
-        returned, used = -signal.SIGKILL, 0.0  # of a supervisor that is killed
+        running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds, may_fork)
+        returned = -signal.SIGKILL  # of a supervisor that is killed
+        used = 0.0
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
             for line in running.lines:

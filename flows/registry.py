@@ -103,7 +103,8 @@ class Registry:
 
     def metrics(self) -> dict[str, Mapping[str, float]]:
         """The metrics of all versions by their runs' ids; of a run that was deleted there are none."""
-        experiment, registered = self.experiment(), f"tags.`{DIGEST_TAG}` != ''"
+        experiment = self.experiment()
+        registered = f"tags.`{DIGEST_TAG}` != ''"
         runs = pages(lambda page: self.client.search_runs([experiment], registered, page_token=page))
         return {run.info.run_id: run.data.metrics for run in runs}
 

@@ -87,7 +87,8 @@ def file_of(root: Path, module: str) -> Path | None:
 
 def closure(root: Path, path: Path) -> set[Path]:
     """The files of the project that a file needs, templates too, itself included."""
-    found, waiting = set[Path](), [path]
+    found = set[Path]()
+    waiting = [path]
     while waiting:
         if (path := waiting.pop()) not in found:
             found.add(path)
@@ -131,7 +132,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flows.sources", description="Write the sources into dvc.yaml.")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 where something would be")
     given = parser.parse_args()
-    root, path = Path.cwd(), Path("dvc.yaml")
+    root = Path.cwd()
+    path = Path("dvc.yaml")
     text = path.read_text(encoding="utf-8")
     if (now := written(root, text)) == text:
         return

@@ -91,8 +91,10 @@ def _chart(ran: Sequence[Outcome]) -> str:
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" height="{height}"']
     lines.append(f' viewBox="0 0 {LEFT + WIDE + 70} {height}"><title>Stages of the last run</title>')
     for number, outcome in enumerate(ran):
-        y, spent = number * (BAR + GAP), outcome.spent
-        x, width = LEFT + WIDE * spent.begun / end, max(1.0, WIDE * spent.seconds / end)
+        y = number * (BAR + GAP)
+        spent = outcome.spent
+        x = LEFT + WIDE * spent.begun / end
+        width = max(1.0, WIDE * spent.seconds / end)
         lines.append(f'<text x="{LEFT - 6}" y="{y + 11}" text-anchor="end">{escape(outcome.name)}</text>')
         lines.append(
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS[outcome.outcome]}">'

@@ -66,7 +66,8 @@ def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
     side = max(SMALLEST, PITCH * T)
     width, height = side * H + 2.2, side * L + 1.8
     # Points. A large grid is looked at from further away, but tokens are always read from near.
-    names, heading = max(9.0, 4 * side), min(40.0, max(11.0, width))
+    names = max(9.0, 4 * side)
+    heading = min(40.0, max(11.0, width))
     figure, grid = pyplot.subplots(L, H, figsize=(width, height), squeeze=False, layout="constrained")
     # Most weights are small: by the root they can be seen, and the colour bar says so.
     scale = colors.PowerNorm(0.5, 0, 1)

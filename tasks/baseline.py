@@ -21,7 +21,8 @@ from tasks.settings import params
 
 def baseline(name: str) -> None:
     """Fit the linear model to the examples of ``examples.NAME``; write its evidence and metrics."""
-    config, data = params.section("finetune", FinetuneConfig), paths.EXAMPLES / name
+    config = params.section("finetune", FinetuneConfig)
+    data = paths.EXAMPLES / name
     evidence = paths.WORDS / f"{name}.{paths.WORDS_SEED}.csv"
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
     with stage(f"baseline-{name}", sections, [data]) as run:

@@ -93,7 +93,8 @@ def _tokenizer() -> None:
 
 
 def _model(name: str) -> None:
-    section, config = f"pretrain.{name}", pretrain_section(name)
+    section = f"pretrain.{name}"
+    config = pretrain_section(name)
     require_start(config, section)
     require_trainable(config, params.section("tokenizer", TokenizerConfig).vocab_size, section)
 

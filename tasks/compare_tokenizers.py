@@ -62,7 +62,8 @@ def compare(
         for name in kind or TOKENIZERS
         for size in sizes
     ]
-    whole, unseen = Texts(paths.CORPUS / "train.parquet"), sample(Texts(paths.CORPUS / "valid.parquet"))
+    whole = Texts(paths.CORPUS / "train.parquet")
+    unseen = sample(Texts(paths.CORPUS / "valid.parquet"))
     if not any(text.split() for text in unseen):
         raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
     texts: Iterable[str] = whole if most is None else sample(whole, most)

@@ -171,7 +171,8 @@ def _measured(documents: Iterable[Document], side: str, account: _Account) -> It
 
 
 def _nothing_on(side: str, counts: Counter[str]) -> UserError:
-    share, kept = "valid" if side == "train" else side, {k: n for k, n in counts.items() if k.endswith("_documents")}
+    share = "valid" if side == "train" else side
+    kept = {k: n for k, n in counts.items() if k.endswith("_documents")}
     return UserError(
         f"split.{share}: no document falls on the side {side!r} (so far: {kept}); expected at least one: ingest more "
         "documents (some fifty do for the demo's shares), change the shares, or loosen the rules"

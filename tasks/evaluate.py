@@ -45,8 +45,10 @@ def evaluate(name: str) -> None:
     with stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN]) as run:
         device = prepare(threads=1)
         loaded = checkpoint.load(folder, device.device)
-        evidence, samples = paths.EVIDENCE / name, paths.SAMPLES / f"{name}.json"
-        objective, tokenizer = OBJECTIVES[loaded.config.objective], loaded.tokenizer
+        evidence = paths.EVIDENCE / name
+        samples = paths.SAMPLES / f"{name}.json"
+        objective = OBJECTIVES[loaded.config.objective]
+        tokenizer = loaded.tokenizer
         main_quantity = named(objective.likelihood.name, tokenizer)
         # First, for a text of theirs may be refused.
         sampled = _samples(loaded, config, device)
@@ -93,7 +95,8 @@ def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, 
     likelihood = OBJECTIVES[loaded.config.objective].likelihood
     documents = list(read_documents(TEST))
     scores = _score(likelihood, loaded, [d.text for d in documents], config, device, "documents")
-    rows, quantity = zip(documents, scores, strict=True), named(likelihood.name, loaded.tokenizer)
+    rows = zip(documents, scores, strict=True)
+    quantity = named(likelihood.name, loaded.tokenizer)
     rule = digest({each.name: getattr(config, each.name) for each in fields(LikelihoodConfig)})[:16]
     lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
     write_rows(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)

@@ -28,9 +28,9 @@ def fewshot(name: str) -> None:
     names = config.asked(params.names("finetune.tasks"))
     params.require_examples("fewshot.tasks", names)
     params.require_examples("fewshot.prompts", config.prompts)
-    folder, sections = paths.MODELS / name, ["fewshot", "finetune.tasks"]
+    folder = paths.MODELS / name
     data = [place for task in names for place in (paths.EXAMPLES / task, _slices(task))]
-    with stage(f"fewshot-{name}", sections, [folder, *data]) as run:
+    with stage(f"fewshot-{name}", ["fewshot", "finetune.tasks"], [folder, *data]) as run:
         config.require_ranker(name, checkpoint.describe(folder).objective)
         tasks = [_asked(task, config) for task in names]
         device = prepare(threads=1).device
@@ -66,7 +66,8 @@ def _asked(name: str, config: FewshotConfig) -> Asked:
     if prompt is not GOES_ON and ("{b}" in prompt.template) != (test[0].b is not None):
         expected = "no {b}, for it has one text" if test[0].b is None else "{b} too, for it has two texts"
         raise UserError(f"fewshot.prompts.{name}.template: found {prompt.template!r}; expected {expected}")
-    test, facts = sample(test, config.examples), read_slices(_slices(name))
+    test = sample(test, config.examples)
+    facts = read_slices(_slices(name))
     overlaps = [facts[example.id].overlap for example in test]
     return Asked(task, prompt, test, overlaps, train, config.seed, config.words)
 

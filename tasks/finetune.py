@@ -61,8 +61,10 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
 
     It writes the classifier, evidence, curve and metrics.
     """
-    config, data = params.section("finetune", FinetuneConfig), examples_of(task_name)
-    base, key = paths.MODELS / name, f"{name}-{task_name}-{seed}"
+    config = params.section("finetune", FinetuneConfig)
+    data = examples_of(task_name)
+    base = paths.MODELS / name
+    key = f"{name}-{task_name}-{seed}"
     folder = paths.FINETUNED / f"{name}-{after}-{seed}" if after else base
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
     before = [examples_of(after), base] if after else []
@@ -70,10 +72,10 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         task = task_in(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)
-        digested = digest(config.rule, task_name, seed, run.inputs, run.guard.code)[:16]
-        snapshots = Snapshots(paths.SNAPSHOTS / digested)
+        snapshots = Snapshots(paths.SNAPSHOTS / digest(config.rule, task_name, seed, run.inputs, run.guard.code)[:16])
         outcome = fit(pretrained, task, config, seed, device, snapshots, run)
-        evidence, curve = paths.EVIDENCE / name / f"{task_name}.{seed}.csv", paths.CURVES / f"{key}.csv"
+        evidence = paths.EVIDENCE / name / f"{task_name}.{seed}.csv"
+        curve = paths.CURVES / f"{key}.csv"
         write_evidence(evidence, config.measured([data, *before[:1]]), task, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
@@ -81,8 +83,8 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.metrics["best_step"] = best_report(outcome.reports).step
 
         def asked(examples: list[Example]) -> list[Any]:
-            input_format, context = input_format_of(pretrained.config.objective), pretrained.model.config.context
-            rows = encoded(examples, task, input_format, pretrained.tokenizer, context).encoded
+            input_format = input_format_of(pretrained.config.objective)
+            rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context).encoded
             return predict(outcome.classifier, rows, config.training.batch, device.device).answers
 
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"

@@ -51,7 +51,8 @@ def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
     if not prompt.strip():
         print("note: the prompt is empty: the model begins a text of its own", file=sys.stderr)
     config = loaded.model.config
-    tokens, window = len(loaded.tokenizer.encode(prompt)), config.context + getattr(config, "memory", 0)
+    tokens = len(loaded.tokenizer.encode(prompt))
+    window = config.context + getattr(config, "memory", 0)
     if tokens > window:
         print(f"note: the prompt has {tokens:,} tokens; the model reads the last {window:,}", file=sys.stderr)
 

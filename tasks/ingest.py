@@ -28,9 +28,12 @@ def ingest(name: str) -> None:
     documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.jsonl"
     origin = paths.ORIGINS / f"{name}.json"
     with stage(f"ingest-{name}", [section], [Path(source.input)]) as run:
-        reasons, first, size = Counter[str](), None, 0
+        reasons = Counter[str]()
+        first = None
+        size = 0
         with scratch_folder(documents) as scratch:
-            sorter, count = Sorter(scratch), 0
+            sorter = Sorter(scratch)
+            count = 0
             # The quarantine is written before anything is refused, so that people can look at what was wrong.
             with quarantine_writer(rejected) as refuse:
                 for record in open_source(name, source):

@@ -30,7 +30,8 @@ FEW = 300
 """Documents, below which more of them are held out, or there would be too few to measure by."""
 KEPT = 0.9
 """The share of the text that rules for cleaning must keep, or they were made for other text."""
-BYTES_A_PIECE, PIECES = 2000, (512, 16384)
+BYTES_A_PIECE = 2000
+PIECES = (512, 16384)
 """Of the text for each piece of the vocabulary, and the smallest and largest vocabulary; the demo has as many."""
 EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
 """How often a pretraining reads the text at most (Muennighoff et al. 2023), which then bounds its steps."""
@@ -90,7 +91,8 @@ def _source(folder: Path, found: Survey) -> dict[str, Any]:
 
 def _cleaning(found: Survey) -> dict[str, Any]:
     """Rules that take away much of this text are dropped; of languages, the one that nearly all of it is in is kept."""
-    rules, language = params.section("clean", CleanConfig), found.common_language()
+    rules = params.section("clean", CleanConfig)
+    language = found.common_language()
     changes: dict[str, Any] = {}
     for level in ("paragraphs", "documents"):
         if found.kept(CleanConfig(**{level: getattr(rules, level)})) < KEPT:
@@ -106,12 +108,13 @@ def _cleaning(found: Survey) -> dict[str, Any]:
 def _sizes(found: Survey) -> dict[str, Any]:
     """The splits, the vocabulary and the steps that fit so much text."""
     changes: dict[str, Any] = {"split.valid": 0.15, "split.test": 0.2} if found.documents < FEW else {}
-    least, most = max(PIECES[0], 300 + 2 * found.characters), PIECES[1]
+    least = max(PIECES[0], 300 + 2 * found.characters)
     pieces = 1 << max(1, found.bytes // BYTES_A_PIECE).bit_length() - 1
-    changes["tokenizer.vocab_size"] = max(least, min(most, pieces))
+    changes["tokenizer.vocab_size"] = max(least, min(PIECES[1], pieces))
     for name in params.names("models"):
         section = f"pretrain.{name}"
-        training, context = params.read(f"{section}.training"), _value(f"{section}.model.context")
+        training = params.read(f"{section}.training")
+        context = _value(f"{section}.model.context")
         if {"steps", "batch"} <= training.keys() and context:
             positions = EPOCHS * found.bytes / BYTES_A_TOKEN
             steps = max(FEWEST_STEPS, int(positions / training["batch"] / context) // 10 * 10)

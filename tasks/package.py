@@ -68,7 +68,8 @@ def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: 
     """Log all that belongs to one version, and make it a version of the registered model."""
     import plm_core
 
-    folder, files = Path(checkpoint), [Path(file) for file in evidence]
+    folder = Path(checkpoint)
+    files = [Path(file) for file in evidence]
     below = {"mlflow.parentRunId": parent} if parent else {}
     with mlflow.start_run(run_name="register", tags=tags | below, log_system_metrics=False):
         for file in files:
@@ -216,7 +217,8 @@ def answer(request: dict[str, list[Any]]) -> list[Problem]:
     if "log" in request:
         return [Fork(partial(log_all, request["log"])).result(time.monotonic() + LOG_S)]
     found: list[Problem] = []
-    uris, width = request["try"], os.cpu_count() or 1
+    uris = request["try"]
+    width = os.cpu_count() or 1
     for first in range(0, len(uris), width):
         forks = [Fork(partial(try_version, uri)) for uri in uris[first : first + width]]
         tried = time.monotonic() + TRIAL_S

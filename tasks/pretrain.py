@@ -43,12 +43,14 @@ def pretrain(name: str) -> None:
     """Train the model of section ``pretrain.<name>`` and write its checkpoint and loss curve."""
     section = f"pretrain.{name}"
     config = pretrain_section(name)
-    objective, loop = build_objective(config.objective, f"{section}.objective"), config.training
+    objective = build_objective(config.objective, f"{section}.objective")
+    loop = config.training
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
     require_start(config, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
     with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled) as run:
-        device, ranks = prepare(beside=len(params.names("models")), deterministic=loop.deterministic), join()
+        device = prepare(beside=len(params.names("models")), deterministic=loop.deterministic)
+        ranks = join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
         model = new_model(config, tokenizer, section).to(device.device)
@@ -74,7 +76,8 @@ def pretrain(name: str) -> None:
             return
         lineage = checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports))
         described = described_by(config, model, tokenizer, best_report(reports), lineage)
-        made, curve = paths.MODELS / name, paths.CURVES / f"{name}.csv"
+        made = paths.MODELS / name
+        curve = paths.CURVES / f"{name}.csv"
         identity = checkpoint.save(made, weights, tokenizer, described)
         write_curve(curve, reports)
         run.metrics |= results(weights, reports, described) | packing

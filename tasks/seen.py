@@ -80,14 +80,17 @@ def seen(
 
 def opened(name: str) -> Training:
     """The training of a section, when nothing that it was made from has changed since."""
-    section, folder = f"pretrain.{name}", paths.MODELS / name
+    section = f"pretrain.{name}"
+    folder = paths.MODELS / name
     values = params.read(section)
     loop = from_dict(LoopConfig, sized(values, section)["training"], f"{section}.training")
-    described, remedy = checkpoint.describe(folder), f"`dvc repro pretrain@{name}` trains on what lies there now"
+    described = checkpoint.describe(folder)
+    remedy = f"`dvc repro pretrain@{name}` trains on what lies there now"
     if described.lineage is None:
         raise UserError(f"{folder}: does not say what it was trained on; {remedy}")
     verify_checksums(paths.TOKENIZER)
-    tokenizer, store = open_tokenizer(paths.TOKENIZER), TokenStore(paths.TOKENS / SPLIT)
+    tokenizer = open_tokenizer(paths.TOKENIZER)
+    store = TokenStore(paths.TOKENS / SPLIT)
     store.require(tokenizer)
     for what, was, now in (
         (paths.TOKENIZER, described.tokenizer_sha256, tokenizer.sha256),
@@ -101,7 +104,8 @@ def opened(name: str) -> Training:
 
 def row_of(training: Training, objective: Objective, batch: Batch, row: int, spans: list[TokenRange]) -> dict[str, Any]:
     """A row as JSON: its documents, its input pieces, what was predicted where, and its text for people."""
-    tokenizer, inputs = training.tokenizer, batch.inputs[row].tolist()
+    tokenizer = training.tokenizer
+    inputs = batch.inputs[row].tolist()
     targets = [
         (place, target)
         for place, target in zip(batch.target_positions[row].tolist(), batch.targets[row].tolist(), strict=True)

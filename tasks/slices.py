@@ -19,14 +19,16 @@ TRAIN = paths.CORPUS / "train.parquet"
 
 def slices(name: str) -> None:
     """Compare the test examples of ``examples.NAME`` with the training text, and write a row for each."""
-    data, table = paths.EXAMPLES / name, paths.SLICES / f"{name}.csv"
+    data = paths.EXAMPLES / name
+    table = paths.SLICES / f"{name}.csv"
     with stage(f"slices-{name}", [], [data, TRAIN]) as run:
         verify_checksums(data)
         examples = read_examples(file_of(data, "test"), read_task(data))
         sizes, shares = overlaps([[e.a] if e.b is None else [e.a, e.b] for e in examples], Texts(TRAIN))
         rows = zip(examples, sizes.tolist(), shares.tolist(), strict=True)
         write_rows(table, COLUMNS, ((e.id, size, e.subset, repr(share)) for e, size, share in rows))
-        known, some = int((shares >= CONTAMINATED).sum()), int((shares > 0).sum())
+        known = int((shares >= CONTAMINATED).sum())
+        some = int((shares > 0).sum())
         run.metrics |= {"test_examples": len(examples), "words": int(sizes.sum())}
         run.metrics |= {"overlapping": some, "contaminated": known}
         run.outputs.append(table)

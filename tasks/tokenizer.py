@@ -29,10 +29,12 @@ def tokenizer() -> None:
             # Its name is that of its kind, which its content tells.
             (folder / "tokenizer").write_bytes(model)
             (folder / "tokenizer").rename(folder / open_tokenizer(folder / "tokenizer").file)
-        trained, unseen = open_tokenizer(paths.TOKENIZER), sample(Texts(held_out))
+        trained = open_tokenizer(paths.TOKENIZER)
+        unseen = sample(Texts(held_out))
         run.metrics |= asdict(measure(trained, sample(texts), unseen, THREADS))
         run.outputs.append(paths.TOKENIZER)
-        kind, compression = "given" if config.given else config.kind, run.metrics["bytes_per_token"]
+        kind = "given" if config.given else config.kind
+        compression = run.metrics["bytes_per_token"]
         print(f"{kind}, {trained.vocab_size} pieces, {compression:.2f} bytes a token held out")
         for word in telling_words(unseen):
             print(f"  {word}: {split(trained, word)}")

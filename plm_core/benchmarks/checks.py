@@ -74,7 +74,8 @@ def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = 
     """
     if not path.is_file():
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
-    ids, checks = set(known), list[Check]()
+    ids = set(known)
+    checks = list[Check]()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

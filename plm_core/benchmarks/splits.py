@@ -10,7 +10,8 @@ from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask, types_of
 from plm_core.corpus.split import place_of
 
-SHARE, MOST = 0.1, 1000
+SHARE = 0.1
+MOST = 1000
 """What is held out: a tenth of the training set, and at most so many examples."""
 
 

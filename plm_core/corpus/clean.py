@@ -73,7 +73,8 @@ def clean_document(document: Document, config: CleanConfig) -> Cleaned:
         else:
             kept.append(part)
     left = BETWEEN.join(kept)
-    broken, language = (EMPTY, f"0 of {len(parts)} paragraphs kept"), None
+    broken = (EMPTY, f"0 of {len(parts)} paragraphs kept")
+    language = None
     if kept:
         broken, language = _language_rule(left, config.languages)
         broken = broken or broken_rule(left, config.documents)

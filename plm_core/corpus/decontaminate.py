@@ -142,7 +142,8 @@ class Examples:
         flat = words([paragraph for document in documents for paragraph in document])
         last = np.cumsum([len(document) for document in documents])
         edges = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))
-        starts, ends = edges[:-1], edges[last]
+        starts = edges[:-1]
+        ends = edges[last]
         joined = Words(flat.hashes, ends)
         results: list[dict[int, Found]] = [{} for _ in documents]
         for n, table in self._index().items():
@@ -162,7 +163,8 @@ class Examples:
             for first, stop, number in zip(bounds, [*bounds[1:], len(part)], counts, strict=True):
                 overlap = int(number) / self._sizes[part[first]]
                 if overlap >= self._config.overlap:
-                    row, example = int(document[first]), self._example[part[first]]
+                    row = int(document[first])
+                    example = self._example[part[first]]
                     before = int(last[row - 1]) if row else 0
                     touched = _touched(place[first:stop], n, starts, before)
                     results[row][example] = self._joined(example, overlap, touched, results[row].get(example))
@@ -171,7 +173,8 @@ class Examples:
     def _joined(self, example: int, overlap: float, touched: set[int], other: Found | None) -> Found:
         """What was found of one example by several of its parts."""
         if other:
-            overlap, touched = max(overlap, other.overlap), touched | set(other.paragraphs)
+            overlap = max(overlap, other.overlap)
+            touched = touched | set(other.paragraphs)
         return Found(*self._names[example], overlap, sorted(touched))
 
     def _index(self) -> dict[int, "_Table"]:

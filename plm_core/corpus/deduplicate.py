@@ -78,7 +78,8 @@ class _Originals:
         """With None, no text repeats another."""
         self.repeated: frozenset[int] = frozenset()
         """The rows of texts that repeat one before."""
-        self._found, self._row = found, -1
+        self._found = found
+        self._row = -1
         self._names: dict[int, str] = {}
         if found:
             rows = np.flatnonzero(found.original != np.arange(len(found.original)))

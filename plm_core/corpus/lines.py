@@ -67,7 +67,10 @@ class Lines:
 
     def begin(self) -> None:
         """With the next line a new record begins."""
-        self.start, self.head, self._size, self._quotes = self._number + 1, b"", 0, 0
+        self.start = self._number + 1
+        self.head = b""
+        self._size = 0
+        self._quotes = 0
 
     def __iter__(self) -> "Lines":
         return self

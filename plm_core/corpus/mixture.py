@@ -45,7 +45,8 @@ def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]
 def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
     """Raise UserError unless ``shares``, where there are some, are those of just these sources."""
     if config.shares is not None and config.shares.keys() != set(sources):
-        found, expected = ", ".join(sorted(config.shares)), ", ".join(sorted(sources))
+        found = ", ".join(sorted(config.shares))
+        expected = ", ".join(sorted(sources))
         raise UserError(f"mixture.shares: found {found}; expected the sources with training text: {expected}")
 
 

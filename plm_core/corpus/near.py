@@ -229,10 +229,12 @@ def _verified(candidates: Iterable[np.ndarray], shingles: _ShingleFile, threshol
 def _jaccard(pairs: Sequence[Sequence[int]] | np.ndarray, shingles: _ShingleFile) -> np.ndarray:
     """The Jaccard similarity of each pair's sets of shingles, ``[P]``; pairs with one first come together."""
     values = np.zeros(len(pairs))
-    first, one = -1, np.empty(0, dtype=np.uint64)
+    first = -1
+    one = np.empty(0, dtype=np.uint64)
     for i, (a, b) in enumerate(pairs):
         if a != first:
-            first, one = a, shingles.set_of(a)
+            first = a
+            one = shingles.set_of(a)
         other = shingles.set_of(b)
         both = np.sort(np.concatenate((one, other)), kind="stable")
         shared = int(np.count_nonzero(both[1:] == both[:-1]))

@@ -34,7 +34,8 @@ class Sorter:
             run = self._scratch / f"run-{len(self._runs):05d}.parquet"
             write_documents(run, sorted(self._held, key=BY_ID))
             self._runs.append(run)
-            self._held, self._size = [], 0
+            self._held = []
+            self._size = 0
 
     def documents(self) -> Iterator[Document]:
         """All documents; of each run on the disk, some are in memory."""

@@ -64,7 +64,8 @@ class Words:
         for k in range(n):
             sums += padded[k : k + len(sums)] * _multiplier(k)
         for text in short:
-            start, end = int(self.ends[text] - counts[text]), int(self.ends[text])
+            start = int(self.ends[text] - counts[text])
+            end = int(self.ends[text])
             sums[start] = sum((int(h) * int(_multiplier(k)) for k, h in enumerate(self.hashes[start:end])), 0) % 2**64
         return Shingles(scrambled(sums[places]), places, np.searchsorted(places, self.ends))
 
@@ -103,7 +104,8 @@ def batches(items: Iterable[T], text_of: Callable[[T], str]) -> Iterator[list[T]
         length = len(text_of(item))
         if group and size + length > CHARACTERS_AT_ONCE:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
         group.append(item)
         size += length
     if group:

@@ -67,7 +67,11 @@ def survey(root: Path) -> Survey:
         OSError: a file cannot be read.
     """
     pattern, text_field, id_fields = _described(root)
-    count, bad, size, characters, sample = 0, 0, 0, set[str](), list[Document]()
+    count = 0
+    bad = 0
+    size = 0
+    characters = set[str]()
+    sample = list[Document]()
     values: dict[str, set[object]] = {name: set() for name in id_fields}
     step = 1
     source = {"input": str(root), "pattern": pattern, "text_field": text_field}
@@ -78,8 +82,10 @@ def survey(root: Path) -> Survey:
         if count % step == 0:
             sample.append(found)
             if len(sample) == 2 * LOOKED_AT:
-                sample, step = sample[::2], step * 2
-        count, size = count + 1, size + len(found.text.encode())
+                sample = sample[::2]
+                step = step * 2
+        count += 1
+        size += len(found.text.encode())
         characters |= set(found.text)
         for name in id_fields:
             values[name].add(found.metadata.get(name))

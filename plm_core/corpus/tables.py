@@ -45,7 +45,8 @@ class RowWriter(Generic[T]):
         """Write what is held, as a row group of its own; nothing when nothing is held."""
         if self._held:
             self._file.write_table(pa.Table.from_pylist(self._held, self._schema))
-            self._held, self._characters = [], 0
+            self._held = []
+            self._characters = 0
 
 
 @contextlib.contextmanager
@@ -73,7 +74,8 @@ def read_rows(path: Path, schema: pa.Schema) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(schema):
-                found, expected = _columns(file.schema_arrow), _columns(schema)
+                found = _columns(file.schema_arrow)
+                expected = _columns(schema)
                 raise UserError(f"{path}: has the columns {found}; expected {expected}")
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group]):

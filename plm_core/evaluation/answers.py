@@ -135,7 +135,8 @@ class Answers:
     def _marginals(self, predictions: Array, weights: Array) -> tuple[Array, Array, Array]:
         """How often each class is true, predicted, and both: three times ``[R, C]``."""
         ids = np.arange(len(self.classes))
-        true, said = self.labels[:, None] == ids, predictions[:, None] == ids
+        true = self.labels[:, None] == ids
+        said = predictions[:, None] == ids
         return weights @ true.astype(np.float64), weights @ said.astype(np.float64), weights @ (true & said)
 
 
@@ -263,11 +264,15 @@ def _correlation(name: str, labels: Array, predictions: Array, weights: Array) -
         x, y = _ranks(labels, weights) - middle, _ranks(predictions, weights) - middle
         counted = weights * x
         both, own_x = np.einsum("rn,rn->r", counted, y), np.einsum("rn,rn->r", counted, x)
-        own_y, most = np.einsum("rn,rn,rn->r", weights, y, y), total**2
+        own_y = np.einsum("rn,rn,rn->r", weights, y, y)
+        most = total**2
     else:
         x, y = (labels - labels.mean()) / np.ptp(labels), (predictions - predictions.mean()) / np.ptp(predictions)
         mean_x, mean_y, xx, yy, xy = _ratio(weights @ np.stack([x, y, x * x, y * y, x * y], 1), total[:, None]).T
-        both, own_x, own_y, most = xy - mean_x * mean_y, xx - mean_x**2, yy - mean_y**2, np.ones(1)
+        both = xy - mean_x * mean_y
+        own_x = xx - mean_x**2
+        own_y = yy - mean_y**2
+        most = np.ones(1)
     constant = np.minimum(own_x, own_y) <= CONSTANT * most
     return np.clip(_ratio(both, np.sqrt(np.where(constant, 0.0, own_x * own_y))), -1.0, 1.0)
 

@@ -147,7 +147,8 @@ def _shared(
 def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator) -> list[_Pair]:
     """A task, and each of its subsets."""
     one, two = _answers(tables[0]), _answers(tables[1])
-    draws, values = significance.bootstrap([one, two], rng), (score_by_subset(one), score_by_subset(two))
+    draws = significance.bootstrap([one, two], rng)
+    values = (score_by_subset(one), score_by_subset(two))
     found = []
     for subset in draws[0]:
         size = int(np.sum(one.strata == one.subsets.index(subset))) if subset else len(one.strata)
@@ -207,7 +208,8 @@ def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: lis
     first, second = significance.bootstrap([one.results, two.results], rng)
     p = significance.permutation([(one.results, two.results)], rng)
     effect = significance.effect(one.results, two.results)
-    values, draws = (one.value, two.value), (first[""], second[""])
+    values = (one.value, two.value)
+    draws = (first[""], second[""])
     return [_Pair("likelihood", one.metric, len(one.examples), values, draws, p, PERMUTATION, effect, lower=True)]
 
 

@@ -73,7 +73,8 @@ class Table:
         Raises:
             ValueError: these answers have no such score.
         """
-        task, own = self.metric.partition("/")[0], self.results
+        task = self.metric.partition("/")[0]
+        own = self.results
         assert not isinstance(own, Sums)
         if family(score) != family(own.score):
             raise ValueError(f"is of {family(score)}, and the answers are {family(own.score)}")
@@ -144,7 +145,8 @@ def read_task(files: list[Path]) -> Table:
     """
     # The registry may hold evidence of a version from before confidences were kept.
     seeds = [_rows(path, TASK_COLUMNS, unless="confidence") for path in files]
-    first, score = seeds[0], seeds[0][0]["score"]
+    first = seeds[0]
+    score = seeds[0][0]["score"]
     content = _content(first)
     for path, rows in zip(files, seeds, strict=True):
         if {row["score"] for row in rows} != {score}:
@@ -164,8 +166,10 @@ def read_task(files: list[Path]) -> Table:
     confidences = np.stack([_confidences(path, rows) for path, rows in zip(files, seeds, strict=True)])
     examples = _examples(first, "label", "subset", "score")
     name = files[0].name.partition(".")[0]
-    value, names = score_by_subset(results)[""], tuple(path.name for path in files)
-    true, said = tuple(row["label"] for row in first), tuple(tuple(row["prediction"] for row in s) for s in seeds)
+    value = score_by_subset(results)[""]
+    names = tuple(path.name for path in files)
+    true = tuple(row["label"] for row in first)
+    said = tuple(tuple(row["prediction"] for row in s) for s in seeds)
     return Table(examples, f"{name}/{SCORE}", value, results, names, confidences, true, said)
 
 
@@ -276,7 +280,8 @@ def _rows(path: Path, columns: tuple[str, ...], unless: str = "") -> list[dict[s
         raise UserError(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it anew")
     if not rows:
         raise UserError(f"{path}: holds no example; expected at least one row")
-    key, seen = columns[0], set[str]()
+    key = columns[0]
+    seen = set[str]()
     for number, row in enumerate(rows, start=2):
         row |= {} if unless in fields or not unless else {unless: ""}
         if any(row[name] is None for name in columns):

@@ -89,8 +89,8 @@ def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> l
 
 def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question], dict[tuple[str, ...], Question]]:
     """Each test example's question, and by its options the one in which nothing is told."""
-    pool, context = Shots(asked.train, asked.seed), loaded.model.config.context
-    ask = partial(question, loaded.tokenizer, context=context)
+    pool = Shots(asked.train, asked.seed)
+    ask = partial(question, loaded.tokenizer, context=loaded.model.config.context)
     try:
         different = dict.fromkeys(map(asked.options, asked.test))
         alone = {options: ask(asked.prompt.ending, options) for options in different}

@@ -56,7 +56,8 @@ class Evidence:
         Raises:
             UserError: the task's answers have no such score.
         """
-        found, score = self.tables.get(source(metric)), score_of(metric)
+        found = self.tables.get(source(metric))
+        score = score_of(metric)
         if found is None or score in ("", SCORE):
             return found
         try:
@@ -101,7 +102,8 @@ def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evid
     Raises:
         UserError: a file is missing or damaged.
     """
-    found, tasks = {}, task_files(folder)
+    found = {}
+    tasks = task_files(folder)
     for name in rules.sources():
         if name == LIKELIHOOD and (folder / name).is_file():
             found[name] = read_likelihood(folder / name)
@@ -156,7 +158,8 @@ def _on_the_primary(
 ) -> tuple[bool, str, list[str]]:
     """Whether the challenger passes by the primary, why or why not, and files without which that cannot be told."""
     assert row.interval is not None
-    gain, sign = _gain(row), 1 if row.direction == "higher" else -1
+    gain = _gain(row)
+    sign = 1 if row.direction == "higher" else -1
     low, high = sorted((sign * row.interval.low, sign * row.interval.high))
     pairs = list(zip(_parts(row.metric, champion, rules), _parts(row.metric, challenger, rules), strict=True))
     p = significance.permutation(pairs, significance.generator())
@@ -208,7 +211,8 @@ def _judge(name: str, challenger: Evidence, champion: Evidence | None, rules: Ga
     if name == EVERY_TASK:
         ours, theirs = (_mean(side, rules) if side else None for side in (challenger, champion))
     else:
-        table, other = challenger.table(name), champion.table(name) if champion else None
+        table = challenger.table(name)
+        other = champion.table(name) if champion else None
         assert table is not None  # ``decide`` has looked
         ours, theirs = (_finite(side.value) if side and side.metric == name else None for side in (table, other))
         if table.metric != name:

@@ -26,7 +26,8 @@ def overlaps(examples: Sequence[Sequence[str]], training: Iterable[str], n: int 
     which is read once.
     """
     parts = words([text for example in examples for text in example])
-    counts, owner = np.diff(parts.ends, prepend=0), np.repeat(np.arange(len(examples)), [len(e) for e in examples])
+    counts = np.diff(parts.ends, prepend=0)
+    owner = np.repeat(np.arange(len(examples)), [len(e) for e in examples])
     shingles = parts.shingles(n)
     of_text = np.repeat(np.arange(len(counts)), np.diff(shingles.ends, prepend=0))
     length = np.minimum(counts, n)[of_text]

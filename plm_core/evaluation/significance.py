@@ -105,7 +105,8 @@ def permutation(
     are swapped by a fair coin, all seeds together (Dror et al. 2018, section 3.2); p counts the data themselves once
     (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero"). It speaks of these very seeds.
     """
-    seen, found = 0.0, np.zeros(resamples)
+    seen = 0.0
+    found = np.zeros(resamples)
     for one, two in pairs:
         (a, b), counts = _cells([one, two])
         both = a.joined(cast(Any, b))  # of one kind
@@ -124,9 +125,9 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
     Exact (binomial) below 25 such examples, otherwise by chi squared with continuity correction (Edwards 1948).
     """
-    total, less = only_first + only_second, min(only_first, only_second)
+    total = only_first + only_second
     if total < EXACT_BELOW:
-        return min(1.0, 2 * sum(math.comb(total, k) for k in range(less + 1)) / 2**total)
+        return min(1.0, 2 * sum(math.comb(total, k) for k in range(min(only_first, only_second) + 1)) / 2**total)
     statistic = max(abs(only_first - only_second) - 1, 0) ** 2 / total
     return math.erfc(math.sqrt(statistic / 2))
 
@@ -143,7 +144,8 @@ def wilson(share: float, count: int, level: float = 0.95) -> Interval:
 
 def bootstrap_p(differences: Array) -> float:
     """The two-sided p-value by which the percentile interval of these draws ``[R]`` just touches 0."""
-    below, above = np.sum(differences <= 0), np.sum(differences >= 0)
+    below = np.sum(differences <= 0)
+    above = np.sum(differences >= 0)
     return float(min(1.0, 2 * (1 + min(below, above)) / (len(differences) + 1)))
 
 
@@ -161,7 +163,8 @@ def effect(one: Results, two: Results) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values, in the order given: below alpha are those that hold when all are tested together."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, most = [0.0] * len(p_values), 0.0
+    adjusted = [0.0] * len(p_values)
+    most = 0.0
     for rank, i in enumerate(order):
         most = max(most, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = most

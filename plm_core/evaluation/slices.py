@@ -118,7 +118,8 @@ def _parts(values: Array, count: int, step: int = 0) -> list[tuple[str, Array]]:
     """
     edges = np.unique(np.quantile(values, np.arange(1, count) / count, method="inverted_cdf"))
     edges = edges[edges < values.max()]
-    parts, low = [], -math.inf
+    parts = []
+    low = -math.inf
     for high in [*edges, math.inf]:
         if high == math.inf:
             name = f"more than {low:g}" if len(edges) else "all"

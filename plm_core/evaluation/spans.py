@@ -23,7 +23,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         ValueError: a tag is not ``O``, ``B-<type>`` or ``I-<type>``.
     """
     found: list[Entity] = []
-    open_since, kind = None, ""
+    open_since = None
+    kind = ""
     for position, tag in enumerate([*tags, "O"]):
         prefix, _, of = tag.partition("-")
         if tag != "O" and not (prefix in ("B", "I") and of):

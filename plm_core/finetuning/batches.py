@@ -22,7 +22,9 @@ class Batching:
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         """``lengths`` are those of the examples, in tokens; ``batch`` is the number of examples a step reads."""
-        self._lengths, self._batch, self._seed = np.asarray(lengths), batch, seed
+        self._lengths = np.asarray(lengths)
+        self._batch = batch
+        self._seed = seed
         self.epoch = max(1, len(lengths) // batch)
         """The steps of an epoch."""
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])

@@ -58,7 +58,10 @@ class Classifier(nn.Module):
         """``auxiliary`` is the weight of the language model's loss in ``loss``; 0 computes none."""
         super().__init__()
         width = backbone.config.width
-        self.backbone, self.input_format, self.kind, self.auxiliary = backbone, input_format, KINDS[kind], auxiliary
+        self.backbone = backbone
+        self.input_format = input_format
+        self.kind = KINDS[kind]
+        self.auxiliary = auxiliary
         projection = (
             [nn.Linear(width, width), nn.Tanh()] if input_format.projected and self.kind.reads != "place" else []
         )
@@ -102,7 +105,8 @@ class Classifier(nn.Module):
         return self.kind.shaped(self.head(vectors), batch)
 
     def _language_nats(self, batch: ExampleBatch, states: Tensor) -> Tensor:
-        ids, following = batch.inputs.flatten(0, 1), batch.lengths.flatten()[:, None] - 1
+        ids = batch.inputs.flatten(0, 1)
+        following = batch.lengths.flatten()[:, None] - 1
         read = torch.arange(ids.shape[1] - 1, device=ids.device) < following
         logits = self.backbone.logits(states[:, :-1])
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).transpose(1, 2)
@@ -159,7 +163,9 @@ def predict(model: Classifier, rows: Sequence[Row], batch: int, device: torch.de
     model.eval()
     order = sorted(range(len(rows)), key=lambda i: rows[i].longest)
     answers: list[Any] = [None] * len(rows)
-    confidences, total, count = [math.nan] * len(rows), 0.0, 0
+    confidences = [math.nan] * len(rows)
+    total = 0.0
+    count = 0
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         part = collate([rows[i] for i in chosen], of=model.kind.batch)

@@ -97,9 +97,11 @@ def characters(text: str, spelling: Spelling) -> list[tuple[int, int]]:
     """
     normal, origins = normalize(text), _origins(text)
     ends = [*accumulate(len(character.encode()) for character in normal)]
-    found, stop = [], 0
+    found = []
+    stop = 0
     for size in spelling.sizes:
-        start, stop = stop, stop + size
+        start = stop
+        stop += size
         first, last = bisect_right(ends, start), bisect_left(ends, stop)
         found.append((origins[first], origins[last + 1] if size else origins[first]))
     return found
@@ -116,8 +118,8 @@ def _origins(text: str) -> list[int]:
         # In Unicode's normal form no ASCII character is composed with one before it.
         while stop < len(text) and not (text[stop].isascii() and text[stop - 1 : stop + 1] != "\r\n"):
             stop += 1
-        size, place = len(normalize(text[start:stop])), start
-        for character in range(size):
+        place = start
+        for character in range(len(normalize(text[start:stop]))):
             while len(normalize(text[start : place + 1])) <= character:
                 place += 1
             origins.append(place)
@@ -161,13 +163,15 @@ def _sentence(example: Example, input_format: InputFormat, tokenizer: Tokenizer,
 def _question(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
     """A question with windows of its text. Where the first right answer is not in a window, CLS is the target."""
     assert example.b is not None
-    spelling, most = tokenizer.spell(example.b), room(input_format.asked, context)
+    spelling = tokenizer.spell(example.b)
+    most = room(input_format.asked, context)
     question = tokenizer.encode(example.a)[: min(LONGEST_QUESTION, most // 2)]
     span = _tokens(example, characters(example.b, spelling)) if example.answers else None
     rows = []
     for part in windows(len(spelling.ids), most - len(question)):
         texts = {"a": question, "b": spelling.ids[part.start : part.stop]}
-        written, start = framed(input_format.asked, texts), begin(input_format.asked, "b", texts)
+        written = framed(input_format.asked, texts)
+        start = begin(input_format.asked, "b", texts)
         inside = span is not None and span[0] in part and span[1] in part
         target = [1 + at - part.start for at in span] if inside and span else [0, 0]
         rows.append(Row([written], target, [written.ids.index(CLS), *range(start, start + len(part))], part.start))

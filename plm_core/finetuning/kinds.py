@@ -114,7 +114,8 @@ def _spans(outputs: Tensor, batch: SpanBatch) -> Answered:
     length = torch.ones(sums.shape[1:], dtype=torch.bool, device=sums.device)
     sums = sums.masked_fill(~(length.triu() & length.tril(LONGEST_ANSWER - 1)), -math.inf)
     scores, chosen = sums.flatten(1).max(1)
-    nulls, norms = starts[:, 0] + ends[:, 0], outputs.logsumexp(-1).sum(1)
+    nulls = starts[:, 0] + ends[:, 0]
+    norms = outputs.logsumexp(-1).sum(1)
     columns = (scores, chosen // sums.shape[2], chosen % sums.shape[2], (scores - norms).exp())
     rows = zip(*(column.tolist() for column in (*columns, nulls, (nulls - norms).exp())), strict=True)
     return [(AnswerSpan(*row), math.nan) for row in rows]

@@ -43,8 +43,10 @@ def predict(
         weigh.fit(chain.from_iterable((e.a, e.b or "") for e in train))
     except ValueError:  # no feature stands in two examples
         weigh.set_params(min_df=1).fit(chain.from_iterable((e.a, e.b or "") for e in train))
-    features, labels = _features(weigh, train), np.array([e.label for e in train])
-    held_out, truth = _features(weigh, valid), [e.label for e in valid]
+    features = _features(weigh, train)
+    labels = np.array([e.label for e in train])
+    held_out = _features(weigh, valid)
+    truth = [e.label for e in valid]
     with threadpool_limits(1):  # more would sum vectors in another order, and wait for each other most of the time
         fitted = [_model(task, strength).fit(features, labels) for strength in STRENGTHS]
     best = min(fitted, key=lambda model: _loss(task, model, held_out, truth))

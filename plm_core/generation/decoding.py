@@ -78,7 +78,8 @@ class Decoding:
         """The logits ``[B, V]`` of the token after each text, which is that of the call before and one token more."""
         starts = [window_start(len(text), self.window) for text in texts]
         if self.state is not None and starts == self.starts:
-            ids, attention_mask = torch.tensor([text[-1:] for text in texts], device=self.device), None
+            ids = torch.tensor([text[-1:] for text in texts], device=self.device)
+            attention_mask = None
         else:
             ids, attention_mask = left_padded(
                 [text[start:] for text, start in zip(texts, starts, strict=True)], self.device

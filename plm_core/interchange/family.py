@@ -124,7 +124,8 @@ class Family:
         """
         names = {self._full_name(name): name for name in tensors if not name.endswith(self.ignored)}
         given = {full: tensors[name] for full, name in names.items()}
-        found, missing = {}, []
+        found = {}
+        missing = []
         for ours, theirs, layout in self.lines(layers):
             if encoder_only and not all(name.startswith(self.base) for name in theirs):
                 continue

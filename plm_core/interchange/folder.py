@@ -154,7 +154,8 @@ def _fill(model: Any, weights: dict[str, Tensor], source: Path) -> None:
     """Give a model its weights, or say which do not fit."""
     for name, own in model.state_dict().items():
         if weights[name].shape != own.shape:
-            found, expected = tuple(weights[name].shape), tuple(own.shape)
+            found = tuple(weights[name].shape)
+            expected = tuple(own.shape)
             raise UserError(f"{source}: the weights of {name} are {found}; expected {expected}, as config.json says")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
             raise UserError(f"{source}: the weights of {name} are not all finite numbers")

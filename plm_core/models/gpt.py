@@ -127,10 +127,12 @@ class GPT(nn.Module):
                 message = "documents: beside attention_mask or state; expected neither, for padding is a document too"
                 raise ValueError(message)
             check_documents(documents, ids)
-            positions, attn_mask = places_in(documents), same_document(documents).tril()
+            positions = places_in(documents)
+            attn_mask = same_document(documents).tril()
         elif attention_mask is None and state is None:
             # Whole rows, as in training: no mask at all, so that attention is the kernel that knows it is causal.
-            positions, attn_mask = torch.arange(T, device=ids.device).expand(B, T), None
+            positions = torch.arange(T, device=ids.device).expand(B, T)
+            attn_mask = None
         else:
             positions, attn_mask = _continued(seen, T)
         x = self.drop(self.tokens(ids) + self.positions(positions))
@@ -180,7 +182,8 @@ def initialise(model: GPT) -> None:
 
     The two projections that write into the residual stream are scaled by 1/sqrt(N), N = 2 * layers (2019, section 2.3).
     """
-    deviation, residual = model.config.initializer_range, 1 / math.sqrt(2 * model.config.layers)
+    deviation = model.config.initializer_range
+    residual = 1 / math.sqrt(2 * model.config.layers)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             scale = residual if name.endswith(("attention.out", "down")) else 1.0

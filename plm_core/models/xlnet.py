@@ -197,7 +197,8 @@ class XLNet(nn.Module):
         memory = self.empty_memory(B, 0) if memory is None else memory
         self._check_memory(memory, B)
         content, query = self._views(order, segments, memory, queries)
-        h, states = self.drop(self.tokens(ids)), []
+        h = self.drop(self.tokens(ids))
+        states = []
         # Queries begin as the same vector everywhere: they know where they stand and not what stands there.
         g = None if queries is None else self.drop(self.unknown.expand(B, queries.shape[1], -1))
         for i, block in enumerate(cast(list[Block], self.blocks)):
@@ -262,7 +263,8 @@ class XLNet(nn.Module):
     def _views(
         self, order: Tensor, segments: Tensor | None, memory: Memory, queries: Tensor | None
     ) -> tuple[View, View | None]:
-        T, M = order.shape[1], memory.attention_mask.shape[1]
+        T = order.shape[1]
+        M = memory.attention_mask.shape[1]
         distances = self.drop(distance_encodings(M + T, T, self.tokens.weight))
         kept = memory.attention_mask[:, None, :]
 

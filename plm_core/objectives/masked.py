@@ -164,8 +164,10 @@ def mask(
     candidates = np.flatnonzero((ids >= len(PIECES)) | (ids == UNK))
     chosen = min(len(candidates), max(1, round(rate * len(candidates))))
     positions = np.sort(draw.choice(candidates, chosen, replace=False))
-    fate, strangers = draw.random(chosen), draw.integers(len(PIECES), vocab_size, chosen)
-    targets, masked = ids[positions], ids.copy()
+    fate = draw.random(chosen)
+    strangers = draw.integers(len(PIECES), vocab_size, chosen)
+    targets = ids[positions]
+    masked = ids.copy()
     # What stays itself is predicted too, or a model would learn that what is not MASK is right (section 3.1).
     masked[positions] = np.where(fate < 0.8, MASK, np.where(fate < 0.9, strangers, targets))
     return masked, positions, targets
@@ -204,7 +206,8 @@ class MaskedRows(Batches):
         return [self._batch(items[i : i + self.rows], 0, i) for i in range(0, len(items), self.rows)]
 
     def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
-        items, masks = items_at(seed, step, self.rows, len(self.view)), stream_seed(seed, "masks")
+        items = items_at(seed, step, self.rows, len(self.view))
+        masks = stream_seed(seed, "masks")
         return [self._row(int(item), draws(masks, step, row)).spans for row, item in enumerate(items)]
 
     def metrics(self) -> dict[str, float]:
@@ -214,17 +217,22 @@ class MaskedRows(Batches):
         import torch
 
         B, T, N = len(items), self.context, self.slots
-        inputs, segments = np.full((B, T), PAD), np.zeros((B, T), dtype=np.int64)
-        attention_mask, documents = np.zeros((B, T), dtype=bool), np.zeros((B, T), dtype=np.int64)
-        targets, positions = np.full((B, N), IGNORED), np.zeros((B, N), dtype=np.int64)
+        inputs = np.full((B, T), PAD)
+        segments = np.zeros((B, T), dtype=np.int64)
+        attention_mask = np.zeros((B, T), dtype=bool)
+        documents = np.zeros((B, T), dtype=np.int64)
+        targets = np.full((B, N), IGNORED)
+        positions = np.zeros((B, N), dtype=np.int64)
         following = np.full(B, IGNORED)
         for row, item in enumerate(items):
             draw = draws(seed, step, row)
             ids, segment, document, following[row], _ = self._row(int(item), draw)
             n = len(ids)
-            attention_mask[row, :n], segments[row, :n] = True, segment
+            attention_mask[row, :n] = True
+            segments[row, :n] = segment
             # Padding is one more document, for the numbers must not fall along a row.
-            documents[row, :n], documents[row, n:] = document, document[-1] + 1
+            documents[row, :n] = document
+            documents[row, n:] = document[-1] + 1
             inputs[row, :n], places, tokens = mask(ids, self.rate, self.vocab_size, draw)
             positions[row, : len(places)], targets[row, : len(places)] = places, tokens
         columns = [inputs, targets, positions, segments, attention_mask, following]
@@ -238,20 +246,25 @@ class MaskedRows(Batches):
         if isinstance(self.view, Pairs):
             a, b, follows = self.view.places(item, draw)
             following = FOLLOWS if follows else ELSEWHERE
-            parts, pair = [a, b], True
+            parts = [a, b]
+            pair = True
         elif isinstance(self.view, Windows):
             start = item * self.view.advance
-            parts, pair = [(start, start + self.view.length)], False
+            parts = [(start, start + self.view.length)]
+            pair = False
         else:
             pieces = self.view.pieces(np.asarray([item]))
             stops = pieces.start + pieces.length
-            parts, pair = list(zip(pieces.start.tolist(), stops.tolist(), strict=True)), False
+            parts = list(zip(pieces.start.tolist(), stops.tolist(), strict=True))
+            pair = False
         return self._framed(parts, pair, following)
 
     def _framed(self, parts: list[tuple[int, int]], pair: bool, following: int) -> _Row:
         """``CLS part SEP`` for each part, or ``CLS A SEP B SEP`` for a pair."""
         ids: list[np.ndarray] = []
-        numbers, spans, position = [], [], 0
+        numbers = []
+        spans = []
+        position = 0
         for number, (start, stop) in enumerate(parts):
             head = [] if pair and number else [CLS]
             spans.append(TokenRange(position + len(head), start, stop))

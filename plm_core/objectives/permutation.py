@@ -161,7 +161,8 @@ class _Rows(Batches):
     def at(self, seed: int, step: int) -> PermutationBatch:
         import torch
 
-        texts, orders = self.view.rows_at(seed, step), stream_seed(seed, "orders")
+        texts = self.view.rows_at(seed, step)
+        orders = stream_seed(seed, "orders")
         rows = [self._row(text, draws(orders, step, row)) for row, text in enumerate(texts)]
         inputs, targets, queries, order, segments = (
             torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)
@@ -174,21 +175,24 @@ class _Rows(Batches):
         return [self.at(0, step) for step in range(steps)]
 
     def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
-        starts, orders = self.view.starts_at(seed, step).tolist(), stream_seed(seed, "orders")
+        starts = self.view.starts_at(seed, step).tolist()
+        orders = stream_seed(seed, "orders")
         rows = []
         for row, start in enumerate(starts):
             if self.view.length == self.reuse:
                 rows.append(self.view.spans(start, self.reuse))
                 continue
             cut, other = self._cut(draws(orders, step, row))
-            behind, position = self.view.length - cut, cut + 1
+            behind = self.view.length - cut
+            position = cut + 1
             b = [TokenRange(position, other, other + behind)] if other is not None else None
             rows.append(self.view.spans(start, cut) + (b or self.view.spans(start + cut, behind, position)))
         return rows
 
     def _row(self, text: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Inputs, targets, queries, order and segments of one row."""
-        R, segments = self.reuse, np.zeros(self.context, dtype=np.int64)
+        R = self.reuse
+        segments = np.zeros(self.context, dtype=np.int64)
         ids = text[:R]
         if len(text) > R:
             cut, other = self._cut(draw)

@@ -78,8 +78,8 @@ class Replaced(Objective):
         """
         self.require_fit(config)
         length = config.context - FRAMED
-        view, vocab_size = Windows(store, length, length), store.index.vocab_size
-        return _Rows(view, config.context, rows, vocab_size, self.rate, slots(self.rate, length))
+        view = Windows(store, length, length)
+        return _Rows(view, config.context, rows, store.index.vocab_size, self.rate, slots(self.rate, length))
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """-sum log p(masked token | row), in nats, plus ``weight`` times the discriminator's binary cross entropy.

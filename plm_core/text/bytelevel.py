@@ -55,7 +55,9 @@ class ByteLevel(LibraryTokenizer):
 
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
         """Every entry but the first is what a pair of entries before it makes."""
-        merges, known, made = content["model"].get("merges"), {*LETTERS}, {*self.tokens[len(FIRST) :]}
+        merges = content["model"].get("merges")
+        known = {*LETTERS}
+        made = {*self.tokens[len(FIRST) :]}
         if tuple(self.tokens[: len(FIRST)]) != FIRST or not isinstance(merges, list):
             return None
         for pair in merges:

@@ -56,7 +56,8 @@ class LibraryTokenizer(Tokenizer):
 
     def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
         # The library divides what it is given among all cores: so it is given no more texts than may run at once.
-        source, found = iter(texts), []
+        source = iter(texts)
+        found = []
         while part := list(islice(source, threads)):
             found += [encoding.ids for encoding in self._model.encode_batch_fast(part, add_special_tokens=False)]
         return found

@@ -44,12 +44,13 @@ def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
             while first < stop and (free[room] or room == capacity):
                 wanted = -(-(stop - first) // each)
                 if room == capacity:
-                    rows, opened = np.arange(opened, opened + wanted), opened + wanted
+                    rows = np.arange(opened, opened + wanted)
+                    opened += wanted
                 else:
                     rows = free[room].pop()
-                    rows, rest = rows[:wanted], rows[wanted:]
-                    if len(rest):
-                        free[room].append(rest)
+                    if len(rows) > wanted:
+                        free[room].append(rows[wanted:])
+                    rows = rows[:wanted]
                 taken = min(stop - first, each * len(rows))
                 row_of[order[first : first + taken]] = np.repeat(rows, each)[:taken]
                 first += taken
@@ -128,7 +129,8 @@ class Packed:
             to, margins too, counted along the row, padding being one more; and whether a position is padding.
         """
         row, position, start, length, _ = pieces
-        tokens, marks = np.full((rows, self.length), PAD), np.zeros((rows, self.length + 1), dtype=np.int64)
+        tokens = np.full((rows, self.length), PAD)
+        marks = np.zeros((rows, self.length + 1), dtype=np.int64)
         places = np.repeat(row * self.length + position - length.cumsum() + length, length)
         tokens.reshape(-1)[places + np.arange(len(places))] = self.store.spans(start, length)
         marks[row, position - self.margin] = marks[row, position + length + self.margin] = 1
@@ -170,10 +172,11 @@ def _pack(offsets: np.ndarray, length: int, margin: int) -> _Table:
     cut = int((counts > 1).sum())
     # In a row, pieces stand in the order of the stream.
     order = np.argsort(row_of, kind="stable")
-    starts, lengths, firsts = starts[order], lengths[order], within[order] == 0
+    starts = starts[order]
+    lengths = lengths[order]
     counts = np.bincount(row_of)
     begins = np.concatenate(([0], counts.cumsum()))
     ends = (lengths + np.int64(2 * margin)).cumsum()
     before = np.repeat(np.concatenate(([0], ends))[begins[:-1]], counts)
     positions = (ends - lengths - margin - before).astype(np.int32)
-    return _Table(starts, lengths, positions, firsts, begins, taken, cut)
+    return _Table(starts, lengths, positions, within[order] == 0, begins, taken, cut)

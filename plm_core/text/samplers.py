@@ -36,7 +36,8 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 def items_at(seed: int, step: int, batch: int, count: int) -> np.ndarray:
     """Which ``[batch]`` of ``count`` items a step (from 0) reads: epoch after epoch, each visits every item once."""
-    order, place = [], step * batch
+    order = []
+    place = step * batch
     while place < (step + 1) * batch:
         epoch, first = divmod(place, count)
         stop = min(count, first + (step + 1) * batch - place)
@@ -182,7 +183,8 @@ class Pairs:
         By a fair coin it does, else it is of another document.
         """
         document = int(np.searchsorted(self._ends, item, side="right"))
-        start, stop = int(self.store.offsets[document]), int(self.store.offsets[document + 1]) - 1
+        start = int(self.store.offsets[document])
+        stop = int(self.store.offsets[document + 1]) - 1
         place = item - (int(self._ends[document - 1]) if document else 0)
         start = max(start, min(start + place * self.length, stop - self.length))
         stop = min(stop, start + self.length)
@@ -193,10 +195,12 @@ class Pairs:
 
     def _elsewhere(self, document: int, length: int, draw: np.random.Generator) -> tuple[int, int]:
         """Where at most ``length`` tokens of another document stand, the longer ones drawn more often."""
-        first, stop = (int(self._ends[document - 1]) if document else 0), int(self._ends[document])
+        first = int(self._ends[document - 1]) if document else 0
+        stop = int(self._ends[document])
         item = int(draw.integers(len(self) - (stop - first)))
         other = int(np.searchsorted(self._ends, item if item < first else item + stop - first, side="right"))
-        start, stop = int(self.store.offsets[other]), int(self.store.offsets[other + 1]) - 1
+        start = int(self.store.offsets[other])
+        stop = int(self.store.offsets[other + 1]) - 1
         start += int(draw.integers(max(1, stop - start - length + 1)))
         return start, min(stop, start + length)
 

@@ -35,7 +35,8 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 _WORD = re.compile(r"\n| ?[^ \n]+| ")
 """A word with the space before it: what is merged by itself."""
-WORDS_KEPT, LONGEST_KEPT = 1 << 16, 24
+WORDS_KEPT = 1 << 16
+LONGEST_KEPT = 24
 """How many words are remembered with their ids, of at most so many characters: some ten megabytes."""
 LONGEST_LINE = 1 << 18
 """Characters; sentencepiece leaves out lines of more than four times as many bytes, so longer ones are cut."""

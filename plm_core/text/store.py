@@ -66,7 +66,9 @@ def write_tokens(
     """Write ``(id, bytes of UTF-8, tokens without EOS)`` as a token store; the folder appears whole or not at all."""
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     shards: list[int] = []
-    offsets, lengths, ids_end = array("q", [0]), array("q"), array("q", [0])
+    offsets = array("q", [0])
+    lengths = array("q")
+    ids_end = array("q", [0])
     with atomic_folder(folder) as temporary, (temporary / "ids.txt").open("wb") as ids:
         shard: BinaryIO | None = None
         for identity, size, tokens in documents:
@@ -121,9 +123,11 @@ class TokenStore:
         first = bisect_right(self._begins, start) - 1
         parts = []
         while start < stop:
-            begin, end = self._begins[first], min(stop, self._begins[first + 1])
+            begin = self._begins[first]
+            end = min(stop, self._begins[first + 1])
             parts.append(self._shards[first][start - begin : end - begin])
-            start, first = end, first + 1
+            start = end
+            first += 1
         return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
 
     def spans(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

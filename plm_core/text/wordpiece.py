@@ -91,7 +91,8 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
         show_progress=False,
     )
     library = Library(models.WordPiece(unk_token=PIECES[UNK]))
-    library.normalizer, library.pre_tokenizer = _normalizer(config.lowercase), pre_tokenizers.BertPreTokenizer()
+    library.normalizer = _normalizer(config.lowercase)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokens, _ = learned(library, trainer, texts, config)
     return written(describe(tokens, config.lowercase))
 
@@ -126,7 +127,8 @@ def _normalizer(lowercase: bool) -> Any:
 def _alphabet(texts: Iterable[str], config: TokenizerConfig) -> tuple[list[str], list[str]]:
     """The characters that are to be known; and the entries that begin the vocabulary: the special tokens, each of
     these characters, and with ``##`` each that can stand within a word."""
-    normalizer, cut = _normalizer(config.lowercase), pre_tokenizers.BertPreTokenizer()
+    normalizer = _normalizer(config.lowercase)
+    cut = pre_tokenizers.BertPreTokenizer()
 
     def words(text: str) -> list[str]:
         return [word for word, _ in cut.pre_tokenize_str(normalizer.normalize_str(text))]

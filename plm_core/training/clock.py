@@ -31,7 +31,8 @@ class Clock:
 
         Waits for the last lap's event on a GPU: call it where the device was waited for anyway.
         """
-        marks, self._marks = self._marks, self._marks[-1:]
+        marks = self._marks
+        self._marks = self._marks[-1:]
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             marks[-1][1].synchronize()

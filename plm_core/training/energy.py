@@ -37,7 +37,8 @@ class Energy:
         A counter of RAPL begins again at zero after some minutes of full load at the earliest; a second time between
         two calls goes unseen.
         """
-        before, self._before = self._before, [counter.read() for counter in self._counters]
+        before = self._before
+        self._before = [counter.read() for counter in self._counters]
         total = 0.0
         for old, new, (_, around) in zip(before, self._before, self._counters, strict=True):
             if old is None or new is None or (new < old and around is None):

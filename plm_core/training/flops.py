@@ -69,7 +69,8 @@ def measured_flops(device: torch.device, precision: Precision) -> float:
     draw = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, generator=draw, device=device).to(dtype) for _ in range(2))
     product = a @ b  # the first one is slower: a GPU loads its kernel
-    clock, times = Clock(device), list[float]()
+    clock = Clock(device)
+    times = list[float]()
     while len(times) < 3 or (sum(times) < seconds and len(times) < 100):
         torch.mm(a, b, out=product)
         clock.lap("product")

@@ -103,7 +103,9 @@ def _steps(
     interrupted: Callable[[], int],
 ) -> Generator[StepMetrics, None, None]:
     """Step by step to the end: update, now and then a report with its validation, a snapshot."""
-    config, ranks, begun = setup.config, setup.ranks, perf_counter() - state.seconds
+    config = setup.config
+    ranks = setup.ranks
+    begun = perf_counter() - state.seconds
     ended = state.ended
     while not ended:
         if not state.pending:
@@ -164,8 +166,8 @@ def _report(
         # One process decides for all: with a last bit of difference they would keep different weights.
         valid_loss = setup.ranks.broadcast(validate(partial(evaluate, setup, state)))
         if not math.isfinite(valid_loss):
-            wrong, last = f"the validation loss is {valid_loss}", (state.step - 1, state.batch - 1)
-            tolerate(wrong, *last, state, snapshots, setup.ranks, weights=True)
+            last = (state.step - 1, state.batch - 1)
+            tolerate(f"the validation loss is {valid_loss}", *last, state, snapshots, setup.ranks, weights=True)
             go_back(state, snapshots, config)
             return None
         if valid_loss < min((r.valid_loss for r in state.reports if r.valid_loss is not None), default=math.inf):

@@ -36,7 +36,8 @@ class Optimizer:
         if hidden:
             matrices = {name: parameter for name, parameter in self._parameters.items() if name in hidden}
             self._parts.append(_muon(matrices, config, scales))
-        self._hidden, self._states = hidden, {name: self._parts[name in hidden].state for name in self._parameters}
+        self._hidden = hidden
+        self._states = {name: self._parts[name in hidden].state for name in self._parameters}
 
     def step(self, rate: float) -> None:
         """Update every parameter that has a gradient at the learning rate ``rate``, and drop the gradients."""
@@ -91,7 +92,8 @@ def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """
     blocks = {name: _block(name) for name, _ in model.named_parameters()}
     top = max((block for block in blocks.values() if block is not None), default=-1) + 2
-    scales, layer = {}, 0
+    scales = {}
+    layer = 0
     for name, block in blocks.items():
         # In the order in which they were made.
         layer = block + 1 if block is not None else (top if layer else 0)

@@ -59,7 +59,10 @@ class Profiler:
 
         ``ranks`` processes with a device like this one share the positions that are read.
         """
-        self._model, self._loss_of, self._device, self._ranks = model, loss_of, device.device, ranks
+        self._model = model
+        self._loss_of = loss_of
+        self._device = device.device
+        self._ranks = ranks
         self._precision: Precision = precision if device.bfloat16 else "float32"
         self._clock, self._energy = Clock(device.device), Energy(device.device)
         self.reads = 0

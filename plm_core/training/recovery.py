@@ -64,13 +64,17 @@ def go_back(state: State, snapshots: Snapshots, config: LoopConfig) -> None:
     Raises:
         Unfit: there is none.
     """
-    anomalies, rollbacks, step = state.anomalies, state.rollbacks, state.anomalies[-1]
+    # Restoring forgets them: the snapshot is from before.
+    anomalies = state.anomalies
+    rollbacks = state.rollbacks
+    step = anomalies[-1]
     parts = len(state.carries)
     saved = snapshots.find(at_most=step - 1, every=config.snapshot_every)
     if saved is None:
         raise Unfit(f"snapshot_every: no snapshot of a step up to {step - 1} in {snapshots.folder} to go back to")
     state.restore(saved)
     snapshots.remove_after(state.step)
-    state.anomalies, state.rollbacks = anomalies, [*rollbacks, (state.step, step - state.step)]
+    state.anomalies = anomalies
+    state.rollbacks = [*rollbacks, (state.step, step - state.step)]
     # What a model with memory carries is of the text that is passed over.
     state.carries = [None] * max(parts, len(state.carries))

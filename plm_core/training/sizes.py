@@ -24,9 +24,11 @@ from plm_core.sections.models import MODELS
 
 HEAD = 64
 """The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to GPT-2's largest)."""
-RATE, RATE_WIDTH = 6e-4, 768
+RATE = 6e-4
+RATE_WIDTH = 768
 """The learning rate of the smallest model of Brown et al. 2020, table 2.1, and its width."""
-TOKENS, TOKENS_WEIGHTS = 2**19, 124e6
+TOKENS = 2**19
+TOKENS_WEIGHTS = 124e6
 """The tokens of its batch, and a number of weights for which they fit the table's other rows best."""
 LEAST_ROWS = 8
 
@@ -43,7 +45,8 @@ def sized(section: Any, where: str) -> Any:
     """
     if not isinstance(section, Mapping) or "size" not in section:
         return section
-    size, rest = section["size"], {name: value for name, value in section.items() if name != "size"}
+    size = section["size"]
+    rest = {name: value for name, value in section.items() if name != "size"}
     if size is None:
         return rest
     model, training = _part(rest, "model", where), _part(rest, "training", where)

@@ -207,7 +207,8 @@ class Snapshots:
             return None
         from torch.distributed.checkpoint.api import CheckpointException
 
-        error, self._writing = self._writing.exception(), None
+        error = self._writing.exception()
+        self._writing = None
         if error is None:
             return None
         if isinstance(error, CheckpointException):

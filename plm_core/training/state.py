@@ -133,7 +133,8 @@ class State:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        config, progress = self.config, progress_at(self.step, self.config.steps, self.config.optimizer)
+        config = self.config
+        progress = progress_at(self.step, self.config.steps, self.config.optimizer)
         if config.minutes is not None:
             progress = max(progress, (self.seconds - self.warm) / max(1e-9, 60 * config.minutes - self.warm))
         return learning_rate_at(self.step, progress, config.optimizer)
@@ -190,7 +191,8 @@ class State:
 
     def keep_best(self) -> None:
         """The weights are the best so far."""
-        self.best, self.best_step = self._weights(), self.step
+        self.best = self._weights()
+        self.best_step = self.step
 
     def tensors(self) -> dict[str, Tensor]:
         """What changes from step to step, by names that tell no number of processes."""

@@ -78,7 +78,8 @@ class CostReport:
         Raises:
             UserError: ``PLM_PRICE_PER_HOUR`` is no price.
         """
-        self._price, self._per_position = price(), bytes_per_position
+        self._price = price()
+        self._per_position = bytes_per_position
         self.taken = Taken(stage, training, device_name(device.device), device.threads)
         before = read(paths.METERS / f"{stage}.json")
         if before is not None and before.training == training and not before.finished:
@@ -147,7 +148,8 @@ class CostReport:
     def _pay(self) -> None:
         """Add the wall clock since the last time, and what it costs."""
         now = monotonic()
-        passed, self._since = now - self._since, now
+        passed = now - self._since
+        self._since = now
         self.taken.seconds += passed
         self.taken.cost = _sum(self.taken.cost, self._price, passed / 3600)
 

@@ -92,8 +92,8 @@ def _reliability(rows: dict[str, Table]) -> str:
     edges = np.linspace(np.floor(low * 20) / 20, 1, 21)
     above.plot(edges[[0, -1]], edges[[0, -1]], color="gray", lw=1, ls=":", label="as sure as right")
     for model, found in rows.items():
-        sure, right = _sure(found).ravel(), _results(found).right().ravel()
-        counts, means, shares = bins(sure, right)
+        sure = _sure(found).ravel()
+        counts, means, shares = bins(sure, _results(found).right().ravel())
         least, most = int(counts.min()), int(counts.max())
         size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         (line,) = above.plot(means, shares, "o-", ms=4, lw=1.2, label=f"{model} ({size} answers a point)")

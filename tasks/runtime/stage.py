@@ -99,7 +99,8 @@ def main(task: Callable[..., None]) -> None:
             print(f"interrupted: {error}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)
 
-    words, parameters = sys.argv[1:], inspect.signature(task).parameters.values()
+    words = sys.argv[1:]
+    parameters = inspect.signature(task).parameters.values()
     required = [each.annotation for each in parameters if each.default is each.empty]
     if not parameters:
         run()

@@ -151,7 +151,8 @@ class Journal:
 
         ``more`` are messages after those of the journal.
         """
-        status, when = None, os.fstat(self.descriptor).st_mtime_ns // 1_000_000
+        status = None
+        when = os.fstat(self.descriptor).st_mtime_ns // 1_000_000
         for message in itertools.chain((message for message, _ in self.messages()), more):
             if message["kind"] == "end":
                 status, when = message["status"], message["time"]

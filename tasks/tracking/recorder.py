@@ -71,7 +71,9 @@ class Recorder:
         self.connection: tuple[MlflowClient, str] | None = None
         self.away: str | None = None
         """Why MLflow takes nothing, while it does not."""
-        self.due, self.pause, self.progress = 0.0, 1.0, time.monotonic()
+        self.due = 0.0
+        self.pause = 1.0
+        self.progress = time.monotonic()
 
     def serve(self, pipe: "Pipe | None" = None, linger: float = 0.0) -> None:
         """Send until the pipe has ended and every ended run is sent, or MLflow is away for too long after that.
@@ -157,7 +159,8 @@ class Recorder:
             self.connection = self.connection or connect()
             run.send(lives, self.connection)
         except Exception as error:  # noqa: BLE001 what MLflow and its database may raise is not to be listed
-            run.sender, run.tried = None, time.monotonic() + 1
+            run.sender = None
+            run.tried = time.monotonic() + 1
             of_this_run = isinstance(error, NotYetError) or refuses(error)
             if not self.connection or not of_this_run:  # else it holds up no other one
                 self._lose(error)
@@ -166,13 +169,16 @@ class Recorder:
         if self.away is not None:
             print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
             self.service.beat()
-        self.away, self.pause = None, 1.0
+        self.away = None
+        self.pause = 1.0
 
     def _lose(self, error: Exception) -> None:
         self.connection = None
-        self.due, self.pause = time.monotonic() + self.pause, min(2 * self.pause, LONGEST_PAUSE_S)
+        self.due = time.monotonic() + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE_S)
         if self.away is None:
-            self.away, self.progress = one_line(error), time.monotonic()
+            self.away = one_line(error)
+            self.progress = time.monotonic()
             self.service.beat(self.away)
             service.warn(f"{self.away}; {JOURNALS} keeps the runs until MLflow has them")
 

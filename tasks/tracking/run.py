@@ -84,13 +84,15 @@ class Monitor:
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
         self.samples = SystemMetricsMonitor("")
-        self.taken, self.last = -1.0, dict[str, float]()
+        self.taken = -1.0
+        self.last = dict[str, float]()
 
     def values(self, now: float) -> dict[str, float]:
         """What they see at this moment, one sample for all runs."""
         if now - self.taken > SYSTEM_METRICS_S[0] / 2:
             self.samples.collect_metrics()
-            self.taken, self.last = now, self.samples.aggregate_metrics()
+            self.taken = now
+            self.last = self.samples.aggregate_metrics()
             for each in self.samples.monitors:
                 each.clear_metrics()
         return {f"system/{name}": value for name, value in self.last.items()}

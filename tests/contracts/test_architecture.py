@@ -1,6 +1,7 @@
 """The architecture as it is written down, tested: who imports what, who depends on what, how large things may grow."""
 
 import ast
+import copy
 import functools
 import importlib.util
 import itertools
@@ -226,6 +227,32 @@ def test_a_file_says_what_it_is_and_stays_readable(path):
         if isinstance(node, ast.ExceptHandler) and path.is_relative_to(ROOT / "plm_core"):
             assert node.type is not None, f"line {node.lineno}: bare except"
             assert getattr(node.type, "id", "") not in ("Exception", "BaseException"), f"line {node.lineno}"
+
+
+def form(value):
+    """The kind of expression, whatever names and numbers stand in it."""
+    kinds = {ast.Name: "id", ast.Attribute: "attr", ast.keyword: "arg"}
+    value = copy.deepcopy(value)
+    for node in ast.walk(value):
+        if isinstance(node, ast.Constant):
+            node.value = type(node.value).__name__
+        elif type(node) in kinds:
+            setattr(node, kinds[type(node)], "_")
+    return ast.dump(value)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_one_statement_names_several_things_only_if_they_are_alike(path):
+    """`rows, columns = len(a), len(b)` reads as one thought and `error, seconds = "", 0.0` as two; B, T are shapes."""
+    for node in ast.walk(tree(path)):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Tuple)
+            and isinstance(node.targets[0], ast.Tuple)
+        ):
+            names = [ast.unparse(target) for target in node.targets[0].elts]
+            if len(names) == len(node.value.elts) and not all(len(name) == 1 and name.isupper() for name in names):
+                assert len({form(value) for value in node.value.elts}) == 1, f"line {node.lineno}: {', '.join(names)}"
 
 
 def test_the_rooms_of_the_core_are_told_as_they_are():

@@ -94,7 +94,8 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     """
     counts: dict[str, int] = {}
     warnings: list[str] = []
-    task, row = task_of(name, config), TASKS.get(name)
+    task = task_of(name, config)
+    row = TASKS.get(name)
     if row is None:
         columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
         splits = own.read(task, _folder(name, config), columns)
@@ -125,7 +126,8 @@ def task_of(name: str, config: ExamplesConfig) -> GlueTask:
 
 def _described(name: str, config: ExamplesConfig) -> GlueTask:
     where = f"examples.{name}"
-    kind, score = config.kind or "classification", str(config.score)
+    kind = config.kind or "classification"
+    score = str(config.score)
     for field_name in ("kind", *NEEDED[kind], "score"):
         if not getattr(config, field_name):
             close = did_you_mean(name, TASKS) if config == ExamplesConfig(config.input) else ""
@@ -135,12 +137,12 @@ def _described(name: str, config: ExamplesConfig) -> GlueTask:
     for other in fields(config):
         if other.name not in (*OF_ALL, *NEEDED[kind], *OPTIONAL[kind]) and getattr(config, other.name):
             raise UserError(f"{where}.{other.name}: says nothing of kind {kind}; expected it left out")
-    metrics, labels = config.metrics or [*METRICS[kind]], _labels(config, where)
+    metrics = config.metrics or [*METRICS[kind]]
     given: dict[str, Any] = {
         "name": name,
         "kind": kind,
         "question": config.question or _question(config),
-        "labels": labels,
+        "labels": _labels(config, where),
         "metrics": [*metrics, *(part for part in score.split("+") if part not in metrics)],
         "score": score,
         "symmetric": config.symmetric,

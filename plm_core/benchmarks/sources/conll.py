@@ -32,7 +32,9 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     for sentence in _sentences(file, counts):
-        words, tags, before = [], [], OUTSIDE
+        words = []
+        tags = []
+        before = OUTSIDE
         for place, word, tag in sentence:
             if tag not in ids:
                 known = ", ".join(task.labels)

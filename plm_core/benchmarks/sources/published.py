@@ -57,7 +57,8 @@ def _whole_files(task: GlueTask, published: Published, folder: Path) -> Found:
     if not folder.is_dir():
         raise UserError(f"{folder}: no folder; expected one with the files of {published.folder}")
     places: dict[str, str] = {}
-    parts, counts = {}, Counter[str]()
+    parts = {}
+    counts = Counter[str]()
     for part in published.parts:
         file = _file(part, published, folder)
         if task.kind == "question_answering":

@@ -67,7 +67,8 @@ class Reader:
 
     def _choices(self, row: Mapping[str, object]) -> tuple[str, ...]:
         """A column each, or the one column of JSON lines that holds them as a list."""
-        names, many = self._columns.choices, len(self._task.labels)
+        names = self._columns.choices
+        many = len(self._task.labels)
         if len(names) != 1:
             return tuple(_text(row[name], name) for name in names)
         found = row[names[0]]

@@ -55,7 +55,8 @@ def _answers(question: Any, context: str, place: str) -> Iterator[Answer]:
     if question.get("is_impossible") is True:
         return
     for inner, answer in _list(question, "answers", place):
-        text, start = _text(answer, "text", inner), answer.get("answer_start")
+        text = _text(answer, "text", inner)
+        start = answer.get("answer_start")
         if type(start) is not int or start < 0:
             raise UserError(f"{inner}.answer_start: found {start!r}; expected a character of the context, from 0")
         if (found := context[start : start + len(text)]) != text:

@@ -48,7 +48,8 @@ def top_ngram_character_share(text: Text, n: int) -> float:
     first, times = 0, 1
     if len(places):
         occurrences = np.bincount(numbers)[numbers]
-        first, times = int(places[occurrences.argmax()]), int(occurrences.max())
+        first = int(places[occurrences.argmax()])
+        times = int(occurrences.max())
     characters = int(text.word_ends[first + n] - text.word_ends[first]) + n - 1
     return share(characters * times, len(text.text))
 
@@ -62,7 +63,9 @@ def duplicate_ngram_character_share(text: Text, n: int) -> float:
     places, numbers = text.repeated(n)
     if not len(places):
         return 0.0
-    seen, free, characters = set[int](), 0, 0
+    seen = set[int]()
+    free = 0
+    characters = 0
     for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
         if place < free:
             continue

@@ -106,7 +106,8 @@ def _more_than_once(places: Ints, keys: Ints) -> tuple[Ints, Ints]:
     ordered = keys[order]
     begins = np.ones(len(keys) + 1, bool)
     begins[1:-1] = ordered[1:] != ordered[:-1]
-    again, numbers = np.empty(len(keys), bool), np.empty(len(keys), np.int64)
+    again = np.empty(len(keys), bool)
+    numbers = np.empty(len(keys), np.int64)
     again[order] = ~(begins[:-1] & begins[1:])
     numbers[order] = begins[:-1].cumsum()
     return places[again], numbers[again]

@@ -32,13 +32,12 @@ class Bible(Source):
             folder = data_of(manifest) / translation
             books = json.loads((folder / "books.json").read_text(encoding="utf-8"))
             for chapter, verses in _chapters(json.loads((folder / "verses.json").read_text(encoding="utf-8"))).items():
-                book, number = books[chapter[:-3]][1], int(chapter[-3:])
                 read += 1
                 yield Document(
                     id=f"{translation}/{chapter:0>5}",
                     text="\n\n".join(verses),
                     source="bible",
-                    metadata={"translation": translation, "book": book, "chapter": number},
+                    metadata={"translation": translation, "book": books[chapter[:-3]][1], "chapter": int(chapter[-3:])},
                 )
         if read != manifest.documents:
             raise UserError(f"{self.input}: the package has {read} chapters; expected {manifest.documents}")

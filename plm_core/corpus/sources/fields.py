@@ -43,7 +43,8 @@ def _document(record: Record, default_id: str, source: Records) -> Document:
 
 
 def _row_document(row: Mapping[str, object], default_id: str, source: Records) -> Document:
-    text, identity = row.get(source.text_field), default_id if source.id_field is None else row.get(source.id_field)
+    text = row.get(source.text_field)
+    identity = default_id if source.id_field is None else row.get(source.id_field)
     if not isinstance(text, str):
         found = f"found {type(text).__name__}" if source.text_field in row else f"it has {', '.join(sorted(row))}"
         raise Refused("missing_text", f"no text in the field {source.text_field!r} ({found}; text_field of its source)")

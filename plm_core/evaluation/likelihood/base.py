@@ -135,7 +135,8 @@ def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -
         sizes = torch.tensor([len(part) for part in parts], device=parts[0].device)
         ids = pad_sequence(parts, batch_first=True, padding_value=PAD)
         yield Segment(live, ids, torch.arange(ids.shape[1], device=ids.device) < sizes[:, None], given)
-        start, given = start + advance, length - advance
+        start += advance
+        given = length - advance
 
 
 def summed_nll(logits: torch.Tensor, targets: torch.Tensor) -> float:

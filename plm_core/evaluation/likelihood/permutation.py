@@ -68,7 +68,8 @@ def _nats(model: Any, sequences: Sequence[torch.Tensor], draws: Sequence[np.rand
     memory = model.empty_memory(len(sequences), 0)
     nats: list[list[float]] = [[] for _ in sequences]
     for segment in side_by_side(sequences, context, context if most else context - 1):
-        T, sizes = segment.ids.shape[1], segment.attention_mask.sum(dim=1).tolist()
+        T = segment.ids.shape[1]
+        sizes = segment.attention_mask.sum(dim=1).tolist()
         orders = [_order(size, segment.given, draws[text]) for text, size in zip(segment.live, sizes, strict=True)]
         # What is behind the end of a text comes last.
         order = torch.tensor(np.stack([np.append(places, np.full(T - len(places), T)) for places in orders]))
