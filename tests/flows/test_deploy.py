@@ -66,6 +66,7 @@ def _runs(deployment: str) -> list:
         return [run for run in client.read_flow_runs(deployment_filter=where) if run.auto_scheduled]
 
 
+@pytest.mark.slow
 def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_server):
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
     with _process([sys.executable, "-c", SERVE, str(root)], PREFECT_API_URL=on_server):

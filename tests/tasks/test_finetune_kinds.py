@@ -46,6 +46,7 @@ def project(small):
     return small
 
 
+@pytest.mark.slow
 def test_every_kind_goes_from_its_files_to_the_page(project):
     found = {}
     for name, described in TASKS.items():
