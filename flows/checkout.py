@@ -5,7 +5,6 @@ Used by ``flows/pipeline.py`` and, for scheduled runs, by ``flows/flow.py``.
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import subprocess
 import sys
@@ -16,9 +15,6 @@ from pathlib import Path
 from flows.graph import Graph
 from flows.outcome import UserError
 from flows.stages import GraphError, Stage
-
-REGISTERED = ".dvc/tmp/plm-registered"
-"""The digest of the ``dvc.lock`` that is registered."""
 
 
 class HeldError(UserError):
@@ -100,17 +96,19 @@ def only_one(root: Path) -> Iterator[int]:
 
 
 def registration_due(root: Path, stages: Sequence[Stage]) -> bool:
-    """Whether what the stages made has not been registered yet, such as after an outage."""
-    marked = root / REGISTERED
-    known = marked.read_text() if marked.exists() else ""
-    return any(stage.register for stage in stages) and known != _lock_digest(root)
+    """Whether the registry lacks what the stages made, or a verdict on it, or somebody has moved the champion.
 
+    Raises:
+        UserError: ``params.yaml`` cannot be used, or a checkpoint is missing.
+    """
+    from flows import packaging, standing, store
 
-def mark_registered(root: Path) -> None:
-    """Remember that what ``dvc.lock`` says now is registered."""
-    (root / REGISTERED).write_text(_lock_digest(root))
-
-
-def _lock_digest(root: Path) -> str:
-    path = root / "dvc.lock"
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "none"
+    wanted = {packaging.checkpoint_digest(root / stage.register["checkpoint"]) for stage in stages if stage.register}
+    if not wanted:
+        return False
+    try:
+        found = standing.registry_status(root)
+    except store.RegistrationFailed:
+        return True  # which says so
+    settled = {v["checkpoint_sha256"] for v in found["versions"] if v["gate"] or "champion" in v["aliases"]}
+    return bool(wanted - settled) or found["unsettled"]

@@ -151,7 +151,7 @@ def promote(
 
     outcome = promotion.promote(project(), version, reason, force=force)
     print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
-    if outcome.action != "promoted":
+    if outcome.action == "refused":
         raise typer.Exit(1)
 
 

@@ -22,17 +22,21 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import timing
-from flows.checkout import Checkout, HeldError, checked_out, mark_registered, registration_due
+from flows.checkout import Checkout, HeldError, checked_out, registration_due
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine
 from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
 from flows.stages import GraphError, Register, Stage
+from flows.store import RegistrationFailed
 from flows.tracking import Track, pipeline_run, send_leftovers
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, second and every later retry."""
+
+REGISTRATION_RETRIES = 2
+"""How often MLflow is tried again that cannot be reached, or has no room."""
 
 WORTH_FORKING = 4
 """How many stages must have to run for a process to be started that forks them."""
@@ -277,13 +281,22 @@ def _registered(root: Path, stages: Sequence[Stage], parent_run_id: str | None, 
     def registration() -> None:
         register(root, stages, parent_run_id)
 
+    def worth_another_try(_task: object, _run: object, state: State[Any]) -> bool:
+        return isinstance(state.result(raise_on_failure=False), RegistrationFailed)
+
     task = prefect.Task(
-        registration, name="register", task_run_name="register", cache_policy=NO_CACHE, persist_result=False
+        registration,
+        name="register",
+        task_run_name="register",
+        retries=REGISTRATION_RETRIES,
+        retry_delay_seconds=RETRY_DELAYS_S[:REGISTRATION_RETRIES],
+        retry_condition_fn=worth_another_try,
+        cache_policy=NO_CACHE,
+        persist_result=False,
     )
     state = task(return_state=True)
     if not state.is_completed():
         raise FailedError(f"register: {state.message}")
-    mark_registered(root)
 
 
 def _not_seen(record: logging.LogRecord) -> bool:

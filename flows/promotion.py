@@ -1,21 +1,27 @@
 """From a trained checkpoint to the champion: register, gate, promote, roll back.
 
 ``flows/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. The gate's decision comes from
-``judging.py``: whoever moves the alias ``champion`` here has it in hand, or says force.
+``judging.py``, and ``transaction.py`` carries it through: whoever moves the alias ``champion`` here has a decision
+against the present champion in hand, or says force.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from flows import settings
 from flows.judging import judge
+from flows.ledger import Action, Decision
 from flows.packaging import Packager, checkpoint_digest
 from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, TABLE_TAG, Registry, Version, opened
 from flows.stages import Stage
-from flows.store import RegistryError
+from flows.store import RegistrationFailed, RegistryError
+from flows.transaction import StaleError, catch_up, decide, warn
+
+TRIES = 5
+"""How often a version is judged again because somebody has moved the alias meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Outcome:
     """Its number in the registry."""
     stage: str
     """The stage that made its checkpoint."""
-    action: Literal["promoted", "refused", "unchanged", "rolled back"]
+    action: Action | Literal["unchanged", "not judged"]
     reasons: list[str]
 
 
@@ -38,7 +44,7 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
-        RegistryError: a checkpoint is missing, or the gate cannot judge.
+        RegistryError: a checkpoint is missing, or the gate cannot judge one; the others are judged all the same.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     graph = list(stages)
@@ -47,7 +53,11 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
         return []
     # It imports for as long as this process does.
     with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
-        return _register(root, registry, packager, graph, wanted, parent_run_id)
+        _catch_up(root, registry)
+        outcomes = _register(root, registry, packager, graph, wanted, parent_run_id)
+    if failed := [f"{o.stage}: {'; '.join(o.reasons)}" for o in outcomes if o.action == "not judged"]:
+        raise RegistryError(" | ".join(failed))
+    return outcomes
 
 
 def promote(root: Path, version: str, reason: str, force: bool = False) -> Outcome:
@@ -59,20 +69,25 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     with opened(root) as registry:
+        _catch_up(root, registry)
         target = registry.get(version)
         if CHAMPION in target.aliases:
             raise RegistryError(f"{registry.name}: version {target.number} is the champion already")
-        decision = judge(root, registry, target, registry.champion()) if not force else None
-        reasons = [reason, *(decision["reasons"] if decision else ["the gate was not asked (force)"])]
-        if decision and not decision["passed"]:
-            return _refuse(registry, target, reasons, decision)
-        with Packager(root, registry.tracking) as packager:
-            if problem := packager.problems(registry, [target])[0]:
-                raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
-        with registry.decision("promoted by hand", target, reasons, decision):
-            registry.make_champion(target)
-            registry.tag(target, _verdict("passed" if decision else "overruled", reasons, decision))
-        return Outcome(target.number, target.tags.get("dvc.stage", ""), "promoted", reasons)
+        if force:
+            _must_work(root, registry, target)
+
+        def decided(champion: Version | None) -> Decision:
+            if force:
+                reasons = [reason, "the gate was not asked (force)"]
+                return _decision("promoted by hand", target, champion, reasons, "overruled", None)
+            found = judge(root, registry, target, champion)
+            reasons = [reason, *found["reasons"]]
+            if not found["passed"]:
+                return _decision("refused", target, champion, reasons, "refused", found)
+            _must_work(root, registry, target)
+            return _decision("promoted by hand", target, champion, reasons, "passed", found)
+
+        return _decided(registry, target, decided)
 
 
 def rollback(root: Path, reason: str) -> Outcome:
@@ -80,23 +95,43 @@ def rollback(root: Path, reason: str) -> Outcome:
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
-        RegistryError: there is no champion, or none before it.
+        RegistryError: there is no champion, none before it, or the one before cannot be loaded.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     with opened(root) as registry:
-        current = registry.champion()
-        if current is None:
+        _catch_up(root, registry)
+        champions = registry.ledger.champions()
+        if not champions:
             raise RegistryError(f"{registry.name}: there is no champion, so there is nothing to roll back")
         known = {version.number: version for version in registry.versions()}
-        earlier = [number for number in registry.champions() if number in known]
-        while earlier and earlier[-1] == current.number:
-            earlier.pop()
+        current = champions[-1]
+        earlier = [number for number in champions if number in known and number != current]
         if not earlier:
-            raise RegistryError(f"{registry.name}: version {current.number} is the champion and none came before it")
+            raise RegistryError(f"{registry.name}: version {current} is the champion and none came before it")
         target = known[earlier[-1]]
-        with registry.decision("rolled back", target, [reason], {"from": current.number}):
-            registry.make_champion(target)
-        return Outcome(target.number, target.tags.get("dvc.stage", ""), "rolled back", [reason])
+        _must_work(root, registry, target)
+
+        def decided(champion: Version | None) -> Decision:
+            return _decision("rolled back", target, champion, [reason], "", {"from": current})
+
+        return _decided(registry, target, decided)
+
+
+def _catch_up(root: Path, registry: Registry) -> None:
+    """What died in the middle, and what a person did in MLflow's UI, is in the ledger before anything else happens."""
+
+    def judged(moved: Version, before: Version | None) -> Decision:
+        who = "a person in MLflow's UI or by its API, of whom MLflow keeps no name"
+        try:
+            found = judge(root, registry, moved, before)
+        except RegistryError as error:
+            reasons = [f"moved by {who}", f"the gate could not judge: {error}"]
+            return _decision("moved in the UI", moved, before, reasons, "overruled", None)
+        verdict = "the gate agrees" if found["passed"] else "the gate would have refused"
+        reasons = [f"moved by {who}", f"{verdict}: {'; '.join(found['reasons'])}"]
+        return _decision("moved in the UI", moved, before, reasons, "passed" if found["passed"] else "overruled", found)
+
+    catch_up(registry, judged)
 
 
 def _register(
@@ -120,7 +155,7 @@ def _register(
     for stage, digest in wanted:
         version = known[digest]
         if version.number in problems:
-            outcome = _settle(root, registry, version, stage, problems.pop(version.number))
+            outcome = _judged(root, registry, version, stage, problems.pop(version.number))
         else:
             outcome = Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
         why = "; ".join(outcome.reasons)
@@ -134,28 +169,67 @@ def _by_digest(registry: Registry) -> dict[str, Version]:
     return {version.tags.get(DIGEST_TAG, ""): version for version in reversed(registry.versions())}
 
 
-def _settle(root: Path, registry: Registry, version: Version, stage: Stage, problem: str | None) -> Outcome:
-    if problem is not None:
-        return _refuse(registry, version, [f"the model cannot be used: {problem}"], None)
-    registry.set_alias(CHALLENGER, version)
-    decision = judge(root, registry, version, registry.champion())
-    reasons = decision["reasons"]
-    if not decision["passed"]:
-        return _refuse(registry, version, reasons, decision)
-    with registry.decision("promoted", version, reasons, decision):
-        # The alias first: killed in between, the champion is not judged again, and none that passed is forgotten.
-        registry.make_champion(version)
-        registry.tag(version, _verdict("passed", reasons, decision))
-    return Outcome(version.number, stage.name, "promoted", reasons)
+def _judged(root: Path, registry: Registry, version: Version, stage: Stage, problem: str | None) -> Outcome:
+    if problem is None:
+        registry.set_alias(CHALLENGER, version.number)
+
+    def decided(champion: Version | None) -> Decision:
+        if problem is not None:
+            reasons = [f"the model cannot be used: {problem}"]
+            return _decision("refused", version, champion, reasons, "refused", None)
+        found = judge(root, registry, version, champion)
+        action: Action = "promoted" if found["passed"] else "refused"
+        return _decision(action, version, champion, found["reasons"], "passed" if found["passed"] else "refused", found)
+
+    try:
+        return _decided(registry, version, decided)
+    except RegistrationFailed:
+        raise
+    except RegistryError as error:  # it must not keep others from being judged
+        return Outcome(version.number, stage.name, "not judged", [str(error)])
 
 
-def _refuse(registry: Registry, version: Version, reasons: list[str], decision: Mapping[str, Any] | None) -> Outcome:
-    with registry.decision("refused", version, reasons, decision):
-        registry.tag(version, _verdict("refused", reasons, decision))
-    return Outcome(version.number, version.tags.get("dvc.stage", ""), "refused", reasons)
+def _decided(registry: Registry, version: Version, decided: Callable[[Version | None], Decision]) -> Outcome:
+    """Carry through what is decided against the present champion, and decide anew if that changes meanwhile.
+
+    Where the alias names nothing, the latest champion that still exists stands in.
+    """
+    for _ in range(TRIES):
+        champion = registry.champion()
+        decision = decided(champion or registry.former())
+        try:
+            decide(registry, decision, champion.number if champion else None)
+        except StaleError:
+            warn(f"{registry.name}: the champion is another one by now; version {version.number} is judged again")
+            continue
+        return Outcome(version.number, version.tags.get("dvc.stage", ""), decision.action, decision.reasons)
+    raise RegistryError(f"{registry.name}: the champion was another one after each of {TRIES} comparisons; run again")
 
 
-def _verdict(gate: str, reasons: Sequence[str], decision: Mapping[str, Any] | None) -> dict[str, str]:
-    """The tags of a version that was judged; ``gate`` comes last, for it says that the others are there."""
-    compared = {TABLE_TAG: json.dumps({name: decision[name] for name in ("champion", "table")})} if decision else {}
-    return {**compared, "gate.reasons": "; ".join(reasons), "gate": gate}
+def _must_work(root: Path, registry: Registry, version: Version) -> None:
+    """Load a version in a fresh process, for no other may become the champion.
+
+    Raises:
+        RegistryError: it cannot be used.
+    """
+    with Packager(root, registry.tracking) as packager:
+        if problem := packager.problems(registry, [version])[0]:
+            raise RegistryError(
+                f"{registry.name}: version {version.number} cannot be used: {problem}; `plm status` shows the others, "
+                f"and `plm promote VERSION` makes one the champion"
+            )
+
+
+def _decision(
+    action: Action,
+    version: Version,
+    champion: Version | None,
+    reasons: list[str],
+    gate: str,
+    found: Mapping[str, Any] | None,
+) -> Decision:
+    """A decision, and the version's tags with its verdict; a rollback has none (``gate`` is empty)."""
+    tags = {TABLE_TAG: json.dumps({name: found[name] for name in ("champion", "table")})} if gate and found else {}
+    # The verdict comes last, for it says that the others are there.
+    tags |= {"gate.reasons": "; ".join(reasons), "gate": gate} if gate else {}
+    return Decision(action, version.number, champion.number if champion else "", reasons, tags, found)

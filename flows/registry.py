@@ -1,21 +1,14 @@
-"""The model registry in MLflow and the ledger of its decisions. Used by what registers, judges and shows models.
-
-MLflow keeps no history of aliases (mlflow#2169), hence the ledger: every decision is a run of the experiment
-``<experiment>-decisions``, begun before the alias moves and FINISHED after.
-"""
+"""The model registry in MLflow: versions, their tags and files, aliases. Used by what registers and shows models."""
 
 import contextlib
-import getpass
-import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from flows import settings
+from flows.ledger import Ledger
 from flows.store import GONE, RegistrationFailed, RegistryError, environment, evidence_digest, pages, sha256
 from plm_core.shared.stores import BY_JOURNAL, alone, artifacts_of
 
@@ -31,8 +24,6 @@ AGAIN_TAG = "evidence.again.sha256"
 """The digest of the evidence that the gate made last, where it is not what the version was registered with."""
 TABLE_TAG = "gate.table"
 """What the gate compared, as JSON."""
-
-Action = Literal["promoted", "refused", "promoted by hand", "rolled back"]
 
 
 @dataclass(frozen=True)
@@ -77,12 +68,13 @@ def opened(root: Path) -> Iterator["Registry"]:
 
 
 class Registry:
-    """Versions, aliases and the ledger of one registered model."""
+    """Versions and aliases of one registered model, and its ledger."""
 
     def __init__(self, tracking: settings.Tracking, name: str, client: "MlflowClient") -> None:
         self.tracking = tracking
         self.name = name
         self.client = client
+        self.ledger = Ledger(client, self.experiment("-decisions"), name)
 
     def versions(self) -> list[Version]:
         """All versions, the newest first."""
@@ -129,24 +121,35 @@ class Registry:
         known = ", ".join(version.number for version in reversed(versions)) or "none yet"
         raise RegistryError(f"{self.name}: no version or alias {name!r}; versions are: {known}")
 
+    def exists(self, number: str) -> bool:
+        """Whether there is a version with this number."""
+        return any(version.number == number for version in self.versions())
+
     def champion(self) -> Version | None:
         """The version that the alias ``champion`` names."""
         return next((version for version in self.versions() if CHAMPION in version.aliases), None)
 
-    def tag(self, version: Version, tags: Mapping[str, str]) -> None:
-        """Set tags of a version."""
+    def former(self, but: str | None = None) -> Version | None:
+        """The latest champion in the ledger that still exists, other than the version ``but``."""
+        known = {version.number: version for version in self.versions() if version.number != but}
+        return next((known[number] for number in reversed(self.ledger.champions()) if number in known), None)
+
+    def tag(self, number: str, tags: Mapping[str, str]) -> None:
+        """Set tags of a version, in this order."""
         for key, value in tags.items():
-            self.client.set_model_version_tag(self.name, version.number, key, value)
+            self.client.set_model_version_tag(self.name, number, key, value)
 
-    def set_alias(self, alias: str, version: Version) -> None:
+    def alias(self, alias: str) -> str | None:
+        """The number of the version that the alias names."""
+        return self._aliases().get(alias)
+
+    def set_alias(self, alias: str, number: str) -> None:
         """Let the alias name this version."""
-        self.client.set_registered_model_alias(self.name, alias, version.number)
+        self.client.set_registered_model_alias(self.name, alias, number)
 
-    def make_champion(self, version: Version) -> None:
-        """Move the alias ``champion``; a version that was the challenger no longer is."""
-        self.set_alias(CHAMPION, version)
-        if self._aliases().get(CHALLENGER) == version.number:
-            self.client.delete_registered_model_alias(self.name, CHALLENGER)
+    def delete_alias(self, alias: str) -> None:
+        """Let the alias name nothing."""
+        self.client.delete_registered_model_alias(self.name, alias)
 
     def evidence(self, version: Version, target: Path) -> Path:
         """Download the evidence that a version was last measured with into ``target``, a new folder.
@@ -182,7 +185,7 @@ class Registry:
             if error.error_code not in GONE:
                 raise
             return  # its run was deleted: it is measured again each time
-        self.tag(version, {AGAIN_TAG: digest})
+        self.tag(version.number, {AGAIN_TAG: digest})
 
     def checkpoint(self, version: Version, target: Path) -> Path:
         """Download the checkpoint inside a version; whoever loads it compares its files with its checksums.
@@ -203,43 +206,6 @@ class Registry:
                 f"{digest[:12]}, registered was {version.tags[DIGEST_TAG][:12]}; restore MLflow's artifacts"
             )
         return found
-
-    @contextlib.contextmanager
-    def decision(self, action: Action, version: Version, reasons: list[str], details: object) -> Iterator[None]:
-        """Keep a decision in the ledger; the block does what was decided."""
-        from mlflow.entities import Param
-
-        previous = self.champion()
-        entry = {
-            "model": self.name,
-            "action": action,
-            "version": version.number,
-            "previous": previous.number if previous else "",
-            "who": os.environ.get("MLFLOW_TRACKING_USERNAME") or getpass.getuser(),
-            "reasons": "; ".join(reasons)[:6000],
-        }
-        run = self.client.create_run(self.experiment("-decisions"), run_name=f"{version.number} {action}").info.run_id
-        self.client.log_batch(run, params=[Param(key, value) for key, value in entry.items()], synchronous=True)
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "decision.json").write_text(json.dumps(entry | {"details": details}, indent=2) + "\n")
-            self.client.log_artifacts(run, folder)
-        yield
-        self.client.set_terminated(run, "FINISHED")
-
-    def champions(self) -> list[str]:
-        """The numbers of past champions and the present one, the oldest first, without those rolled back."""
-        experiment = self.experiment("-decisions")
-        finished = f"params.model = '{self.name}' and attributes.status = 'FINISHED'"
-        runs = pages(lambda page: self.client.search_runs([experiment], finished, page_token=page))
-        stack: list[str] = []
-        for run in sorted(runs, key=lambda run: (run.info.start_time, run.info.end_time)):
-            action, number = run.data.params["action"], run.data.params["version"]
-            if action in ("promoted", "promoted by hand"):
-                stack.append(number)
-            elif action == "rolled back":
-                while stack and stack[-1] != number:
-                    stack.pop()
-        return stack
 
     def experiment(self, suffix: str = "") -> str:
         """The id of the pipeline's experiment, or of one beside it; made when it is missing."""

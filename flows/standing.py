@@ -8,13 +8,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows import settings
 
+if TYPE_CHECKING:
+    from flows.registry import Registry
+
 HEADER = slice(24, 100)
 """Of a SQLite file's header: among these bytes is the number of its changes so far."""
-FORMAT = 1
+FORMAT = 2
 """Of what is kept; another when the fields of a version are."""
 NEWEST = 3
 """How many of the newest versions the tables show, besides those with an alias."""
@@ -89,7 +92,30 @@ def _asked(root: Path) -> dict[str, Any]:
             }
             for version in registry.versions()
         ]
-        return {"model": registry.name, "tracking_uri": registry.tracking.uri, "versions": versions}
+        notice, unsettled = _notice(registry)
+        return {
+            "model": registry.name,
+            "tracking_uri": registry.tracking.uri,
+            "versions": versions,
+            "notice": notice,
+            "unsettled": unsettled,
+        }
+
+
+def _notice(registry: "Registry") -> tuple[str | None, bool]:
+    """What is odd about the champion, and whether the next command that decides something settles it."""
+    from flows.registry import CHAMPION
+
+    champions = registry.ledger.champions()
+    known = champions[-1] if champions else None
+    alias = registry.alias(CHAMPION)
+    if registry.ledger.unfinished():
+        return "a decision was interrupted; the next `plm run` settles it", True
+    if alias == known:
+        return None, False
+    if alias:
+        return f"somebody has made version {alias} the champion; the next `plm run` asks the gate about it", True
+    return f"no version is the champion, though version {known} was; `plm promote` or `plm rollback` makes one", False
 
 
 def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None:
@@ -116,6 +142,8 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
         names = "".join(f" ({alias})" for alias in version["aliases"])
         verdict = f"{version['gate'] or 'not judged yet'}. {version['reasons'] or ''}".rstrip()
         console.print(f"version {version['version']}{names}, {version['stage']}: {verdict}")
+    if registry["notice"]:
+        console.print(f"[yellow]warning[/yellow]        {registry['notice']}")
     champion = next((v["version"] for v in versions if "champion" in v["aliases"]), None)
     name = f"{registry['model']} version {champion}" if champion else "none yet"
     console.print(f"champion       [bold]{name}[/bold]")

@@ -187,7 +187,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
 
     assert promotion.promote(root, "2", "try it").action == "refused"
     _break(root, "plm_core")
-    assert promotion.promote(root, "2", "we know better", force=True).action == "promoted"
+    assert promotion.promote(root, "2", "we know better", force=True).action == "promoted by hand"
     _mend(root, "plm_core")
     assert aliases(root) == {"2": ["champion"]}
     assert standing.registry_status(root)["versions"][1]["gate"] == "overruled"

@@ -96,7 +96,9 @@ def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason(
     )
     second = version("2", ["challenger"], gate="refused", reasons="worse by 0.053", compared=compared)
     out = io.StringIO()
-    standing.show(Console(file=out, width=200), {"model": "plm", "versions": [second, first, version("0", [])]})
+    standing.show(
+        Console(file=out, width=200), {"model": "plm", "versions": [second, first, version("0", [])], "notice": "odd"}
+    )
     text = out.getvalue()
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "era/score" in line]
     assert cells == [["2", "1", "era/score", "0.7285", "0.6755", "-0.0530", "0.03", "1,234", "worse"]]

@@ -1,0 +1,150 @@
+"""The registry as a transaction: one decision at a time, carried through whole, against the champion that was judged.
+
+Used by ``promotion.py``, for whatever moves the alias ``champion`` or gives a verdict.
+
+MLflow's API can neither lock nor compare and set. Processes of one machine exclude each other by a lock. Of two
+machines that decide on one server within the same second, the later one's alias stands: both decisions are in the
+ledger, and the next command finds that it and the alias disagree, and says so.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flows.ledger import Decision
+from flows.registry import CHALLENGER, CHAMPION, Registry, Version
+from flows.store import RegistryError
+from plm_core.shared.stores import SQLITE
+
+WAIT_S = 120.0
+"""How long to wait for another process's decision, which takes a second or two."""
+
+
+class StaleError(Exception):
+    """The champion is not the one that was judged."""
+
+
+def decide(registry: Registry, decision: Decision, judged: str | None) -> None:
+    """Write a decision into the ledger and carry it through, if the alias still names what it was judged against.
+
+    Args:
+        registry: Where.
+        decision: What.
+        judged: The number that the alias ``champion`` named then; None for none.
+
+    Raises:
+        StaleError: the alias names another version now. Nothing was done.
+        RegistryError: another process decides and does not end.
+    """
+    with alone(registry):
+        settle(registry)
+        if registry.alias(CHAMPION) != judged:
+            raise StaleError
+        run = registry.ledger.begin(decision)
+        _carry_through(registry, decision)
+        registry.ledger.finish(run)
+
+
+def settle(registry: Registry) -> None:
+    """Carry through what a process that died had begun, or take it back; the caller is ``alone``.
+
+    A decision is taken back if it was not written down whole, its version is gone, or a person has moved the alias.
+    """
+    for run, decision in registry.ledger.unfinished():
+        what = f"{registry.name}: a decision that was interrupted"
+        alias = registry.alias(CHAMPION) or ""
+        possible = decision and registry.exists(decision.version)
+        if decision and possible and (not decision.moves or alias in (decision.version, decision.previous)):
+            _carry_through(registry, decision)
+            registry.ledger.finish(run)
+            warn(f"{what} is carried through: version {decision.version} {decision.action}")
+        else:
+            registry.ledger.take_back(run)
+            warn(f"{what} is taken back" + (f": version {decision.version} {decision.action}" if decision else ""))
+
+
+def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> None:
+    """Settle what was begun; where a person has moved the alias ``champion``, keep that in the ledger, with a verdict.
+
+    Args:
+        registry: Where.
+        judge: Asks the gate about the version that the alias names, against the champion before it.
+    """
+    with alone(registry):
+        settle(registry)
+    alias = registry.alias(CHAMPION)
+    known = registry.ledger.champions()
+    if alias is None and known:
+        warn(
+            f"{registry.name}: the alias {CHAMPION} names no version, though version {known[-1]} was champion; "
+            f"`plm promote` and `plm rollback` set it; until then {_standing_in(registry)}"
+        )
+    if alias is None or alias == (known[-1] if known else None):
+        return
+    decision = judge(registry.get(alias), registry.former(alias))
+    warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
+    with contextlib.suppress(StaleError):  # it has been moved on: the next command sees where
+        decide(registry, decision, alias)
+
+
+def _standing_in(registry: Registry) -> str:
+    version = registry.former()
+    return f"others are compared with version {version.number}" if version else "there is nothing to compare with"
+
+
+def _carry_through(registry: Registry, decision: Decision) -> None:
+    """Move the alias, then tag the version; to do it again changes nothing.
+
+    Verdicts are tagged last: a version without one is judged again, whoever dies in between.
+    """
+    if decision.moves:
+        registry.set_alias(CHAMPION, decision.version)
+        if registry.alias(CHALLENGER) == decision.version:
+            registry.delete_alias(CHALLENGER)
+    registry.tag(decision.version, decision.tags)
+
+
+@contextlib.contextmanager
+def alone(registry: Registry) -> Iterator[None]:
+    """Hold the registry's lock on this machine.
+
+    Raises:
+        RegistryError: another process holds it and does not let go.
+    """
+    path = _lock_path(registry)
+    # O_NOFOLLOW and no truncation: the folder may be shared with other users.
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RegistryError(
+                        f"{registry.name}: another process has decided something for {WAIT_S:.0f} s and does not end; "
+                        f"`fuser {path}` names it"
+                    ) from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock_path(registry: Registry) -> Path:
+    uri = registry.tracking.uri
+    if uri.startswith(SQLITE):
+        return Path(uri.removeprefix(SQLITE) + ".decisions.lock")
+    return Path(tempfile.gettempdir()) / f"plm-registry-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+
+
+def warn(text: str) -> None:
+    """A line on stderr."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,430 @@
+"""The registry under faults: a death or a dead server at every call, decisions that cross, aliases moved by hand.
+
+MLflow's store is real. The gate and the trial of a model, which take seconds and have tests of their own, are given.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from flows import promotion, registry, standing, transaction
+from flows.ledger import Decision
+from flows.stages import Stage
+from flows.store import RegistrationFailed, RegistryError
+
+PARAMS = """
+tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
+promotion:
+  registered_model: plm
+  primary: bits_per_byte
+  alpha: 0.05
+  margin: 0.0
+  metrics: {bits_per_byte: {direction: lower, tolerance: 0.0}}
+"""
+STAGES = [
+    Stage(f"pretrain@{name}", register={"checkpoint": name, "evidence": f"evidence/{name}"}) for name in ("a", "b")
+]
+
+
+class DiedError(BaseException):
+    """What no handler catches, as SIGKILL."""
+
+
+class Faulty:
+    """An MLflow client that fails at its n-th call, before or after it is done, and at every call from then on."""
+
+    calls = 0
+    at = None
+    error: BaseException = DiedError()
+    after = False
+
+    def __init__(self, client):
+        self._client = client
+
+    def __getattr__(self, name):
+        method = getattr(self._client, name)
+
+        def call(*arguments, **options):
+            Faulty.calls += 1
+            if Faulty.at is not None and Faulty.calls > Faulty.at:
+                raise Faulty.error
+            found = method(*arguments, **options)
+            if Faulty.after and Faulty.calls == Faulty.at:
+                raise Faulty.error
+            return found
+
+        return call
+
+
+class Trials:
+    """Stands for the process that logs and tries models: here each is a version without files."""
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def log(self, root, opened, stages, graph, parent):
+        for stage in stages:
+            digest = promotion.checkpoint_digest(root / stage.register["checkpoint"])
+            run = opened.client.create_run(opened.experiment(), tags={"checkpoint.sha256": digest})
+            tags = {"checkpoint.sha256": digest, "dvc.stage": stage.name}
+            mlflow.MlflowClient().create_model_version("plm", f"runs:/{run.info.run_id}/m", run.info.run_id, tags=tags)
+
+    def problems(self, opened, versions):
+        return [None for _ in versions]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """A store whose tables exist: making them takes seconds."""
+    folder = tmp_path_factory.mktemp("empty")
+    (folder / "params.yaml").write_text(PARAMS)
+    with registry.opened(folder) as opened:
+        opened.client.create_registered_model("plm")
+    return folder / "artifacts/mlflow/mlflow.db"
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch, database):
+    """A repository's folder with two checkpoints, an empty registry, and a gate that passes whatever is newer."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    fresh(tmp_path, database)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SHA256SUMS").write_text(name)
+    monkeypatch.setattr(promotion, "Packager", Trials)
+    monkeypatch.setattr(promotion, "judge", newer_is_better)
+    monkeypatch.setattr(Faulty, "at", None)
+    monkeypatch.setattr(Faulty, "calls", 0)
+    return tmp_path
+
+
+def fresh(root, database):
+    (root / "artifacts/mlflow").mkdir(parents=True, exist_ok=True)
+    shutil.copy(database, root / "artifacts/mlflow/mlflow.db")
+    shutil.rmtree(root / "artifacts/mlflow/artifacts", ignore_errors=True)
+
+
+def newer_is_better(root, opened, challenger, champion):
+    passed = champion is None or int(challenger.number) > int(champion.number)
+    number = champion.number if champion else None
+    reason = f"{challenger.number} against {number}"
+    return {"passed": passed, "reasons": [reason], "table": [], "champion": number}
+
+
+def state(root):
+    """What a person can see: aliases, verdicts, and the finished decisions."""
+    with registry.opened(root) as opened:
+        versions = {v.number: (v.aliases, v.tags.get("gate"), v.tags.get("gate.reasons")) for v in opened.versions()}
+        runs = opened.ledger._runs()
+        decisions = [
+            (run.data.params["action"], run.data.params["version"], run.data.params["previous"])
+            for run in runs
+            if run.info.status == "FINISHED"
+        ]
+        assert {run.info.status for run in runs} <= {"FINISHED", "KILLED"}
+        champion = opened.champion()
+        assert opened.ledger.champions()[-1:] == ([champion.number] if champion else [])
+        return versions, decisions
+
+
+@contextlib.contextmanager
+def faults(monkeypatch, at, error, after=False):
+    """Every client of the block is one that fails."""
+    with monkeypatch.context() as patch:
+        for name, value in {"calls": 0, "at": at, "error": error, "after": after}.items():
+            patch.setattr(Faulty, name, value)
+        init = registry.Registry.__init__
+        patch.setattr(
+            registry.Registry, "__init__", lambda self, uri, name, client: init(self, uri, name, Faulty(client))
+        )
+        yield
+
+
+ENDS = {
+    "killed before": (DiedError(), False),
+    "killed after": (DiedError(), True),
+    "no server before": (mlflow.MlflowException("the server has gone"), False),
+    "no answer after": (mlflow.MlflowException("the server has gone"), True),
+}
+
+
+def every_call_is_the_last(root, database, monkeypatch, act, every, prepare=lambda: None):
+    """Let ``act`` end at each of its calls to MLflow, or at some; the next one must end as if nothing had been."""
+    fresh(root, database)
+    prepare()
+    with faults(monkeypatch, None, DiedError()):
+        act()
+        calls = Faulty.calls
+    expected = state(root)
+    fresh(root, database)
+    prepare()
+    prepared = root / "prepared.db"
+    shutil.copy(root / "artifacts/mlflow/mlflow.db", prepared)
+    for number, at in enumerate(range(0, calls, every)):
+        for error, after in [*ENDS.values()] if every == 1 else [[*ENDS.values()][number % len(ENDS)]]:
+            shutil.copy(prepared, root / "artifacts/mlflow/mlflow.db")  # SQLAlchemy holds the file open
+            with faults(monkeypatch, at + after, error, after), contextlib.suppress(DiedError, RegistrationFailed):
+                act()
+            with contextlib.suppress(RegistryError):  # it is done already
+                act()
+            assert state(root) == expected, f"call {at}"
+    return expected
+
+
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_whatever_call_is_a_registration_s_last_the_next_one_ends_as_if_nothing_had_been(
+    root, database, monkeypatch, every
+):
+    _, decisions = every_call_is_the_last(
+        root, database, monkeypatch, lambda: promotion.register(root, STAGES, None), every
+    )
+    assert decisions == [("promoted", "1", ""), ("promoted", "2", "1")]
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_whatever_call_is_the_last_of_a_promotion_by_hand_the_next_one_ends_as_if_nothing_had_been(
+    root, database, monkeypatch, every
+):
+    _, decisions = every_call_is_the_last(
+        root,
+        database,
+        monkeypatch,
+        lambda: promotion.promote(root, "1", "I know better", force=True),
+        every,
+        lambda: promotion.register(root, STAGES, None),
+    )
+    assert decisions[2:] == [("promoted by hand", "1", "2")]
+
+
+def test_a_rollback_that_died_is_carried_through_once(root, monkeypatch):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        run = opened.ledger.begin(Decision("rolled back", "1", "2", ["bad"]))
+    assert standing.registry_status(root)["unsettled"]
+    with pytest.raises(RegistryError, match="version 1 is the champion and none came before it"):
+        promotion.rollback(root, "bad")
+    assert state(root)[1][2:] == [("rolled back", "1", "2")]
+    assert not standing.registry_status(root)["unsettled"]
+    assert mlflow.MlflowClient(f"sqlite:///{root}/artifacts/mlflow/mlflow.db").get_run(run).info.status == "FINISHED"
+
+
+def test_a_decision_whose_champion_has_gone_on_is_taken_back(root, capsys):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        opened.ledger.begin(Decision("promoted", "1", "7", ["it was better than 7"]))
+        opened.client.create_run(opened.experiment("-decisions"), tags={"plm.registered_model": "plm"})
+    promotion.register(root, STAGES, None)
+    assert state(root)[0]["2"][0] == ["champion"]
+    said = capsys.readouterr().err
+    assert "a decision that was interrupted is taken back: version 1 promoted" in said
+    assert said.count("taken back") == 2
+
+
+def test_a_champion_that_is_moved_while_the_gate_works_is_not_taken_for_the_one_that_was_judged(root, monkeypatch):
+    promotion.register(root, STAGES, None)
+    judged = []
+
+    def slow_gate(*arguments):
+        if not judged:  # meanwhile a person rolls back
+            judged.append("")
+            promotion.rollback(root, "bad answers")
+        found = newer_is_better(*arguments)
+        judged.append(found["champion"])
+        return found
+
+    (root / "b/SHA256SUMS").write_text("c")
+    monkeypatch.setattr(promotion, "judge", slow_gate)
+    *_, outcome = promotion.register(root, STAGES, None)
+    assert (outcome.action, outcome.reasons) == ("promoted", ["3 against 1"])
+    assert judged == ["", "2", "1"]
+    assert state(root)[1][2:] == [("rolled back", "1", "2"), ("promoted", "3", "1")]
+
+
+def test_a_champion_that_is_always_another_one_is_given_up_with_words(root, monkeypatch):
+    promotion.register(root, STAGES, None)
+    monkeypatch.setattr(promotion, "decide", _stale)
+    with pytest.raises(RegistryError, match="the champion was another one after each of 5 comparisons; run again"):
+        promotion.promote(root, "1", "", force=True)
+
+
+def _stale(*_):
+    raise transaction.StaleError
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("1", "the gate would have refused"), ("3", "the gate agrees")])
+def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_back(root, capsys, version, verdict):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        opened.client.create_model_version("plm", "elsewhere", tags={"checkpoint.sha256": "hand made"})
+        opened.client.set_registered_model_alias("plm", "champion", version)
+    status = standing.registry_status(root)
+    assert status["unsettled"]
+    assert f"somebody has made version {version} the champion" in status["notice"]
+    promotion.register(root, STAGES, None)
+    assert f"warning: plm: somebody made version {version} the champion" in (said := capsys.readouterr().err)
+    assert verdict in said
+    _, decisions = state(root)
+    assert decisions[2:] == [("moved in the UI", version, "2")]
+    if version == "3":
+        assert promotion.rollback(root, "no").version == "2"
+    else:  # it was champion before, and none was before it
+        with pytest.raises(RegistryError, match="none came before it"):
+            promotion.rollback(root, "no")
+    assert not standing.registry_status(root)["unsettled"]
+
+
+def test_a_move_in_the_ui_that_the_gate_cannot_judge_is_kept_all_the_same(root, monkeypatch, capsys):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        opened.client.set_registered_model_alias("plm", "champion", "1")
+    monkeypatch.setattr(promotion, "judge", _cannot)
+    promotion.register(root, STAGES, None)
+    assert state(root)[1][2:] == [("moved in the UI", "1", "2")]
+    assert "the gate could not judge: no evidence" in capsys.readouterr().err
+
+
+def _cannot(*_):
+    raise RegistryError("no evidence")
+
+
+def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(root, capsys):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        opened.client.delete_model_version("plm", "2")
+    status = standing.registry_status(root)
+    assert "no version is the champion, though version 2 was" in status["notice"]
+    assert not status["unsettled"]
+    (root / "b/SHA256SUMS").write_text("c")
+    *_, outcome = promotion.register(root, STAGES, None)
+    assert (outcome.version, outcome.reasons) == ("3", ["3 against 1"])
+    assert "others are compared with version 1" in capsys.readouterr().err
+    assert promotion.rollback(root, "").version == "1"
+
+
+def test_a_rollback_after_the_champion_s_version_was_deleted_goes_to_the_one_before(root):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        opened.client.delete_model_version("plm", "2")
+    assert promotion.rollback(root, "").version == "1"
+
+
+def test_a_rollback_loads_its_target_first(root, monkeypatch):
+    promotion.register(root, STAGES, None)
+    monkeypatch.setattr(Trials, "problems", lambda *_: ["weights are missing"])
+    with pytest.raises(RegistryError, match="version 1 cannot be used: weights are missing; `plm status` shows"):
+        promotion.rollback(root, "")
+    assert state(root)[0]["2"][0] == ["champion"]
+
+
+def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_next_time(root, monkeypatch, capsys):
+    def gate(root, opened, challenger, champion):
+        if challenger.tags["dvc.stage"] == "pretrain@a":
+            raise RegistryError("the gate cannot judge: no room")
+        return newer_is_better(root, opened, challenger, champion)
+
+    monkeypatch.setattr(promotion, "judge", gate)
+    with pytest.raises(RegistryError, match="pretrain@a: the gate cannot judge: no room"):
+        promotion.register(root, STAGES, None)
+    assert state(root)[1] == [("promoted", "2", "")]
+    assert "plm version 1 not judged: the gate cannot judge" in capsys.readouterr().out
+    monkeypatch.setattr(promotion, "judge", newer_is_better)
+    assert [outcome.action for outcome in promotion.register(root, STAGES, None)] == ["refused", "unchanged"]
+
+
+def test_one_process_decides_at_a_time(root, monkeypatch):
+    promotion.register(root, STAGES, None)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from flows import registry, transaction; from pathlib import Path\n"
+            "with registry.opened(Path('.')) as opened, transaction.alone(opened):\n"
+            "    print('held', flush=True); sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        monkeypatch.setattr(transaction, "WAIT_S", 0.2)
+        with pytest.raises(RegistryError, match=r"another process has decided something for .* `fuser .*` names it"):
+            promotion.rollback(root, "now")
+        assert state(root)[1][2:] == []
+        holder.send_signal(signal.SIGKILL)
+        monkeypatch.setattr(transaction, "WAIT_S", 60)
+        assert promotion.rollback(root, "now").version == "1"
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_decisions_that_cross_are_all_in_the_ledger_and_the_alias_is_the_last_one_s(root):
+    promotion.register(root, STAGES, None)
+    lost = []
+
+    def flip():
+        for version in ("1", "2", "1", "2"):
+            with registry.opened(root) as opened, contextlib.suppress(transaction.StaleError):
+                transaction.decide(
+                    opened, Decision("promoted by hand", version, "", []), opened.alias(registry.CHAMPION)
+                )
+                continue
+            lost.append(version)
+
+    threads = [threading.Thread(target=flip) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    _, decisions = state(root)
+    assert len(decisions) == 2 + 12 - len(lost)
+
+
+def test_what_another_process_began_and_left_while_the_gate_worked_is_carried_through_first(root, monkeypatch):
+    promotion.register(root, STAGES, None)
+
+    def gate(root, opened, challenger, champion):
+        if champion.number == "2":
+            opened.ledger.begin(Decision("promoted by hand", "1", "2", ["and died"]))
+        return newer_is_better(root, opened, challenger, champion)
+
+    (root / "b/SHA256SUMS").write_text("c")
+    monkeypatch.setattr(promotion, "judge", gate)
+    assert promotion.register(root, STAGES, None)[-1].reasons == ["3 against 1"]
+    assert state(root)[1][2:] == [("promoted by hand", "1", "2"), ("promoted", "3", "1")]
+
+
+def test_a_decision_on_a_version_that_was_deleted_is_taken_back(root, capsys):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        opened.ledger.begin(Decision("refused", "1", "2", ["worse"], {"gate": "refused"}))
+        opened.client.delete_model_version("plm", "1")
+    promotion.register(root, STAGES[1:], None)
+    assert "is taken back: version 1 refused" in capsys.readouterr().err
+    assert len(state(root)[1]) == 2
+
+
+def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
+    promotion.register(root, STAGES, None)
+    with sqlite3.connect(root / "artifacts/mlflow/mlflow.db") as store:
+        store.execute("update runs set start_time = 5 where name = '2 promoted'")
+    with registry.opened(root) as opened:
+        assert opened.ledger.champions() == ["1", "2"]
