@@ -1,4 +1,4 @@
-"""A checkout that is held for one pipeline: its lock, its graph, its parameters, and whether its models are registered.
+"""A checkout that is held for one pipeline: its lock, its graph, its parameters.
 
 Used by ``flows/pipeline.py`` and, for scheduled runs, by ``flows/flow.py``.
 """
@@ -8,13 +8,13 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.graph import Graph
 from flows.outcome import UserError
-from flows.stages import GraphError, Stage
+from flows.stages import GraphError
 
 
 class HeldError(UserError):
@@ -93,22 +93,3 @@ def only_one(root: Path) -> Iterator[int]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield lock.fileno()
-
-
-def registration_due(root: Path, stages: Sequence[Stage]) -> bool:
-    """Whether the registry lacks what the stages made, or a verdict on it, or somebody has moved the champion.
-
-    Raises:
-        UserError: ``params.yaml`` cannot be used, or a checkpoint is missing.
-    """
-    from flows import packaging, standing, store
-
-    wanted = {packaging.checkpoint_digest(root / stage.register["checkpoint"]) for stage in stages if stage.register}
-    if not wanted:
-        return False
-    try:
-        found = standing.registry_status(root)
-    except store.RegistrationFailed:
-        return True  # which says so
-    settled = {v["checkpoint_sha256"] for v in found["versions"] if v["gate"] or "champion" in v["aliases"]}
-    return bool(wanted - settled) or found["unsettled"]

@@ -21,14 +21,14 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import timing
-from flows.checkout import Checkout, HeldError, checked_out, registration_due
+from flows import promotion, timing
+from flows.checkout import Checkout, HeldError, checked_out
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine
 from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
-from flows.stages import GraphError, Register, Stage
+from flows.stages import GraphError, Registration, Stage
 from flows.store import RegistrationFailed
 from flows.tracking import Track, pipeline_run, send_leftovers
 
@@ -184,7 +184,7 @@ class Execution:
 
 def bound(
     track: Track | None = None,
-    register: Register | None = None,
+    registration: Registration = promotion,
     report: Callable[[Result], None] | None = None,
     checkout: Checkout | None = None,
 ) -> "prefect.Flow[..., State[Any]]":
@@ -192,7 +192,7 @@ def bound(
 
     Args:
         track: Opens the tracking run; ``flows.tracking.pipeline_run`` by default.
-        register: Registers what was made; ``flows.promotion.register`` by default.
+        registration: Registers what was made.
         report: Hears the result, which a flow that fails cannot return.
         checkout: Is held already; else the flow takes hold of the one that its parameters name.
     """
@@ -213,7 +213,7 @@ def bound(
         taken = checked_out(Path(root).resolve(), force, get_run_logger().warning)
         try:
             with contextlib.nullcontext(checkout) if checkout else taken as held:
-                result = execute(held, track, register)
+                result = execute(held, track, registration)
         except HeldError as error:
             # A run looks at everything there is: what this one would have done, the other does, or the next one.
             return Completed(name="Skipped", message=str(error))
@@ -229,7 +229,7 @@ def bound(
 plm = bound()
 
 
-def execute(checkout: Checkout, track: Track | None, register: Register | None) -> Result:
+def execute(checkout: Checkout, track: Track | None, registration: Registration) -> Result:
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
     root = checkout.root
     stages = checkout.graph.stages
@@ -242,9 +242,9 @@ def execute(checkout: Checkout, track: Track | None, register: Register | None) 
         with contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
                 _work(execution, parent_run_id)
-            if execution.complete and registration_due(root, stages):
+            if execution.complete and registration.due(root, stages):
                 begun = time.monotonic()
-                _registered(root, stages, parent_run_id, register)
+                _registered(root, stages, parent_run_id, registration)
                 registered = time.monotonic() - begun
             if execution.error:
                 raise FailedError(execution.error)
@@ -272,20 +272,15 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
         raise
 
 
-def _registered(root: Path, stages: Sequence[Stage], parent_run_id: str | None, register: Register | None) -> None:
-    if register is None:
-        from flows import promotion
-
-        register = promotion.register
-
-    def registration() -> None:
-        register(root, stages, parent_run_id)
+def _registered(root: Path, stages: Sequence[Stage], parent_run_id: str | None, registration: Registration) -> None:
+    def register() -> None:
+        registration.register(root, stages, parent_run_id)
 
     def worth_another_try(_task: object, _run: object, state: State[Any]) -> bool:
         return isinstance(state.result(raise_on_failure=False), RegistrationFailed)
 
     task = prefect.Task(
-        registration,
+        register,
         name="register",
         task_run_name="register",
         retries=REGISTRATION_RETRIES,

@@ -9,15 +9,17 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, server
-from flows.checkout import Checkout, checked_out, registration_due
+from flows import display, promotion, server
+from flows.checkout import Checkout, checked_out
 from flows.machine import Machine
 from flows.outcome import FailedError, Outcome, Result, UserError
-from flows.stages import Register
+from flows.stages import Registration
 from flows.tracking import Track, pipeline_run, send_leftovers
 
 
-def run(root: Path, *, force: bool = False, track: Track | None = None, register: Register | None = None) -> Result:
+def run(
+    root: Path, *, force: bool = False, track: Track | None = None, registration: Registration = promotion
+) -> Result:
     """Bring every stage up to date, independent ones side by side, then register what they made.
 
     With a Prefect server configured, each call is a flow run there. Without one, "all is up to date" is said
@@ -27,7 +29,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
         root: The checkout.
         force: Run every stage, up to date or not.
         track: Stands in for ``flows.tracking.pipeline_run``.
-        register: Stands in for ``flows.promotion.register``.
+        registration: Registers what the stages made.
 
     Raises:
         UserError: another pipeline runs in this checkout, parameters cannot be used, the configured server does
@@ -40,8 +42,8 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         if configured := server.configured_url():
             _require(configured)
-            return _run_flow(checkout, track, register)
-        if not checkout.due and not registration_due(root, checkout.graph.stages):
+            return _run_flow(checkout, track, registration)
+        if not checkout.due and not registration.due(root, checkout.graph.stages):
             send_leftovers(root)
             return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))
         # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
@@ -53,7 +55,7 @@ def run(root: Path, *, force: bool = False, track: Track | None = None, register
             tracked as parent_run_id,
             local.environment(),
         ):
-            results.append(_run_flow(checkout, lambda _: contextlib.nullcontext(parent_run_id), register))
+            results.append(_run_flow(checkout, lambda _: contextlib.nullcontext(parent_run_id), registration))
             if not results[0].ok:
                 raise FailedError(results[0].error)  # through the tracking run
         return results[0]
@@ -81,12 +83,12 @@ def _require(url: str) -> None:
         )
 
 
-def _run_flow(checkout: Checkout, track: Track | None, register: Register | None) -> Result:
+def _run_flow(checkout: Checkout, track: Track | None, registration: Registration) -> Result:
     from flows import flow
 
     results: list[Result] = []
     with display.shown():
-        plm = flow.bound(track, register, results.append, checkout)
+        plm = flow.bound(track, registration, results.append, checkout)
         state = plm(str(checkout.root), force=checkout.force, return_state=True)
     if not results:
         state.result()  # raises what kept the stages from being looked at

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flows import settings
+from flows import settings, standing
 from flows.judging import judge
 from flows.ledger import Action, Decision
 from flows.packaging import Packager, checkpoint_digest
@@ -34,6 +34,24 @@ class Outcome:
     """The stage that made its checkpoint."""
     action: Action | Literal["unchanged", "not judged"]
     reasons: list[str]
+
+
+def due(root: Path, stages: Iterable[Stage]) -> bool:
+    """Whether the registry lacks what the stages made, or a verdict on it, or somebody has moved the champion.
+
+    Raises:
+        UserError: ``params.yaml`` cannot be used.
+        RegistryError: a checkpoint is missing.
+    """
+    wanted = {checkpoint_digest(root / stage.register["checkpoint"]) for stage in stages if stage.register}
+    if not wanted:
+        return False
+    try:
+        found = standing.registry_status(root)
+    except RegistrationFailed:
+        return True  # it says why
+    settled = {v["checkpoint_sha256"] for v in found["versions"] if v["gate"] or CHAMPION in v["aliases"]}
+    return bool(wanted - settled) or found["unsettled"]
 
 
 def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> list[Outcome]:

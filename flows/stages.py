@@ -1,9 +1,9 @@
 """A stage as the flow sees it, and what ``meta:`` in ``dvc.yaml`` says of it. Read from DVC by ``flows/graph.py``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from flows.outcome import UserError
 
@@ -79,5 +79,11 @@ def _wrong(key: str, value: Any) -> str:
             return "one of the keys gpu, cores, retries, optional, register"
 
 
-Register = Callable[[Path, Sequence[Stage], str | None], object]
-"""Registers what the stages made; see ``flows.promotion.register``."""
+class Registration(Protocol):
+    """What registers what the stages made: the module ``flows.promotion``, or what stands in for it."""
+
+    def due(self, root: Path, stages: Sequence[Stage], /) -> bool:
+        """Whether there is anything to register."""
+
+    def register(self, root: Path, stages: Sequence[Stage], parent_run_id: str | None, /) -> object:
+        """Register it."""

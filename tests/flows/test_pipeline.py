@@ -72,6 +72,7 @@ class Tracker:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.fail = False
+        self.known: dict[str, str] = {}
 
     @contextlib.contextmanager
     def track(self, root: Path) -> Iterator[str | None]:
@@ -83,13 +84,20 @@ class Tracker:
             raise
         self.events.append("closed")
 
+    def due(self, root: Path, stages: list[Stage]) -> bool:
+        return self.known != self._made(root, stages)
+
+    def _made(self, root: Path, stages: list[Stage]) -> dict[str, str]:
+        return {stage.name: (root / stage.register["checkpoint"]).read_text() for stage in stages if stage.register}
+
     def register(self, root: Path, stages: list[Stage], parent: str | None) -> None:
         self.events.append(f"register {[stage.name for stage in stages if stage.register]} for {parent}")
         if self.fail:
             raise ConnectionError("the tracking server is down")
+        self.known = self._made(root, stages)
 
     def run(self, root: Path, force: bool = False) -> pipeline.Result:
-        return pipeline.run(root, force=force, track=self.track, register=self.register)
+        return pipeline.run(root, force=force, track=self.track, registration=self)
 
 
 @pytest.fixture

@@ -107,11 +107,12 @@ def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason(
         "version 0, pretrain@gpt: not judged yet.",
         "version 1 (champion), pretrain@gpt: passed. there is no champion yet",
         "version 2 (challenger), pretrain@gpt: refused. worse by 0.053",
+        "warning        odd",
         "champion       plm version 1",
     ]
 
 
 def test_without_a_version_there_is_no_table():
     out = io.StringIO()
-    standing.show(Console(file=out), {"model": "plm", "versions": []})
+    standing.show(Console(file=out), {"model": "plm", "versions": [], "notice": None})
     assert out.getvalue() == "champion       none yet\n"
