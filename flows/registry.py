@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flows import settings
 from flows.ledger import Ledger
 from flows.store import GONE, RegistrationFailed, RegistryError, environment, evidence_digest, pages, sha256
-from plm_core.shared.stores import BY_JOURNAL, alone, artifacts_of
+from plm_core.shared.stores import BY_JOURNAL, alone, artifacts_of, experiment_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -213,8 +213,8 @@ class Registry:
         found = self.client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
-        tags = {"mlflow.experimentKind": "custom_model_development"}
-        return self.client.create_experiment(name, artifacts_of(self.tracking.uri), tags)
+        uri = self.tracking.uri
+        return self.client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
 
     def _aliases(self) -> dict[str, str]:
         from mlflow.exceptions import MlflowException

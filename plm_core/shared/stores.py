@@ -5,6 +5,7 @@ The pipeline's recorder and the flow's registry open the same store; what they m
 
 import contextlib
 import fcntl
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,19 @@ BY_JOURNAL = "journal:"
 
 SQLITE = "sqlite:///"
 
+PLACE_TAG = "plm.artifacts"
+"""Of an experiment: where the store's artifacts lay when it was last opened."""
+
+PLACES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+    ("experiment_tags", "value"),
+)
+"""Where MLflow's tables hold such places; a test looks whether there are others."""
+
 
 def absolute(uri: str, root: Path) -> str:
     """A store's address as it is from everywhere: a relative SQLite file is relative to the repository ``root``."""
@@ -33,9 +47,37 @@ def artifacts_of(uri: str) -> str | None:
     return (Path(uri.removeprefix(SQLITE)).parent / "artifacts").as_uri() if uri.startswith(SQLITE) else None
 
 
+def experiment_tags(uri: str) -> dict[str, str]:
+    """The tags of a new experiment."""
+    place = artifacts_of(uri)
+    # Without the first, MLflow's UI opens its view of GenAI traces instead of the runs.
+    return {"mlflow.experimentKind": "custom_model_development"} | ({PLACE_TAG: place} if place else {})
+
+
+def follow(uri: str) -> None:
+    """Let a SQLite store that was moved or copied use the artifacts beside it: MLflow writes down absolute places."""
+    here = artifacts_of(uri)
+    database = Path(uri.removeprefix(SQLITE))
+    if here is None or not database.exists():
+        return
+    with contextlib.closing(sqlite3.connect(database, timeout=60)) as store, store:
+        if not store.execute("select 1 from sqlite_master where name = 'experiment_tags'").fetchone():
+            return  # it is being made
+        places = store.execute("select value from experiment_tags where key = ?", (PLACE_TAG,)).fetchall()
+        for before in {place for (place,) in places} - {here}:
+            for table, column in PLACES:
+                store.execute(
+                    f"update {table} set {column} = ? || substr({column}, ?) where substr({column} || '/', 1, ?) = ?",
+                    (here, len(before) + 1, len(before) + 1, f"{before}/"),
+                )
+
+
 @contextlib.contextmanager
 def alone(uri: str) -> Iterator[None]:
-    """One process at a time opens a SQLite file: two that create its tables at once fail, MLflow's lock or not."""
+    """One process at a time opens a SQLite file: two that create its tables at once fail, MLflow's lock or not.
+
+    A file that has been moved is made to fit its new place.
+    """
     if not uri.startswith(SQLITE):
         yield
         return
@@ -43,4 +85,5 @@ def alone(uri: str) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        follow(uri)
         yield

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plm_core.shared.stores import absolute, alone, artifacts_of
+from plm_core.shared.stores import absolute, alone, artifacts_of, experiment_tags
 from tasks.settings import params
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def connect() -> tuple["MlflowClient", str]:
     mlflow.set_tracking_uri(uri)
     with alone(uri):
         client = mlflow.MlflowClient()
-        return client, _experiment(client, settings["experiment"], artifacts_of(uri))
+        return client, _experiment(client, settings["experiment"], uri)
 
 
 def page_of(client: "MlflowClient", experiment: str, run: str) -> str:
@@ -33,15 +33,13 @@ def page_of(client: "MlflowClient", experiment: str, run: str) -> str:
     return f"{server}/#/experiments/{experiment}/runs/{run}"
 
 
-def _experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str:
+def _experiment(client: "MlflowClient", name: str, uri: str) -> str:
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
     if found is None:
-        # Without this tag the UI opens its view of GenAI traces instead of the runs.
-        kind = {"mlflow.experimentKind": "custom_model_development"}
         try:
-            return client.create_experiment(name, artifact_location=artifacts, tags=kind)
+            return client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

@@ -1,0 +1,93 @@
+"""A SQLite store that was moved or copied uses the artifacts beside it; addresses of others stay as they are."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from plm_core.shared import stores
+
+
+@pytest.fixture(scope="module")
+def client_of():
+    """Opens the store in a folder, and makes it MLflow's own."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def opened(folder):
+            uri = f"sqlite:///{folder}/mlflow.db"
+            patch.setenv("MLFLOW_TRACKING_URI", uri)
+            with stores.alone(uri):
+                return mlflow.MlflowClient(), uri
+
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, client_of):
+    """A store with a run, a logged model and a version, each with a file."""
+    folder = tmp_path_factory.mktemp("a_b%c") / "one"
+    folder.mkdir()
+    client, uri = client_of(folder)
+    experiment = client.create_experiment("plm", stores.artifacts_of(uri), stores.experiment_tags(uri))
+    run = client.create_run(experiment).info.run_id
+    client.log_text(run, "evidence", "evidence.txt")
+    model = client.create_logged_model(experiment, "m", run)
+    (folder / "weights").write_text("1")
+    client.log_model_artifact(model.model_id, str(folder / "weights"))
+    client.create_registered_model("plm")
+    client.create_model_version("plm", f"models:/{model.model_id}", run, model_id=model.model_id)
+    client.create_model_version("plm", f"{stores.artifacts_of(uri)}/{run}/artifacts", run)
+    elsewhere = client.create_experiment("another one's", "file:///elsewhere")
+    client.create_run(elsewhere)
+    return folder, run, model.model_id
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_store_in_another_place_has_its_files_there(filled, tmp_path, client_of, copied):
+    folder, run, model = filled
+    there = tmp_path / "a place with spaces" / "two"
+    shutil.copytree(folder, there)
+    hidden = folder.with_name("hidden")
+    if not copied:
+        folder.rename(hidden)
+    try:
+        client, _ = client_of(there)
+        # Not by the client, which remembers where a run's files lay.
+        evidence = mlflow.artifacts.download_artifacts(client.get_run(run).info.artifact_uri + "/evidence.txt")
+        assert evidence.startswith(str(there))
+        assert Path(evidence).read_text() == "evidence"
+        place = client.get_logged_model(model).artifact_location
+        assert place.startswith(stores.artifacts_of(f"sqlite:///{there}/mlflow.db"))
+        for version in client.search_model_versions("name = 'plm'"):
+            place = client.get_model_version_download_uri("plm", version.version)
+            assert mlflow.artifacts.download_artifacts(place).startswith(str(there))
+        later = client.create_run(client.get_run(run).info.experiment_id).info.run_id
+        client.log_text(later, "more", "more.txt")
+        assert (there / f"artifacts/{later}/artifacts/more.txt").read_text() == "more"
+        assert folder.exists() == copied
+        assert client.get_experiment_by_name("another one's").artifact_location == "file:///elsewhere"
+    finally:
+        if not copied:
+            hidden.rename(folder)
+
+
+def test_every_place_in_mlflow_s_tables_is_known(filled):
+    """Another version of MLflow may keep places elsewhere, too."""
+    folder, *_ = filled
+    found = set()
+    with sqlite3.connect(folder / "mlflow.db") as store:
+        tables = [name for (name,) in store.execute("select name from sqlite_master where type = 'table'")]
+        for table in tables:
+            for _, column, *_ in store.execute(f"pragma table_info({table})").fetchall():
+                where = f"select count(*) from {table} where cast({column} as text) like '%/one/artifacts%'"
+                if store.execute(where).fetchone()[0]:
+                    found.add((table, column))
+    assert found == set(stores.PLACES)
+
+
+def test_a_server_and_a_store_that_does_not_exist_yet_are_left_alone(tmp_path):
+    stores.follow("http://127.0.0.1:9")
+    stores.follow(f"sqlite:///{tmp_path}/none.db")
+    assert list(tmp_path.iterdir()) == []
