@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from flows.command import checkpoint_folder, evidence_folders, project, task
 from flows.outcome import UserError
-from plm_core.shared import paths
+from plm_core.shared import paths, stores
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.shared.sampling import SamplingConfig
 
@@ -271,6 +271,7 @@ def ui(
         if uri.startswith("http"):
             print(f"MLflow runs at {uri} (MLFLOW_TRACKING_URI)")
             return
+        stores.follow(uri)
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]
         command += ["--workers", "1"]
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
