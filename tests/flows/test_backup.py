@@ -1,0 +1,197 @@
+"""Backups are whole, take up what is new only, and bring a checkout, a moved one or last week's registry back."""
+
+import json
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from flows import backup, checkout, registry, standing
+from flows.ledger import Decision
+from flows.outcome import UserError
+from flows.transaction import decide
+
+PARAMS = {
+    "tracking": {"uri": "sqlite:///artifacts/mlflow/mlflow.db", "experiment": "plm"},
+    "promotion": {"registered_model": "plm", "primary": "x", "alpha": 0.05, "margin": 0.0, "metrics": {}},
+}
+GRAPH = "stages:\n  s: {cmd: mkdir out && cp in.txt out/a && date > out/b, deps: [in.txt], outs: [out]}\n"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A checkout with a result, a champion, a journal and a snapshot."""
+    root = tmp_path_factory.mktemp("template") / "here"
+    root.mkdir()
+    (root / "params.yaml").write_text(yaml.safe_dump(PARAMS))
+    (root / "dvc.yaml").write_text(GRAPH)
+    (root / "in.txt").write_text("in")
+    for command in (["init", "--no-scm", "-q"], ["repro", "-q"]):
+        subprocess.run([sys.executable, "-m", "dvc", *command], cwd=root, check=True)
+    for name in ("journals/1.jsonl", "snapshots/1/a", "imported/x/config.json"):
+        (root / "artifacts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "artifacts" / name).write_text(name)
+    champion(root, "1")
+    return root
+
+
+@pytest.fixture
+def root(template, tmp_path, monkeypatch):
+    """A copy of it."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Path(shutil.copytree(template, tmp_path / "here"))
+
+
+def champion(root, number):
+    """A version with a file, made champion."""
+    with registry.opened(root) as opened:
+        run = opened.client.create_run(opened.experiment()).info.run_id
+        opened.client.log_text(run, f"weights {number}", "weights")
+        if number == "1":
+            opened.client.create_registered_model("plm")
+        opened.client.create_model_version("plm", opened.client.get_run(run).info.artifact_uri, run)
+        decide(opened, Decision("promoted", number, "", ["first"]), opened.alias("champion"))
+
+
+def champions(root):
+    """The ledger's champions, and what the present one's file says."""
+    # By another name each time: SQLAlchemy holds the file open that it knows.
+    name = root.with_name(f"{root.name} {secrets.token_hex(4)}")
+    name.symlink_to(root)
+    with registry.opened(name) as opened:
+        place = opened.client.get_run(opened.champion().run_id).info.artifact_uri
+        assert place.startswith(name.as_uri())
+        return opened.ledger.champions(), (Path(unquote(urlsplit(place).path)) / "weights").read_text()
+
+
+def tree(root):
+    names = ("out", "artifacts/journals", "artifacts/snapshots", "artifacts/imported")
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for name in names
+        for path in (root / name).rglob("*")
+        if path.is_file()
+    }
+
+
+def test_another_machine_gets_everything_back_in_another_place(root, tmp_path):
+    before = tree(root)
+    made = backup.backup(root, str(tmp_path / "kept"))
+    shutil.move(root, tmp_path / "lost")
+    there = tmp_path / "another place"
+    there.mkdir()
+    for name in ("dvc.yaml", "in.txt"):
+        shutil.copy(tmp_path / "lost" / name, there)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], cwd=there, check=True)
+    restored = backup.restore(there, str(tmp_path / "kept"))
+    assert (restored.name, restored.files) == (made.name, made.files)
+    shutil.rmtree(tmp_path / "lost")
+    subprocess.run([sys.executable, "-m", "dvc", "checkout", "-q"], cwd=there, check=True)
+    assert tree(there) == before
+    assert champions(there) == (["1"], "weights 1")
+    status = [sys.executable, "-m", "dvc", "status", "--json"]
+    assert json.loads(subprocess.run(status, cwd=there, check=True, capture_output=True).stdout) == {}
+
+
+def test_the_registry_of_last_week_comes_back_and_today_s_is_kept_beside_it(root, tmp_path):
+    kept = str(tmp_path / "kept")
+    first = backup.backup(root, kept)
+    champion(root, "2")
+    (root / "params.yaml").write_text(yaml.safe_dump(PARAMS) + "# edited\n")
+    (root / "artifacts/journals/1.jsonl").write_text("goes on")
+    rename(kept, first.name, "2026-11-01T00-00-00Z")
+    second = backup.backup(root, kept)
+    assert 0 < second.moved < second.size
+    assert backup.restore(root, kept, "2026-11-01").name == "2026-11-01T00-00-00Z"
+    assert champions(root) == (["1"], "weights 1")
+    assert (root / "artifacts/journals/1.jsonl").read_text() == "goes on"
+    assert (root / "params.yaml").read_text().endswith("# edited\n")
+    assert (root / "params.yaml.restored").read_text() == yaml.safe_dump(PARAMS)
+    (aside,) = root.glob("artifacts/mlflow.2*")
+    shutil.rmtree(root / "artifacts/mlflow")
+    aside.rename(root / "artifacts/mlflow")
+    assert champions(root) == (["1", "2"], "weights 2")
+    backup.restore(root, kept)
+    assert champions(root) == (["1", "2"], "weights 2")
+    assert standing.registry_status(root)["notice"] is None
+
+
+def rename(kept, name, to):
+    (Path(kept) / f"backups/{name}.json").rename(Path(kept) / f"backups/{to}.json")
+
+
+def test_nothing_is_copied_twice_and_what_no_backup_has_goes(root, tmp_path):
+    kept = str(tmp_path / "kept")
+    first = backup.backup(root, kept)
+    assert first.moved == first.size
+    rename(kept, first.name, "2026-11-01T00-00-00Z")
+    assert backup.backup(root, kept, keep=2).moved == 0
+    shutil.rmtree(root / "artifacts/imported")
+    last = backup.backup(root, kept, keep=1)
+    assert [path.stem for path in Path(kept).glob("backups/*")] == [last.name]
+    assert not [
+        path for path in Path(kept).rglob("*") if path.is_file() and path.read_bytes() == b"imported/x/config.json"
+    ]
+    backup.restore(root, kept)
+    assert not (root / "artifacts/imported").exists()
+
+
+def test_a_damaged_backup_changes_nothing(root, tmp_path):
+    kept = tmp_path / "kept"
+    backup.backup(root, str(kept))
+    (file,) = [path for path in kept.glob("files/*/*") if path.read_bytes() == b"weights 1"]
+    file.write_bytes(b"weights 2")
+    (root / "artifacts/snapshots/1/a").unlink()
+    before = tree(root)
+    with pytest.raises(UserError, match=r"files/../.*: damaged; restore another backup. Nothing has been changed"):
+        backup.restore(root, str(kept))
+    assert tree(root) == before
+    assert not list(root.glob("artifacts/.restore-*"))
+    assert champions(root) == (["1"], "weights 1")
+
+
+def test_what_cannot_be_done_is_one_line(root, tmp_path):
+    with pytest.raises(UserError, match="no backup '2025'; the newest ones are: none"):
+        backup.restore(root, str(tmp_path / "kept"), "2025")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file"):
+        backup.backup(root, str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"nowhere://x: .*nowhere"):
+        backup.backup(root, "nowhere://x")
+    backup.backup(root, str(tmp_path / "kept"))
+    with checkout.only_one(root), pytest.raises(UserError, match="another pipeline"):
+        backup.restore(root, str(tmp_path / "kept"))
+    (path,) = (tmp_path / "kept/backups").iterdir()
+    path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(UserError, match="its format is 9; expected 1"):
+        backup.restore(root, str(tmp_path / "kept"))
+
+
+def test_a_backup_that_is_killed_is_none(root, tmp_path, monkeypatch):
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backup.Store, "write", killed)
+        with pytest.raises(KilledError):
+            backup.backup(root, str(tmp_path / "kept"))
+    with pytest.raises(UserError, match="no backup"):
+        backup.restore(root, str(tmp_path / "kept"))
+    backup.backup(root, str(tmp_path / "kept"))
+    backup.restore(root, str(tmp_path / "kept"))
+    assert champions(root) == (["1"], "weights 1")
+
+
+def test_with_a_server_the_note_says_where_the_rest_is(root, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    made = backup.backup(root, "memory://kept")
+    assert made.notes == ["runs, models and decisions are on the MLflow server: back it up there"]
+    assert (made.files, backup.backup(root, "memory://kept").moved) > (5, -1)
