@@ -161,6 +161,7 @@ def _register(
     parent_run_id: str | None,
 ) -> list[Outcome]:
     """Log the new checkpoints, try side by side all that were not judged, and ask the gate for one after the other."""
+    registry.close_abandoned()
     known = _by_digest(registry)
     new = {digest: stage for stage, digest in reversed(wanted) if digest not in known}
     if new:

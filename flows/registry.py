@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ DIGEST_TAG = "checkpoint.sha256"
 EVIDENCE_TAG = "evidence.sha256"
 AGAIN_TAG = "evidence.again.sha256"
 """The digest of the evidence that the gate made last, where it is not what the version was registered with."""
+ABANDONED_S = 2 * 3600.0
+"""A registration that has taken so long has died: half of that is what logging may take."""
 TABLE_TAG = "gate.table"
 """What the gate compared, as JSON."""
 
@@ -99,6 +102,16 @@ class Registry:
         registered = f"tags.`{DIGEST_TAG}` != ''"
         runs = pages(lambda page: self.client.search_runs([experiment], registered, page_token=page))
         return {run.info.run_id: run.data.metrics for run in runs}
+
+    def close_abandoned(self) -> None:
+        """End the runs of registrations that were killed before they had made a version: nobody goes on with them."""
+        known = {version.run_id for version in self.versions()}
+        running = f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'"
+        experiment = self.experiment()
+        for run in list(pages(lambda page: self.client.search_runs([experiment], running, page_token=page))):
+            age_s = time.time() - run.info.start_time / 1000
+            if run.info.run_id not in known and age_s > ABANDONED_S:
+                self.client.set_terminated(run.info.run_id, "KILLED")
 
     def run_of(self, parent: str | None) -> str:
         """The id of the run that ``journal:<key>`` names; empty when MLflow does not have it."""

@@ -348,6 +348,17 @@ def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_
     assert [outcome.action for outcome in promotion.register(root, STAGES, None)] == ["refused", "unchanged"]
 
 
+def test_the_run_of_a_registration_that_was_killed_ends(root):
+    with registry.opened(root) as opened:
+        tags = {"checkpoint.sha256": "x"}
+        old, new = (opened.client.create_run(opened.experiment(), start, tags).info.run_id for start in (1000, None))
+        others = opened.client.create_run(opened.experiment(), 1000).info.run_id
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        states = [opened.client.get_run(run).info.status for run in (old, new, others)]
+        assert states == ["KILLED", "RUNNING", "RUNNING"]
+
+
 def test_one_process_decides_at_a_time(root, monkeypatch):
     promotion.register(root, STAGES, None)
     holder = subprocess.Popen(
