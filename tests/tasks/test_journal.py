@@ -98,7 +98,7 @@ def test_a_journal_that_was_sent_is_gone_though_a_copy_of_the_checkout_holds_a_l
 def test_the_end_that_counts_is_the_last_one():
     made = written(OPEN, {"kind": "end", "status": "KILLED", "time": 7})
     assert made.ending() == ("KILLED", 7)
-    made.append({"kind": "resume", "tags": {}})
+    made.append(OPEN)
     assert made.ending()[0] is None
     assert made.ending([{"kind": "end", "status": "FINISHED", "time": 9}]) == ("FINISHED", 9)
 
