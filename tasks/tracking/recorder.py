@@ -169,7 +169,7 @@ class Recorder:
             self.connection = self.connection or connect()
             run.send(lives, *self.connection)
         except Exception as error:  # noqa: BLE001 what MLflow and its database may raise is not to be listed
-            run.trouble = one_line(error)
+            run.trouble = one_line(error) if self.connection is None else f"{one_line(error)} ({journal.path})"
             run.due = time.monotonic() + self.pause
             if self.connection is None:
                 self.due = run.due
