@@ -302,7 +302,7 @@ def ui(
         port = port or 5000
         uri = settings.read(root)[0].uri
         if uri.startswith("http"):
-            print(f"MLflow runs at {uri} (MLFLOW_TRACKING_URI)")
+            print(f"MLflow runs at {stores.shown(uri)} (MLFLOW_TRACKING_URI)")
             return
         stores.follow(uri)
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]

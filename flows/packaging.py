@@ -17,6 +17,7 @@ from flows.registry import CHECKSUMS, DIGEST_TAG, EVIDENCE_TAG, Registry, Versio
 from flows.settings import Tracking
 from flows.stages import Stage
 from flows.store import ENVIRONMENT, RegistrationFailed, RegistryError, evidence_digest, sha256
+from plm_core.shared.stores import shown
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -102,7 +103,7 @@ class Packager:
                 raise RegistrationFailed(
                     f"{registry.name}: version {version.number} could not be tried: {problem['error']}; run again"
                 )
-        return [problem and problem["error"] for problem in found]
+        return [problem and shown(problem["error"]) for problem in found]
 
     def _ask(self, what: str, of: Sequence[Any]) -> list[Any]:
         """Its answers: None where all is well."""

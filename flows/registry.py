@@ -67,7 +67,8 @@ def opened(root: Path) -> Iterator["Registry"]:
             yield registry
         except (mlflow.MlflowException, SQLAlchemyError, OSError) as error:
             reason = " ".join(str(error).split())[:400]
-            raise RegistrationFailed(f"MLflow at {tracking.uri}: {reason}") from error
+            # Without the error itself, whose own text may name a password.
+            raise RegistrationFailed(f"MLflow at {tracking.uri}: {reason}") from None
 
 
 class Registry:

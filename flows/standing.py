@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import settings
+from plm_core.shared.stores import shown
 
 if TYPE_CHECKING:
     from flows.registry import Registry
@@ -95,7 +96,7 @@ def _asked(root: Path) -> dict[str, Any]:
         notice, unsettled = _notice(registry)
         return {
             "model": registry.name,
-            "tracking_uri": registry.tracking.uri,
+            "tracking_uri": shown(registry.tracking.uri),
             "versions": versions,
             "notice": notice,
             "unsettled": unsettled,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.outcome import UserError
-from plm_core.shared.stores import QUIET
+from plm_core.shared.stores import QUIET, shown
 
 ENVIRONMENT = {
     **QUIET,
@@ -25,7 +25,10 @@ GONE = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 
 
 class RegistryError(UserError):
-    """The registry cannot do what was asked; the message says why."""
+    """The registry cannot do what was asked; the message says why, and no user or password of an address."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shown(message))
 
 
 class RegistrationFailed(RegistryError):

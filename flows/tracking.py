@@ -19,7 +19,6 @@ from plm_core.shared.paths import JOURNALS
 END_S = 120.0
 """How long the flow waits until MLflow has everything; while MLflow is away the recorder does not take that long."""
 
-RECORDER = [sys.executable, "-W", "ignore", "-m", stores.RECORDER]
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id, as ``pipeline_run`` does."""
 
@@ -48,18 +47,23 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     finally:
         if recorder.poll() is not None and key:
             recorder = _start(root, name, key)  # it was killed: another one goes on
-        _end(recorder, status)
+        try:
+            recorder.communicate(status, timeout=END_S)  # ends the pipe
+        except subprocess.TimeoutExpired:
+            recorder.kill()
+            recorder.communicate()
+            print(f"warning: MLflow: does not get on; {JOURNALS} keeps what it has not", file=sys.stderr, flush=True)
 
 
 def send_leftovers(root: Path) -> None:
     """Send what an outage of MLflow has left; every recorder does so too."""
     if os.environ.get("PLM_TRACKING") != "off" and any((root / JOURNALS).glob("*.jsonl")):
-        subprocess.run([*RECORDER, "--leftovers"], cwd=root, check=False)
+        subprocess.run([*stores.RECORDER, "--leftovers"], cwd=root, check=False)
 
 
 def _start(root: Path, name: str, *key: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*RECORDER, "--pipeline", name, *key],
+        [*stores.RECORDER, "--pipeline", name, *key],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -67,12 +71,3 @@ def _start(root: Path, name: str, *key: str) -> "subprocess.Popen[str]":
         # A Ctrl-C is for the flow: the recorder ends when the pipe does, and says how.
         start_new_session=True,
     )
-
-
-def _end(recorder: "subprocess.Popen[str]", status: str) -> None:
-    try:
-        recorder.communicate(status, timeout=END_S)  # ends the pipe
-    except subprocess.TimeoutExpired:
-        recorder.kill()
-        recorder.communicate()
-        print(f"warning: MLflow: does not get on; {JOURNALS} keeps what it has not", file=sys.stderr, flush=True)

@@ -5,7 +5,9 @@ The pipeline's recorder and the flow's registry open the same store; what they m
 
 import contextlib
 import fcntl
+import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +18,8 @@ QUIET = {
 }
 """MLflow's environment for whoever talks to it."""
 
-RECORDER = "tasks.tracking.recorder"
-"""The module that sends runs to MLflow."""
+RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.recorder"]
+"""The command that sends runs to MLflow."""
 BY_JOURNAL = "journal:"
 """Begins the name of a parent run that is named by the key of its journal: the run may not exist yet."""
 
@@ -40,6 +42,14 @@ PLACES = (
 def absolute(uri: str, root: Path) -> str:
     """A store's address as it is from everywhere: a relative SQLite file is relative to the repository ``root``."""
     return f"{SQLITE}{root.absolute() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
+
+
+def shown(text: str) -> str:
+    """An address, or a text with addresses in it, without the user and the password of any: what may be kept or said.
+
+    As everywhere in an address, a ``/`` in a password must be written ``%2F``.
+    """
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
 def artifacts_of(uri: str) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError
-from plm_core.shared.stores import BY_JOURNAL
+from plm_core.shared.stores import BY_JOURNAL, RECORDER
 from tasks.settings.machine import leads
 from tasks.tracking import service
 from tasks.tracking.journal import Journal, milliseconds, unfinished
@@ -42,9 +42,8 @@ class Tracker:
         self._refused: list[dict[str, Any]] = []
         """Messages that the disk did not take yet."""
         self._known: set[tuple[str, int]] = set()
-        """Points (name, step) from before an interruption: a training repeats them, and the first record stays."""
-        self._said: set[tuple[str, float, int]] = set()
-        """What was said of a checkpoint, which the summary repeats."""
+        """Points (name, step) whose first record stays: those from before an interruption, which a training repeats,
+        and a checkpoint's, which the summary repeats."""
         self._step = 0
 
     def open(self, params: Mapping[str, object], inputs: Mapping[str, str]) -> None:
@@ -53,16 +52,15 @@ class Tracker:
         store = None
         try:
             store = service.store()
-            self._service = service.Service(store)
+            # A pipeline has a recorder of its own, which says itself what is wrong.
+            if not os.environ.get("PLM_PARENT_RUN_ID", "").startswith(BY_JOURNAL):
+                self._service = service.Service(store)
         except UserError as error:
             service.warn(f"{error}; the run waits in its journal")
         tags = {"dvc.stage": os.environ.get("PLM_STAGE", self._stage), "plm.stage_pid": str(os.getpid())} | origin()
         with contextlib.suppress(OSError):
             self._journal = unfinished(self._training) if self._training else None
-        if self._journal:
-            self._known = self._journal.points()
-            self._send("resume", tags=tags, store=store)
-            return
+            self._known = self._journal.points() if self._journal else set()
         self._send(
             "open",
             name=self._stage,
@@ -73,14 +71,12 @@ class Tracker:
             tags=tags,
             start_time=milliseconds(),
             store=store,
-            system_metrics=True,
         )
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record points of curves; they carry the time of this call."""
         self._step = max(self._step, step)
-        points = [point for point in _points(metrics, step) if (point[0], step) not in self._known]
-        if points:
+        if points := [point for point in _points(metrics, step) if (point[0], step) not in self._known]:
             self._send("metrics", points=points)
 
     def repeat(self, step: int) -> None:
@@ -89,8 +85,7 @@ class Tracker:
 
     def summary(self, metrics: Mapping[str, float]) -> None:
         """Record the stage's results; they belong to the last step that was logged."""
-        points = _points(metrics, self._step)
-        self._send("metrics", points=[p for p in points if (p[0], p[1], p[3]) not in self._said])
+        self.log(metrics, self._step)
 
     def outputs(self, digests: Mapping[str, str]) -> None:
         """Record the sha256 of the files that the stage wrote, as tags ``output.<path>``."""
@@ -98,9 +93,8 @@ class Tracker:
 
     def checkpoint(self, path: Path, digest: str, metrics: Mapping[str, float]) -> None:
         """Record a checkpoint as a LoggedModel; ``digest`` is the sha256 of its SHA256SUMS file."""
-        points = _points(metrics, self._step)
-        self._said |= {(name, value, step) for name, value, _, step in points}
-        self._send("checkpoint", path=path.as_posix(), digest=digest, points=points)
+        self._known |= {(name, self._step) for name in metrics}
+        self._send("checkpoint", path=path.as_posix(), digest=digest, points=_points(metrics, self._step))
 
     def checkpoint_metrics(self, digest: str, metrics: Mapping[str, float]) -> None:
         """Add results to the LoggedModel of the checkpoint with this digest, which another stage recorded."""
@@ -114,9 +108,9 @@ class Tracker:
             lines = "".join(json.dumps(message, default=str) + "\n" for message in self._refused)
             path = [str(self._journal.path)] if self._journal else []
             with contextlib.suppress(OSError):
-                subprocess.run([*service.RECORDER, "--alone", *path], input=lines, text=True, check=False)
+                subprocess.run([*RECORDER, "--alone", *path], input=lines, text=True, check=False)
         if self._journal is not None:
-            holder = None if self._service is None or _in_pipeline() else self._service.holder()
+            holder = self._service.holder() if self._service else None
             if holder and (says := holder.get("says")):
                 service.warn(f"{says}; {self._journal.path} keeps this run until MLflow has it")
             self._journal.close()
@@ -134,17 +128,12 @@ class Tracker:
         except OSError as error:
             if first:
                 service.warn(f"no journal ({error}); the stage goes on, and sends the run at its end")
-        self._look()
-
-    def _look(self) -> None:
-        """Start a recorder when there is none; a pipeline starts its own."""
-        if self._service is None or _in_pipeline() or time.monotonic() - self._looked < LOOK_S:
-            return
-        self._looked = time.monotonic()
-        try:
-            service.ensure(self._service)
-        except OSError as error:
-            service.warn(f"no recorder could be started ({error}); the run waits in its journal")
+        if self._journal and self._service and time.monotonic() - self._looked >= LOOK_S:
+            self._looked = time.monotonic()
+            try:
+                service.ensure(self._service)
+            except OSError as error:
+                service.warn(f"no recorder could be started ({error}); the run waits in its journal")
 
 
 @contextlib.contextmanager
@@ -166,11 +155,6 @@ def tracked(
         tracker.end(_status(error))
         raise
     tracker.end("FINISHED")
-
-
-def _in_pipeline() -> bool:
-    """Whether a pipeline runs this stage: it has a recorder, which says itself what is wrong."""
-    return os.environ.get("PLM_PARENT_RUN_ID", "").startswith(BY_JOURNAL)
 
 
 def origin() -> dict[str, str]:

@@ -38,14 +38,13 @@ WRITER, SENDER = 0, 1
 
 FIELDS: dict[str, dict[str, type]] = {
     "open": {"name": str, "params": dict, "inputs": dict, "tags": dict, "start_time": int},
-    "resume": {"tags": dict},
     "metrics": {"points": list},
     "tags": {"tags": dict},
     "checkpoint": {"path": str, "digest": str, "points": list},
     "checkpoint_metrics": {"digest": str, "points": list},
     "end": {"status": str, "time": int},
 }
-"""The kinds of messages, and what each must hold."""
+"""The kinds of messages, and what each must hold. A training that goes on opens its run once more."""
 
 POINT: tuple[Any, ...] = (str, (int, float), int, int)
 """A point: name, value, milliseconds since 1970, step."""
@@ -68,6 +67,11 @@ class Journal:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
+        self.key = path.stem
+        """What the run is tagged with, so that it is never created twice."""
+        self._sent = path.with_suffix(".sent")
+        self._opening = dict[str, Any]()
+        self._held = set[int]()
 
     @classmethod
     def new(cls, name: str) -> Self:
@@ -84,28 +88,23 @@ class Journal:
         """A journal that lies there. Raises OSError."""
         return cls(path, os.open(path, os.O_RDWR | os.O_APPEND))
 
-    @property
-    def key(self) -> str:
-        """What the run is tagged with, so that it is never created twice."""
-        return self.path.stem
-
     def lock(self, which: int, wait: bool = False) -> bool:
         """Become the journal's ``WRITER`` or ``SENDER`` until ``unlock`` or the end; False when another process is."""
         try:
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, which)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
+        except (BlockingIOError, PermissionError):
             return False
+        self._held.add(which)
         return True
 
     def unlock(self, which: int) -> None:
         """Let another process be it."""
         fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, which)
+        self._held.discard(which)
 
     def written(self) -> bool:
-        """Whether another process, which lives, writes it."""
-        if not self.lock(WRITER):
+        """Whether a process that lives writes it, this one or another."""
+        if WRITER in self._held or not self.lock(WRITER):
             return True
         self.unlock(WRITER)
         return False
@@ -142,9 +141,11 @@ class Journal:
                     yield message, offset
 
     def opening(self) -> dict[str, Any]:
-        """Its first message, ``open``; empty when that is not there."""
-        first = next(self.messages(), ({}, 0))[0]
-        return first if first.get("kind") == "open" else {}
+        """Its first message, ``open``; empty when that is not there yet, or was damaged."""
+        if not self._opening:
+            first = next(self.messages(), ({}, 0))[0]
+            self._opening = first if first.get("kind") == "open" else {}
+        return self._opening
 
     def ending(self, more: Iterable[Mapping[str, Any]] = ()) -> tuple[str | None, int]:
         """The status that the run ended with, None when nobody said so, and when that was (milliseconds since 1970).
@@ -156,7 +157,7 @@ class Journal:
         for message in itertools.chain((message for message, _ in self.messages()), more):
             if message["kind"] == "end":
                 status, when = message["status"], message["time"]
-            elif message["kind"] == "resume":
+            elif message["kind"] == "open":
                 status = None
         return status, when
 
@@ -169,15 +170,20 @@ class Journal:
         """What MLflow has; nothing when that is not known, since all can be sent again."""
         try:
             sent = Sent(**json.loads(self._sent.read_text()))
+            # After a crash of the machine the journal may be shorter than it was.
+            return sent if sent.offset <= self.size else Sent(sent.run)
         except (OSError, ValueError, TypeError):
             return Sent()
-        # After a crash of the machine the journal may be shorter than it was.
-        return sent if sent.offset <= self.size else Sent(sent.run)
 
     def acknowledge(self, sent: Sent) -> None:
         """Remember what MLflow has; when the disk is full, it is sent once more."""
         with contextlib.suppress(OSError):
             atomic_text(self._sent, json.dumps(asdict(sent)) + "\n")
+
+    def finished(self) -> bool:
+        """Whether MLflow has it all, though its file is kept for its training to go on."""
+        sent = self.sent()
+        return sent.closed and sent.offset >= self.size
 
     def outdated(self) -> bool:
         """Whether its training is not waited for any more."""
@@ -185,17 +191,13 @@ class Journal:
 
     def discard(self) -> None:
         """Delete it: MLflow has it all."""
-        for path in (self.path, self._sent):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+            self._sent.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let go of the file and of its locks."""
         os.close(self.descriptor)
-
-    @property
-    def _sent(self) -> Path:
-        return self.path.with_suffix(".sent")
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
@@ -203,9 +205,10 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     try:
         message = json.loads(line)
         fields = FIELDS[message["kind"]]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     whole = all(isinstance(message.get(name), kind) for name, kind in fields.items())
+    whole = whole and message.get("status", "KILLED") in ("FINISHED", "FAILED", "KILLED")
     return message if whole and all(map(_is_point, message.get("points", ()))) else None
 
 

@@ -11,7 +11,6 @@ A run whose journal nobody holds any more has ended: as its last message says, o
 on stderr, never the end of a stage.
 """
 
-import argparse
 import contextlib
 import os
 import select
@@ -19,9 +18,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from plm_core.shared.paths import JOURNALS
@@ -29,21 +27,27 @@ from plm_core.shared.stores import QUIET
 from tasks.tracking import service
 from tasks.tracking.client import origin
 from tasks.tracking.journal import SENDER, WRITER, Journal, milliseconds, parsed, path_of
-from tasks.tracking.run import Monitor, Run
-from tasks.tracking.sender import NotYetError, Sender, one_line, refuses
-from tasks.tracking.store import connect
+from tasks.tracking.service import one_line, warn
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    from tasks.tracking.run import Run
 
 TICK_S = 0.25
 """How often journals are looked at."""
 
 LONGEST_PAUSE_S = 30.0
-"""While MLflow is away it is tried again after 1, 2, 4 ... and at most so many seconds."""
+"""While MLflow is away it is tried again after 1, 2, 4 ... and at most so many seconds; a run that it does not take
+while it takes others, after a second."""
 
 GRACE_S = 5.0
 """How long after the last run has ended a recorder goes on trying before it leaves the journals to a later one."""
+
+SAMPLES_S = (2.0, 30.0)
+"""Sampling interval of CPU, memory, disk, network and GPU: at first, so that a stage of 10 s has points, and at most;
+between them a twentieth of the youngest run's age."""
 
 LINGER_S = 10.0
 """How long one in the background waits for the next stage."""
@@ -66,191 +70,196 @@ class Recorder:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self.service = service.Service(self.store)
+        self.journals: dict[Path, Journal] = {}
         self.runs: dict[Path, Run] = {}
-        self.monitor: Monitor | None = None
+        self.monitor: SystemMetricsMonitor | None = None
+        self.sampled = float("-inf")
         self.connection: tuple[MlflowClient, str] | None = None
-        self.away: str | None = None
-        """Why MLflow takes nothing, while it does not."""
+        self.away = False
+        """Whether MLflow takes nothing."""
         self.due = 0.0
         self.pause = 1.0
         self.progress = time.monotonic()
 
-    def serve(self, pipe: "Pipe | None" = None, linger: float = 0.0) -> None:
-        """Send until the pipe has ended and every ended run is sent, or MLflow is away for too long after that.
+    def serve(self, linger: float = 0.0) -> None:
+        """Send until every run that has ended is sent, or MLflow is away for too long after that.
 
         One that lingers stays as long as any run lives, and so much longer.
         """
         quiet = time.monotonic()
         while True:
-            living, waiting = self._round(every=linger > 0)
+            living, waiting = self.round()
             now = time.monotonic()
-            quiet = now if living else max(quiet, self.progress)
-            if not living and not waiting and now - quiet >= linger:
+            quiet = now if living and linger else max(quiet, self.progress)
+            if not waiting and now - quiet >= linger:
                 return
             if waiting and now - quiet > GRACE_S:
-                why = self.away or "another recorder does not get on"
-                service.warn(f"{why}; {JOURNALS} keeps what it has not, and the next stage or `plm run` sends it")
+                why = self.trouble or "another recorder does not get on"
+                warn(f"{why}; {JOURNALS} keeps what it has not, and the next stage or `plm run` sends it")
                 return
-            if pipe is not None and not pipe.run.ended:
-                pipe.read(TICK_S)
-            else:
-                time.sleep(TICK_S)
+            time.sleep(TICK_S)
 
     def serve_all(self) -> None:
         """Send for every stage until none has begun for a while; returns at once where another recorder does so."""
         while self.service.take():
-            self.serve(linger=LINGER_S)
-            known = set(self.runs)
+            self.serve(LINGER_S)
+            known = set(self.journals)
             self.service.leave()
             # A stage that began just now has seen this recorder and started none.
-            if not any(run.living() or run.journal.path not in known for run in self._runs()):
+            if not any(journal.written() or journal.path not in known for journal in self._mine()):
                 return
 
-    def _round(self, every: bool) -> tuple[bool, bool]:
-        """Look at each journal once; whether a run lives (its own, or any), and whether one that ended waits."""
-        sends = self.service.take()
-        self.service.beat(self.away)
-        living = waiting = False
-        for run in self._runs():
-            lives = run.living()
-            if not lives and run.finished():
-                self._drop(run, discard=run.journal.outdated())
+    def round(self) -> tuple[bool, bool]:
+        """Look at each journal once; whether a run lives, and whether one that has ended waits."""
+        if sends := self.service.take():
+            self.service.beat(self.trouble)
+        living = list[Journal]()
+        waiting = False
+        for journal in self._mine():
+            lives = journal.written()
+            if not lives and journal.finished():
+                if journal.outdated():
+                    journal.discard()
                 continue
+            if lives:
+                living.append(journal)
             if sends:
-                self._attend(run, lives)
-            living |= lives and (every or run.mine)
-            waiting |= not lives and run.journal.on_disk
-        return living, waiting
+                self._attend(journal, lives)
+            waiting |= not lives and journal.on_disk
+        if sends and self.connection:
+            self._sample(living)
+        return bool(living), waiting
 
-    def _runs(self) -> Iterator[Run]:
-        """The runs that are this recorder's to send, the oldest first, so that parents come before their children."""
-        for path in sorted({*JOURNALS.glob("*.jsonl"), *self.runs}):
-            if path not in self.runs:
-                with contextlib.suppress(OSError):
-                    self.runs[path] = Run(Journal.existing(path))
-            run = self.runs.get(path)
-            if run is not None and (self._is_another_s(run) or not run.journal.on_disk):
-                self._drop(run)
-            elif run is not None:
-                yield run
+    @property
+    def trouble(self) -> str | None:
+        """What keeps a run from MLflow, None when nothing does."""
+        return next((run.trouble for run in self.runs.values() if run.trouble), None)
 
-    def _is_another_s(self, run: Run) -> bool:
+    def _mine(self) -> Iterator[Journal]:
+        """What is this recorder's to send, the oldest first, so that parents come before their children."""
+        for path in {*JOURNALS.glob("*.jsonl")} - {*self.journals}:
+            with contextlib.suppress(OSError):
+                self.journals[path] = Journal.existing(path)
+        for path, journal in sorted(self.journals.items()):
+            if self._is_another_s(journal) or not journal.on_disk:
+                self.journals.pop(path).close()
+                self.runs.pop(path, None)
+            else:
+                yield journal
+
+    def _is_another_s(self, journal: Journal) -> bool:
         """Whether it is meant for another MLflow, and somebody is there to send it."""
-        store = run.opening.get("store")
+        store = journal.opening().get("store")
         if store in (None, self.store):
             return False
-        return run.living() or service.Service(store).holder() is not None
+        return journal.written() or service.Service(store).holder() is not None
 
-    def _drop(self, run: Run, discard: bool = False) -> None:
-        del self.runs[run.journal.path]
-        if discard:
-            run.journal.discard()
-        run.journal.close()
+    def _attend(self, journal: Journal, lives: bool) -> None:
+        """Send what is due of a run. What MLflow does not take of this one alone holds up no other."""
+        # MLflow takes seconds to import: only who has something to send does.
+        from tasks.tracking.run import Run
+        from tasks.tracking.store import connect
 
-    def _attend(self, run: Run, lives: bool) -> None:
-        """Sample the machine for a living run, and send what is due."""
+        run = self.runs[journal.path] = self.runs.get(journal.path) or Run(journal)
         now = time.monotonic()
-        if lives and self.connection:
-            self.monitor = self.monitor or Monitor()
-            run.sample(self.monitor, now)
-        if now < (run.due if lives else run.tried) or (self.away is not None and now < self.due):
+        if now < self.due or (now < run.due and (lives or run.trouble)):
             return
+        self.service.beat(self.trouble)
         try:
             self.connection = self.connection or connect()
-            run.send(lives, self.connection)
+            run.send(lives, *self.connection)
         except Exception as error:  # noqa: BLE001 what MLflow and its database may raise is not to be listed
-            run.sender = None
-            run.tried = time.monotonic() + 1
-            of_this_run = isinstance(error, NotYetError) or refuses(error)
-            if not self.connection or not of_this_run:  # else it holds up no other one
-                self._lose(error)
+            run.trouble = one_line(error) if self.connection is None else f"{one_line(error)} ({journal.path})"
+            run.due = time.monotonic() + self.pause
+            if self.connection is None:
+                self.due = run.due
+                self.pause = min(2 * self.pause, LONGEST_PAUSE_S)
+                if not self.away:
+                    self.away = True
+                    self.progress = time.monotonic()
+                    warn(f"{run.trouble}; {JOURNALS} keeps the runs until MLflow has them")
+            self.connection = None  # whether MLflow is there at all, the next try tells
             return
         self.progress = time.monotonic()
-        if self.away is not None:
+        if self.away:
             print("MLflow answers again and has what it missed", file=sys.stderr, flush=True)
-            self.service.beat()
-        self.away = None
+        self.away = False
         self.pause = 1.0
 
-    def _lose(self, error: Exception) -> None:
-        self.connection = None
-        self.due = time.monotonic() + self.pause
-        self.pause = min(2 * self.pause, LONGEST_PAUSE_S)
-        if self.away is None:
-            self.away = one_line(error)
-            self.progress = time.monotonic()
-            self.service.beat(self.away)
-            service.warn(f"{self.away}; {JOURNALS} keeps the runs until MLflow has them")
+    def _sample(self, living: Sequence[Journal]) -> None:
+        """Add what is seen of the machine to living runs, when it is due; its step is the age of the run in seconds."""
+        when = milliseconds()
+        ages = {each: max(0, when - opening["start_time"]) // 1000 for each in living if (opening := each.opening())}
+        shortest, longest = SAMPLES_S
+        if not ages or time.monotonic() - self.sampled < min(longest, max(shortest, min(ages.values()) / 20)):
+            return
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        self.sampled = time.monotonic()
+        self.monitor = self.monitor or SystemMetricsMonitor("")  # which would send by itself, if it were started
+        self.monitor.collect_metrics()
+        values = self.monitor.aggregate_metrics()
+        for each in self.monitor.monitors:
+            each.clear_metrics()
+        for journal, age in ages.items():
+            points = [[f"system/{name}", value, when, age] for name, value in values.items()]
+            with contextlib.suppress(OSError):  # a full disk: the run does without
+                journal.append({"kind": "metrics", "points": points})
 
 
-class Pipe:
-    """The run of a pipeline: its journal, and how it ends, which stdin says; one that ends without is KILLED."""
-
-    def __init__(self, name: str, key: str | None) -> None:
-        self.journal = Journal.existing(path_of(key)) if key else Journal.new(name)
-        self.journal.lock(WRITER)
-        if not key:
-            opening = {"name": name, "params": {}, "inputs": {}, "tags": {"plm.kind": "pipeline"} | origin()}
-            self.journal.append({"kind": "open", **opening, "start_time": milliseconds(), "store": service.store()})
-        self.run = Run(self.journal, mine=True)
-        print(self.journal.key, flush=True)
-
-    def read(self, seconds: float) -> None:
-        """Wait so long for the status."""
-        if select.select([0], [], [], seconds)[0]:
-            said = os.read(0, 1 << 10).decode().split()
-            self.run.ended = True
-            with contextlib.suppress(OSError):  # a full disk: the run is shown as KILLED
-                ending = {"kind": "end", "status": said[0] if said else "KILLED", "time": milliseconds()}
-                self.journal.append(ending)
+def _send_pipeline(recorder: Recorder, name: str, key: str | None = None) -> None:
+    """Send for a pipeline until stdin says how it ended, and keep its run; one that ends without a word is KILLED."""
+    journal = Journal.existing(path_of(key)) if key else Journal.new(name)
+    journal.lock(WRITER)
+    if not key:
+        about = {"name": name, "tags": {"plm.kind": "pipeline"} | origin(), "store": recorder.store}
+        journal.append({"kind": "open", **about, "params": {}, "inputs": {}, "start_time": milliseconds()})
+    recorder.journals[journal.path] = journal
+    print(journal.key, flush=True)
+    while not select.select([0], [], [], TICK_S)[0]:
+        recorder.round()
+    with contextlib.suppress(OSError):  # a full disk: the run is shown as KILLED
+        status = os.read(0, 1 << 10).decode() or "KILLED"
+        journal.append({"kind": "end", "status": status, "time": milliseconds()})
+    journal.unlock(WRITER)
+    recorder.serve()
 
 
-def _send_alone(path: Path | None) -> None:
+def _send_alone(path: str | None = None) -> None:
     """Send one run with the messages on stdin, which the disk did not take; its stage waits."""
+    from tasks.tracking.run import Run
+    from tasks.tracking.store import connect
+
     messages = [message for line in sys.stdin.buffer if (message := parsed(line)) is not None]
-    if path is None:
-        descriptor, name = tempfile.mkstemp()
-        Path(name).unlink()
-        journal = Journal(path_of(f"none-{time.time_ns()}"), descriptor)
-    else:
-        journal = Journal.existing(path)
-    journal.lock(SENDER, wait=True)
-    try:
-        sender = Sender(journal, *connect(), messages)
-        sender.send()
-        sender.close()
-    except Exception as error:  # noqa: BLE001 as above
-        service.warn(f"{one_line(error)}; there is no room to keep this run, and some of it is lost")
-
-
-def _report(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
-    """The last word of a recorder that fails in a way not foreseen: one line instead of a traceback."""
-    service.warn(f"{one_line(error)}; what it has not waits in {JOURNALS}, the work goes on")
+    with tempfile.TemporaryFile() as none:
+        journal = Journal.existing(Path(path)) if path else Journal(path_of(f"none-{time.time_ns()}"), none.fileno())
+        journal.lock(SENDER, wait=True)
+        try:
+            Run(journal, messages).send(False, *connect())
+        except Exception as error:  # noqa: BLE001 as above
+            warn(f"{one_line(error)}; there is no room to keep this run, and some of it is lost")
 
 
 def main() -> None:
-    """Serve as the arguments say."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.tracking.recorder")
-    parser.add_argument("--pipeline", nargs="+", metavar=("NAME", "KEY"))
-    parser.add_argument("--leftovers", action="store_true")
-    parser.add_argument("--alone", type=Path, nargs="?", const=Path(), metavar="JOURNAL")
-    given = parser.parse_args()
-    sys.excepthook = _report
+    """Serve as the command line says."""
     # Whoever ends the stage's processes means the stage; this one ends when everything is sent.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     recorder = Recorder()
-    if given.alone is not None:
-        _send_alone(given.alone if given.alone.name else None)
-    elif given.pipeline:
-        pipe = Pipe(given.pipeline[0], given.pipeline[1] if given.pipeline[1:] else None)
-        recorder.runs[pipe.journal.path] = pipe.run
-        recorder.serve(pipe)
-    elif given.leftovers:
-        recorder.serve()
-    else:
-        recorder.serve_all()
+    match sys.argv[1:]:
+        case ["--pipeline", name, *key]:
+            _send_pipeline(recorder, name, *key)
+        case ["--alone", *path]:
+            _send_alone(*path)
+        case ["--leftovers"]:
+            recorder.serve()
+        case _:
+            recorder.serve_all()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:  # noqa: BLE001 what was not foreseen is one line instead of a traceback
+        warn(f"{one_line(error)}; what it has not waits in {JOURNALS}, the work goes on")
+        sys.exit(1)

@@ -11,22 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from plm_core.config import digest
-from plm_core.shared import stores
 from plm_core.shared.paths import JOURNALS
+from plm_core.shared.stores import RECORDER, shown
 from tasks.settings import params
-
-RECORDER = [sys.executable, "-W", "ignore", "-m", stores.RECORDER]
 
 HUNG_S = 150.0
 """A recorder that has not said for so long that it is alive is killed, and another one started. A call of MLflow takes
 10 s at most on a server, and about a minute on a database that others hold."""
-
-INHERITED = ("PLM_STAGE", "PLM_PARENT_RUN_ID")
-"""What is the stage's own in its environment, and not its recorder's."""
 
 
 class Service:
@@ -37,27 +31,22 @@ class Service:
         self._lock: int | None = None
 
     def take(self) -> bool:
-        """Become the one who sends, until the end of this process; whether this is so."""
-        if self._lock is not None:
-            return True
+        """Become the one who sends, until ``leave`` or the end of this process; whether this is so."""
         with contextlib.suppress(OSError):
-            JOURNALS.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._lock = lock
-                self.beat()
-            except BlockingIOError:
-                os.close(lock)
-        return self._lock is not None
+            if self._lock is None:
+                JOURNALS.mkdir(parents=True, exist_ok=True)
+                self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
 
-    def beat(self, says: str | None = None) -> None:
-        """Say that this process lives, and what is wrong with MLflow, None when nothing is."""
-        if self._lock is not None:
-            state = json.dumps({"pid": os.getpid(), "beat": _now(), "says": says}).encode()
-            with contextlib.suppress(OSError):  # a full disk: it will be taken for hung, and another one goes on
-                os.ftruncate(self._lock, 0)
-                os.pwrite(self._lock, state, 0)
+    def beat(self, says: str | None) -> None:
+        """Say as the one who sends that this process lives, and what is wrong with MLflow, None when nothing is."""
+        assert self._lock is not None
+        state = json.dumps({"pid": os.getpid(), "beat": time.monotonic(), "says": says}).encode()
+        with contextlib.suppress(OSError):  # a full disk: what it says is not known
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, state, 0)
 
     def leave(self) -> None:
         """Let another recorder send."""
@@ -79,13 +68,12 @@ class Service:
 
 
 def store() -> str:
-    """Names the MLflow that this process's environment and ``params.yaml`` mean, and whoever it is there.
+    """Names the MLflow that this process's environment and ``params.yaml`` mean; no password is part of the name.
 
     Raises:
         UserError: ``params.yaml`` has no section ``tracking``.
     """
-    settings = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
-    return digest(params.read("tracking"), settings)[:12]
+    return digest(shown(repr((params.read("tracking"), os.environ.get("MLFLOW_TRACKING_URI")))))[:12]
 
 
 def ensure(service: Service) -> None:
@@ -95,16 +83,14 @@ def ensure(service: Service) -> None:
         OSError: it cannot be started.
     """
     holder = service.holder()
-    if holder and _now() - holder["beat"] > HUNG_S:
+    if holder and time.monotonic() - holder["beat"] > HUNG_S:  # one clock for all processes, which nobody sets
         with contextlib.suppress(OSError):
             os.kill(holder["pid"], signal.SIGKILL)
-        holder = None
-    if holder is not None:
+    elif holder is not None:
         return
-    with _log() as log:
+    with (JOURNALS / "recorder.log").open("wb") as log:  # where it says what goes wrong
         subprocess.Popen(
             RECORDER,
-            env={name: value for name, value in os.environ.items() if name not in INHERITED},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -113,19 +99,11 @@ def ensure(service: Service) -> None:
         )
 
 
-def _log() -> IO[bytes]:
-    """Where a recorder in the background says what goes wrong."""
-    try:
-        return (JOURNALS / "recorder.log").open("wb")
-    except OSError:
-        return Path(os.devnull).open("wb")
-
-
 def warn(what: str) -> None:
     """Say on stderr what is wrong with MLflow; it never ends a stage."""
     print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
-def _now() -> float:
-    """Seconds since the machine was started: no clock that is set moves it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+def one_line(error: BaseException) -> str:
+    """What an error says, in a line that is not too long and holds no password."""
+    return f"{type(error).__name__}: {' '.join(shown(str(error)).split())[:300]}"

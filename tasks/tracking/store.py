@@ -2,47 +2,33 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from plm_core.shared.stores import absolute, alone, artifacts_of, experiment_tags
+import mlflow
+import mlflow.store.db.utils
+from mlflow import MlflowClient
+
+from plm_core.shared.stores import absolute, alone, artifacts_of, experiment_tags, shown
 from tasks.settings import params
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
-
-def connect() -> tuple["MlflowClient", str]:
+def connect() -> tuple[MlflowClient, str]:
     """Open the store that ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names; returns the experiment's id too."""
     settings = params.read("tracking")
-    import mlflow
-    import mlflow.store.db.utils
-
     # A database that does not answer would otherwise be tried for 100 s.
     mlflow.store.db.utils.MAX_RETRY_COUNT = 2
     uri = absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"], Path.cwd())
     mlflow.set_tracking_uri(uri)
     with alone(uri):
-        client = mlflow.MlflowClient()
-        return client, _experiment(client, settings["experiment"], uri)
+        client = MlflowClient()
+        found = client.get_experiment_by_name(settings["experiment"])
+        if found:
+            return client, found.experiment_id
+        # On a server another checkout may be faster: this fails then, and finds it the next time.
+        return client, client.create_experiment(settings["experiment"], artifacts_of(uri), experiment_tags(uri))
 
 
-def page_of(client: "MlflowClient", experiment: str, run: str) -> str:
+def page_of(client: MlflowClient, experiment: str, run: str) -> str:
     """Where MLflow shows a run: on its server or, of a file, where ``plm ui mlflow`` serves it."""
-    uri = client.tracking_uri
+    uri = shown(client.tracking_uri)
     server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{experiment}/runs/{run}"
-
-
-def _experiment(client: "MlflowClient", name: str, uri: str) -> str:
-    from mlflow.exceptions import MlflowException
-
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        try:
-            return client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        found = client.get_experiment_by_name(name)  # another stage was faster
-    assert found is not None
-    return found.experiment_id

@@ -138,7 +138,6 @@ def test_the_rules_of_imports_are_kept():
             (
                 "tasks/tracking/recorder.py",
                 "tasks/tracking/run.py",
-                "tasks/tracking/sender.py",
                 "tasks/tracking/store.py",
                 "tasks/package.py",
                 "tasks/serve.py",

@@ -249,3 +249,15 @@ def test_init_looks_at_the_folder_from_where_plm_was_called(project):
     done = plm(project / "below", "init", "texts", "--dry-run")
     assert done.returncode == 2
     assert done.stderr.startswith("error: below/texts: nothing to read in it")
+
+
+def test_the_address_of_a_server_is_shown_without_its_password(tmp_path, monkeypatch, capsys):
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "params.yaml").write_text(
+        "tracking: {uri: 'sqlite:///a.db', experiment: plm}\n"
+        "promotion: {registered_model: plm, primary: x, alpha: 1, margin: 0, metrics: {}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bot:s3cret@example.org")
+    cli.ui("mlflow")
+    assert capsys.readouterr().out == "MLflow runs at http://example.org (MLFLOW_TRACKING_URI)\n"

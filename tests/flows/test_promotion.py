@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -451,10 +452,11 @@ def test_an_opened_registry_leaves_the_environment_as_it_was(root):
 
 def test_with_mlflow_down_registration_says_so_at_once(root, tokenizer, monkeypatch):
     train(root, tokenizer, seed=5, nats=100.0)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bot:s3cret@127.0.0.1:9")
     begin = time.monotonic()
-    with pytest.raises(RegistrationFailed, match=r"MLflow at http://127.0.0.1:9: API request to"):
+    with pytest.raises(RegistrationFailed, match=r"MLflow at http://127.0.0.1:9: API request to") as failed:
         promotion.register(root, [STAGE], None)
+    assert "s3cret" not in "".join(traceback.format_exception(failed.value))
     assert time.monotonic() - begin < 30
 
 

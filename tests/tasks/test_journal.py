@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
 
 import pytest
+from mlflows import client_of, journals, points_of, runs_of, stage
 
 from tasks.tracking import journal
 from tasks.tracking.journal import SENDER, WRITER, Journal, Sent, parsed, unfinished
@@ -98,7 +100,7 @@ def test_a_journal_that_was_sent_is_gone_though_a_copy_of_the_checkout_holds_a_l
 def test_the_end_that_counts_is_the_last_one():
     made = written(OPEN, {"kind": "end", "status": "KILLED", "time": 7})
     assert made.ending() == ("KILLED", 7)
-    made.append({"kind": "resume", "tags": {}})
+    made.append(OPEN)
     assert made.ending()[0] is None
     assert made.ending([{"kind": "end", "status": "FINISHED", "time": 9}]) == ("FINISHED", 9)
 
@@ -144,6 +146,10 @@ def test_a_journal_is_written_as_long_as_its_process_lives_whatever_it_has_forke
     assert unfinished("digest").path == made.path
 
 
+def flipped(data, at, bit):
+    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+
 def test_any_damaged_bit_costs_no_more_than_its_line():
     made = written(
         OPEN, points(1), {"kind": "tags", "tags": {"a": "b"}}, {"kind": "end", "status": "FINISHED", "time": 9}
@@ -151,8 +157,7 @@ def test_any_damaged_bit_costs_no_more_than_its_line():
     whole = made.path.read_bytes()
     draw = random.Random(7)
     for _ in range(500):
-        at = draw.randrange(len(whole))
-        made.path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
+        made.path.write_bytes(flipped(whole, draw.randrange(len(whole)), draw.randrange(8)))
         kinds = [message["kind"] for message, _ in made.messages()]
         assert 3 <= len(kinds) <= 4
         made.ending(), made.points(), made.opening()
@@ -160,8 +165,39 @@ def test_any_damaged_bit_costs_no_more_than_its_line():
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", "7", "{}", '{"kind": []}', '{"kind": "end"}', '{"kind": "end", "status": 1, "time": 2}']
+    ["", "{", "[" * 100_000, "7", "{}", '{"kind": []}', '{"kind": "end"}', '{"kind": "end", "status": 1, "time": 2}']
+    + ['{"kind": "end", "status": "FINISHEE", "time": 2}']
     + [json.dumps({"kind": "metrics", "points": [point]}) for point in (7, [], ["a", 1.0, 1], ["a", "b", 1, 1])],
 )
 def test_what_is_no_message_is_none(line):
     assert parsed(line.encode()) is None
+
+
+SEND = """
+from tasks.tracking import recorder
+recorder.GRACE_S = 0.1
+recorder.Recorder().serve()
+"""
+
+
+def test_no_damaged_journal_keeps_another_one_from_mlflow(folder):
+    """A bit is flipped at the beginning of each line, and here and there; the run of one journal cannot be made."""
+    end = {"kind": "end", "status": "FINISHED", "time": 9}
+    good = written(OPEN | {"training": None}, points(1), {"kind": "tags", "tags": {"a": "b"}}, end)
+    whole = good.path.read_bytes()
+    good.close()
+    draw = random.Random(7)
+    places = [line.start() for line in re.finditer(rb"{.kind", whole)] + [draw.randrange(len(whole)) for _ in range(8)]
+    for number, at in enumerate(places):
+        (folder / f"artifacts/journals/1-{number}.jsonl").write_bytes(flipped(whole, at, draw.randrange(8)))
+    (folder / "artifacts/journals/0.jsonl").write_bytes(whole.replace(b'"params"', b'"parent": 7, "params"'))
+    done = stage(folder, SEND)
+    assert done.returncode == 0
+    assert [path.name for path in journals(folder)] == ["0.jsonl"]
+    assert "(artifacts/journals/0.jsonl); artifacts/journals keeps what it has not" in done.stderr
+    client = client_of(folder)
+    runs = {run.data.tags["plm.journal"]: run for run in runs_of(client)}
+    assert runs.keys() == {good.key, *(f"1-{number}" for number in range(len(places)))}
+    assert (runs[good.key].info.status, points_of(client, runs[good.key])) == ("FINISHED", [(1, 0.5)])
+    assert runs["1-0"].info.run_name == "1-0", "its name is lost, its points are not"
+    assert points_of(client, runs["1-0"]) == [(1, 0.5)]

@@ -12,7 +12,8 @@ import psutil
 import pytest
 from mlflows import client_of, journals, leftovers, recorder_of, runs_of, sent, stage, start, status_of, wait_until
 
-from tasks.tracking import client
+from tasks.tracking import client, service
+from tasks.tracking.store import page_of
 
 DIGEST = "d" * 64
 
@@ -250,6 +251,68 @@ def test_an_mlflow_that_cannot_be_used_costs_one_line_and_no_time(folder, uri, s
     assert says in err
     assert err.startswith("warning: MLflow: ")
     assert err.count("\n") == 1, err
+
+
+SECRET = "s3cret"
+TRAINING = """
+with tracked("pretrain-gpt", {}, {}, "abc") as t:
+    t.log({"loss": 1.0}, 1)
+    while not Path("go").exists():
+        time.sleep(0.1)
+"""
+
+
+def kept(folder):
+    """All that stands in the files of a checkout but its database."""
+    files = (path for path in (folder / "artifacts").rglob("*") if path.is_file() and path.suffix != ".db")
+    return "".join(path.read_text() for path in files)
+
+
+def test_a_password_in_the_address_is_neither_kept_nor_said(folder):
+    uri = f"http://bot:{SECRET}@127.0.0.1:9"
+    process = start(folder, TRAINING, MLFLOW_TRACKING_URI=uri)
+    wait_until(lambda: '"says": "MlflowException: API request to http://127.0.0.1:9' in kept(folder))
+    (folder / "go").touch()
+    _, err = process.communicate(timeout=240)
+    assert "API request to http://127.0.0.1:9" in err
+    wait_until(lambda: recorder_of(folder) is None)
+    said = err + leftovers(folder, MLFLOW_TRACKING_URI=uri) + page_of(mlflow.MlflowClient(uri), "1", "2")
+    assert "http://127.0.0.1:9/#/experiments/1/runs/2" in said
+    assert SECRET not in said + kept(folder)
+    assert '"store": "' in kept(folder)
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_on_a_server_is_without_the_password(folder, server):
+    uri = server.address.replace("http://", f"http://bot:{SECRET}@")
+    process = start(folder, TRAINING, MLFLOW_TRACKING_URI=uri)
+    page = folder / "artifacts/meters/runs/pretrain-gpt.txt"
+    wait_until(page.exists)
+    assert SECRET not in kept(folder)
+    (folder / "go").touch()
+    _, err = process.communicate(timeout=240)
+    sent(folder)
+    (run,) = runs_of(mlflow.MlflowClient(server.address))
+    assert page.read_text() == f"{server.address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}\n"
+    assert (err, run.info.status) == ("", "FINISHED")
+    assert SECRET not in kept(folder) + str(run.to_dictionary())
+
+
+def test_a_store_is_named_by_its_address_and_not_by_who_is_there(fresh, monkeypatch):
+    monkeypatch.chdir(fresh)
+    names = {}
+    for uri in ("http://a", "http://bot:one@a", "http://bot:two@a", "http://b", ""):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        names[uri] = service.store()
+    assert names["http://a"] == names["http://bot:one@a"] == names["http://bot:two@a"]
+    assert len(set(names.values())) == 3
+
+
+def test_a_long_error_is_cut_and_its_password_is_not_cut_open():
+    for length in range(250, 320):
+        error = ValueError("x" * length + f" http://bot:{SECRET}@example.org:5000")
+        assert SECRET[:3] not in service.one_line(error)
+        assert len(service.one_line(error)) <= len("ValueError: ") + 300
 
 
 def test_a_wrong_section_of_params_costs_one_line(folder):

@@ -1,4 +1,4 @@
-"""A SQLite store that was moved or copied uses the artifacts beside it; addresses of others stay as they are."""
+"""Where MLflow's stores are: what of an address may be said, and a SQLite store that was moved or copied."""
 
 import shutil
 import sqlite3
@@ -91,3 +91,35 @@ def test_a_server_and_a_store_that_does_not_exist_yet_are_left_alone(tmp_path):
     stores.follow("http://127.0.0.1:9")
     stores.follow(f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
+
+
+SERVER = "https://bot:s3cr%40t@example.org:5000/mlflow"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SERVER, "https://example.org:5000/mlflow"),
+        ("https://token@example.org", "https://example.org"),
+        ("https://bot:p@ss@example.org", "https://example.org"),
+        ("postgresql+psycopg2://bot:s3cret@db:5432/mlflow", "postgresql+psycopg2://db:5432/mlflow"),
+        (f"API request to {SERVER}/api failed, {SERVER} too", "API request to {0}/api failed, {0} too"),
+        (f"{{'uri': '{SERVER}'}}", "{{'uri': '{0}'}}"),
+    ],
+)
+def test_users_and_passwords_are_not_shown(text, expected):
+    assert stores.shown(text) == expected.format("https://example.org:5000/mlflow")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "http://127.0.0.1:5000/a@b",
+        "sqlite:////home/a@b/mlflow.db",
+        "sqlite:///mlflow.db",
+        "mail to bot@example.org",
+    ],
+)
+def test_what_names_no_user_is_shown_as_it_is(text):
+    assert stores.shown(text) == text
