@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph test test-slow bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo docs graph test test-slow prove bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -37,6 +37,10 @@ test: setup check
 
 test-slow: setup
 	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal
+
+# Processes killed, servers gone, disks full, bits flipped, input broken, each many times; a table at the end.
+prove: setup
+	pytest -m proof --capture=no
 
 # Where the official GLUE download lies.
 GLUE ?= ../shared/data/glue

@@ -17,6 +17,23 @@ settings.register_profile("random", deadline=None, max_examples=300, print_blob=
 settings.load_profile("fixed")
 
 ROOT = Path(__file__).parent.parent
+PROVED = pytest.StashKey[list[tuple[str, str, str]]]()
+
+
+@pytest.fixture
+def table(request):
+    """Adds a row to the table that `make prove` prints: a fault, how often, what came of it."""
+    rows = request.config.stash.setdefault(PROVED, [])
+    return lambda fault, times, outcome: rows.append((fault, f"{times:,}", outcome))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print the table."""
+    rows = [("fault", "times", "outcome"), *config.stash.get(PROVED, [])]
+    if len(rows) > 1:
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        for row in rows:
+            terminalreporter.line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
 
 
 def prose(seed, words):

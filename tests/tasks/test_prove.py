@@ -1,0 +1,195 @@
+"""Proofs that a person can run, `make prove`: many faults, each row of the table at the end is one claim.
+
+What a slow test does with few faults is done here with many; the numbers are in ``COUNTS``.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import mlflow
+import psutil
+import pytest
+from mlflows import client_of, journals, leftovers, runs_of, wait_until
+
+KILLS_A_RUN = 20
+PIPELINE = ("flows.cli", "run")
+ON = {"PLM_TRACKING": "on", "PLM_CORES": "2", "PLM_THREADS": "1"}
+"""Trainings of one thread: the bytes must not depend on how many stages run beside them."""
+
+
+def result(project, client=None):
+    """What a pipeline leaves: every output's bytes, the points of finished runs, the champion and its decisions."""
+    client = client or client_of(project.root)
+    files = {
+        name: data
+        for name, data in project.files().items()
+        if not {"report", "timing"} & set(name.split("/")) and "ledger" not in name
+    }
+    points = {}
+    for run in runs_of(client):
+        if run.info.status == "FINISHED" and run.info.run_name != "register" and "plm.kind" not in run.data.tags:
+            assert run.info.run_name not in points, f"{run.info.run_name} is there twice"
+            points[run.info.run_name] = {
+                (name, point.step, point.value)
+                for name in run.data.metrics
+                if not name.startswith("system/")
+                for point in client.get_metric_history(run.info.run_id, name)
+            }
+    champion = client.get_model_version_by_alias("plm", "champion").tags["checkpoint.sha256"]
+    ledger = client.get_experiment_by_name("plm-decisions").experiment_id
+    decisions = [
+        (run.data.params["action"], run.data.params["version"])
+        for run in client.search_runs([ledger], order_by=["attributes.start_time"])
+        if run.info.status == "FINISHED"
+    ]
+    assert "RUNNING" not in {run.info.status for run in runs_of(client)}
+    return files, points, champion, decisions
+
+
+def family(project):
+    """Every process whose folder is this project's."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(project.root)):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def words(process):
+    """What a process is, in its command's words."""
+    try:
+        return " ".join(word for word in process.cmdline()[1:] if not word.startswith(("-", "/")))[:40]
+    except psutil.Error:
+        return "has ended"
+
+
+def pipeline(project, **environment):
+    log = (project.root / "log").open("a")
+    return subprocess.Popen(
+        [sys.executable, "-m", *PIPELINE],
+        cwd=project.root,
+        env=project._environment(ON | environment),
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def settled(project):
+    """Wait until no process of the project is left; returns how many had to be killed."""
+    deadline = time.monotonic() + 90
+    while (left := family(project)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for process in left:
+        print("left behind:", process.pid, process.cmdline())
+        process.kill()
+    return len(left)
+
+
+def killed_again_and_again(project, kills, draw):
+    """Run the pipeline until it ends well, while so many of its processes are killed; returns who, and who was left."""
+    who, left, process = [], 0, None
+    while True:
+        if process is None or process.poll() is not None:
+            if process is not None:
+                left += settled(project)
+                if process.returncode == 0 and len(who) >= kills:
+                    return who, left
+            process = pipeline(project)
+        if len(who) >= kills:
+            process.wait()
+            continue
+        time.sleep(draw.uniform(0.3, 6.0))
+        alive = family(project)
+        if alive:
+            # Each kind of process as often as the others, however many there are of it.
+            kinds = {}
+            for each in alive:
+                kinds.setdefault(words(each), []).append(each)
+            kind = draw.choice(sorted(kinds))
+            draw.choice(kinds[kind]).kill()
+            who.append(kind)
+
+
+@pytest.fixture(scope="module")
+def ready(built, tmp_path_factory):
+    """The small project with nothing made yet."""
+    project = built.copied(tmp_path_factory.mktemp("ready") / "project")
+    subprocess.run(["rm", "-rf", "artifacts", ".dvc/cache", "dvc.lock"], cwd=project.root, check=True)
+    return project
+
+
+@pytest.fixture(scope="module")
+def whole(ready, tmp_path_factory):
+    """What an undisturbed run leaves."""
+    project = ready.copied(tmp_path_factory.mktemp("whole") / "project")
+    process = pipeline(project)
+    assert process.wait() == 0, (project.root / "log").read_text()
+    assert settled(project) == 0
+    leftovers(project.root)
+    assert journals(project.root) == []
+    return result(project)
+
+
+def differences(whole, found):
+    """What is not as in an undisturbed run."""
+    files, points, champion, decisions = whole
+    wrong = [name for name in files.keys() | found[0].keys() if files.get(name) != found[0].get(name)]
+    for name in points.keys() | found[1].keys():
+        one, two = settled_points(points, name), settled_points(found[1], name)
+        wrong += [f"{name}: {one ^ two}"] if one != two else []
+    wrong += [f"champion {found[2]}"] if champion != found[2] else []
+    return wrong + ([f"decisions {found[3]}"] if decisions != found[3] else [])
+
+
+def settled_points(points, name):
+    """The points that are the same in every run: times, costs and speeds are not."""
+    moving = ("seconds", "per_second", "flops", "mfu", "memory", "joule", "watt", "cost", "dollars", "euros")
+    return {point for point in points.get(name, ()) if not any(word in point[0] for word in moving)}
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kills", [pytest.param(7, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.proof)])
+def test_processes_killed_at_random_change_no_byte_no_point_and_no_champion(ready, whole, tmp_path, table, kills):
+    done, left, wrong = 0, 0, []
+    for number in range(-(-kills // KILLS_A_RUN)):
+        project = ready.copied(tmp_path / f"{number}")
+        who, behind = killed_again_and_again(project, min(KILLS_A_RUN, kills - done), random.Random(number))
+        leftovers(project.root)
+        done += len(who)
+        left += behind
+        wrong += differences(whole, result(project))
+        print(f"run {number}: killed {sorted(who)}")
+    outcome = f"{len(wrong)} differences in bytes, points, champion, ledger; {left} processes left"
+    table("a process killed, over all stages and registration", done, outcome)
+    assert (wrong, left) == ([], 0)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(5, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.proof)]
+)
+def test_an_outage_of_the_tracker_loses_no_point_and_doubles_none(ready, whole, tmp_path, server, table, seconds):
+    project = ready.copied(tmp_path / "project")
+    process = pipeline(project, MLFLOW_TRACKING_URI=server.address)
+    client = mlflow.MlflowClient(server.address)
+    wait_until(lambda: len(runs_of(client)) > 6)
+    server.kill()
+    ended = time.monotonic() + seconds
+    assert process.wait() == 1, "registration cannot have happened"
+    time.sleep(max(0, ended - time.monotonic()))
+    assert journals(project.root)
+    server.start()
+    assert pipeline(project, MLFLOW_TRACKING_URI=server.address).wait() == 0
+    assert settled(project) == 0
+    leftovers(project.root, MLFLOW_TRACKING_URI=server.address)
+    assert journals(project.root) == []
+    wrong = differences(whole, result(project, client))
+    table("seconds without MLflow in the middle of a run", seconds, f"{len(wrong)} points lost, doubled or changed")
+    assert wrong == []
