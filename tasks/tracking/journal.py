@@ -180,11 +180,6 @@ class Journal:
         with contextlib.suppress(OSError):
             atomic_text(self._sent, json.dumps(asdict(sent)) + "\n")
 
-    def finished(self) -> bool:
-        """Whether MLflow has it all, though its file is kept for its training to go on."""
-        sent = self.sent()
-        return sent.closed and sent.offset >= self.size
-
     def outdated(self) -> bool:
         """Whether its training is not waited for any more."""
         return time.time() - os.fstat(self.descriptor).st_mtime > KEPT_S

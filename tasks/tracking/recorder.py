@@ -117,7 +117,9 @@ class Recorder:
         waiting = False
         for journal in self._mine():
             lives = journal.written()
-            if not lives and journal.finished():
+            run = self.runs.get(journal.path)
+            sent = run.sent if run else journal.sent()
+            if not lives and sent.closed and sent.offset >= journal.size:  # it is kept for its training to go on
                 if journal.outdated():
                     journal.discard()
                 continue

@@ -201,3 +201,12 @@ def test_no_damaged_journal_keeps_another_one_from_mlflow(folder):
     assert (runs[good.key].info.status, points_of(client, runs[good.key])) == ("FINISHED", [(1, 0.5)])
     assert runs["1-0"].info.run_name == "1-0", "its name is lost, its points are not"
     assert points_of(client, runs["1-0"]) == [(1, 0.5)]
+
+
+def test_a_disk_that_does_not_take_what_mlflow_has_holds_no_recorder_up(folder):
+    interrupted = written(OPEN, points(1), {"kind": "end", "status": "KILLED", "time": 9})
+    interrupted.path.with_suffix(".sent").mkdir()
+    interrupted.close()
+    done = stage(folder, SEND)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [run.info.status for run in runs_of(client_of(folder))] == ["KILLED"]
