@@ -1,10 +1,9 @@
 """Proofs that a person can run, `make prove`: many faults, each row of the table at the end is one claim.
 
-What a slow test does with few faults is done here with many; the numbers are in ``COUNTS``.
+The slow tests do the same with few faults.
 """
 
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,18 @@ import pytest
 from mlflows import client_of, journals, leftovers, runs_of, wait_until
 
 KILLS_A_RUN = 20
+
+
+def few(times):
+    """So often in the slow tests."""
+    return pytest.param(times, marks=pytest.mark.slow)
+
+
+def many(times):
+    """So often in `make prove`."""
+    return pytest.param(times, marks=pytest.mark.proof)
+
+
 PIPELINE = ("flows.cli", "run")
 ON = {"PLM_TRACKING": "on", "PLM_CORES": "2", "PLM_THREADS": "1"}
 """Trainings of one thread: the bytes must not depend on how many stages run beside them."""
@@ -155,7 +166,7 @@ def settled_points(points, name):
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kills", [pytest.param(7, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("kills", [few(7), many(100)])
 def test_processes_killed_at_random_change_no_byte_no_point_and_no_champion(ready, whole, tmp_path, table, kills):
     done, left, wrong = 0, 0, []
     for number in range(-(-kills // KILLS_A_RUN)):
@@ -172,9 +183,7 @@ def test_processes_killed_at_random_change_no_byte_no_point_and_no_champion(read
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    "seconds", [pytest.param(5, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.proof)]
-)
+@pytest.mark.parametrize("seconds", [few(5), many(600)])
 def test_an_outage_of_the_tracker_loses_no_point_and_doubles_none(ready, whole, tmp_path, server, table, seconds):
     project = ready.copied(tmp_path / "project")
     process = pipeline(project, MLFLOW_TRACKING_URI=server.address)
