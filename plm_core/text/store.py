@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from plm_core.config import UserError, from_dict, section
+from plm_core.config import UserError, from_json, section
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.text.special import EOS
 from plm_core.text.tokenizer import Tokenizer
@@ -102,7 +102,7 @@ class TokenStore:
         """
         verify_checksums(folder)
         self.folder = folder
-        self.index = from_dict(Index, json.loads((folder / "index.json").read_text()), f"{folder}/index.json")
+        self.index = from_json(Index, folder / "index.json")
         self.offsets: np.ndarray = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
         self.bytes: np.ndarray = np.asarray(np.load(folder / "bytes.npy", mmap_mode="r"))
         self.digest = sha256_file(folder / CHECKSUMS)
