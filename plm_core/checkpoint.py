@@ -115,7 +115,8 @@ def describe(folder: Path) -> CheckpointConfig:
     verify_checksums(folder)
     config = from_json(CheckpointConfig, folder / CONFIG_FILE)
     if config.format != FORMAT:
-        raise UserError(f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}")
+        found = f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}"
+        raise UserError(f"{found}: use the version that wrote it, or train the model again")
     return config
 
 

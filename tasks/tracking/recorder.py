@@ -28,7 +28,7 @@ from plm_core.shared.paths import JOURNALS
 from plm_core.shared.stores import QUIET
 from tasks.tracking import service
 from tasks.tracking.client import origin
-from tasks.tracking.journal import SENDER, WRITER, Journal, milliseconds, parsed, path_of
+from tasks.tracking.journal import FORMAT, SENDER, WRITER, Journal, milliseconds, parsed, path_of
 from tasks.tracking.run import Monitor, Run
 from tasks.tracking.sender import NotYetError, Sender, one_line, refuses
 from tasks.tracking.store import connect
@@ -129,6 +129,8 @@ class Recorder:
                 with contextlib.suppress(OSError):
                     self.runs[path] = Run(Journal.existing(path))
             run = self.runs.get(path)
+            if run is not None and run.unreadable():
+                continue
             if run is not None and (self._is_another_s(run) or not run.journal.on_disk):
                 self._drop(run)
             elif run is not None:
@@ -191,7 +193,8 @@ class Pipe:
         self.journal.lock(WRITER)
         if not key:
             opening = {"name": name, "params": {}, "inputs": {}, "tags": {"plm.kind": "pipeline"} | origin()}
-            self.journal.append({"kind": "open", **opening, "start_time": milliseconds(), "store": service.store()})
+            begun = {"format": FORMAT, "start_time": milliseconds(), "store": service.store()}
+            self.journal.append({"kind": "open", **opening, **begun})
         self.run = Run(self.journal, mine=True)
         print(self.journal.key, flush=True)
 

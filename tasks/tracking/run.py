@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from plm_core.files import atomic_text
 from plm_core.shared import paths
-from tasks.tracking.journal import SENDER, Journal, milliseconds
+from tasks.tracking import service
+from tasks.tracking.journal import FORMAT, SENDER, Journal, milliseconds
 from tasks.tracking.sender import Sender
 from tasks.tracking.store import page_of
 
@@ -30,7 +31,21 @@ class Run:
         self.opening = journal.opening()
         self.sender: Sender | None = None
         self.due = self.tried = self.sample_due = 0.0
-        self.ended = self.linked = False
+        self.ended = self.linked = self.told = False
+
+    def unreadable(self) -> bool:
+        """Whether nothing of it can be sent, which is told once."""
+        found = self.opening.get("format", 1)
+        if found > FORMAT:
+            why = f"is of format {found}; expected at most {FORMAT}: a newer version sends it"
+        elif self.opening or self.living() or not self.journal.size or self.journal.sent().run:
+            return False
+        else:
+            why = "its first message is damaged, so that MLflow cannot have it; look at it, and delete it"
+        if not self.told:
+            service.warn(f"{self.journal.path}: {why}")
+        self.told = True
+        return True
 
     def living(self) -> bool:
         """Whether its writer lives."""

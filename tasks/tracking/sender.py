@@ -74,6 +74,8 @@ class Sender:
     def close(self) -> None:
         """Give the run the status and the time of its end, and delete the journal unless its training may go on."""
         opening = self.journal.opening()
+        if damaged := self.journal.damaged():
+            service.warn(f"{self.journal.path}: {damaged} damaged lines are left out")
         status, when = self.journal.ending(self.unkept)
         if self.sent.run:
             self._take({"kind": "status", "status": status or "KILLED", "time": when})

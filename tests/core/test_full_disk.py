@@ -18,7 +18,7 @@ from plm_core.corpus.quarantine import Quarantined, quarantine_writer
 from plm_core.files import atomic_folder, atomic_text, scratch_folder
 from plm_core.text.store import write_store
 from plm_core.training.snapshot import NotSaved, Progress, Snapshots
-from tasks.runtime.evidence import write_rows
+from tasks.runtime.evidence import write_sealed
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def metrics(path, tokenizer, documents):
 
 
 def evidence(path, tokenizer, documents):
-    write_rows(path, ("id", "text"), ((d.id, d.text) for d in documents))
+    write_sealed(path, ("id", "text"), ((d.id, d.text) for d in documents))
 
 
 def scratch(path, tokenizer, documents):
