@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from plm_core.config import UserError, from_dict, section
+from plm_core.config import UserError, from_json, section
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.sections.models import MODELS, shape
 from plm_core.text.tokenizer import Tokenizer
@@ -113,28 +113,49 @@ def describe(folder: Path) -> CheckpointConfig:
         UserError: a file is missing or damaged, or the checkpoint is of another format.
     """
     verify_checksums(folder)
-    config = from_dict(CheckpointConfig, json.loads((folder / CONFIG_FILE).read_text()), str(folder / CONFIG_FILE))
+    config = from_json(CheckpointConfig, folder / CONFIG_FILE)
     if config.format != FORMAT:
-        raise UserError(f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}")
+        found = f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}"
+        raise UserError(f"{found}: use the version that wrote it, or train the model again")
     return config
+
+
+def _require_sizes(config: CheckpointConfig, folder: Path) -> None:
+    """Raise RuntimeError unless the model has the shapes of the weights, before either takes memory."""
+    with safe_open(folder / WEIGHTS_FILE, "pt") as file:
+        found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no mapping
+    where = str(folder / CONFIG_FILE)
+    if (layers := shape(config.architecture, config.model, where).layers) > len(found):
+        raise RuntimeError(f"{layers} layers, and {len(found)} tensors")
+    with torch.device("meta"):
+        expected = build(config.architecture, config.model, where).state_dict()
+    for name, tensor in expected.items():
+        if found.get(name) != list(tensor.shape):
+            raise RuntimeError(f"{name} has the shape {found.get(name)}; expected {list(tensor.shape)}")
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     """Read, verify and build a checkpoint.
 
     Raises:
-        UserError: a file is missing or damaged, of another format, or its weights do not fit its configuration.
+        UserError: a file is missing or damaged, of another format, or its weights do not fit its configuration or are
+            not finite.
     """
     config = describe(folder)
     tokenizer = open_tokenizer(folder)
     if tokenizer.sha256 != config.tokenizer_sha256:
         raise UserError(f"{tokenizer.path}: is not the tokenizer that {CONFIG_FILE} names")
-    model = build(config.architecture, config.model, str(folder / CONFIG_FILE))
     try:
+        _require_sizes(config, folder)
+        model = build(config.architecture, config.model, str(folder / CONFIG_FILE))
         tensors = load_file(folder / WEIGHTS_FILE)
         own = {name: tensors.pop(name) for name in model.state_dict()}
         model.load_state_dict(own)
-    except (SafetensorError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+    # Of sizes beyond 64 bits torch tells by one of the last four, on many lines.
+    except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
+        reason = str(error).partition("\n")[0]
         raise UserError(f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE} ({reason})") from error
+    for name, tensor in (own | tensors).items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{folder / WEIGHTS_FILE}: {name} holds numbers that are not finite; train the model again")
     return Loaded(model.to(device).eval(), tokenizer, config, sha256_file(folder / CHECKSUMS), tensors)

@@ -11,6 +11,7 @@ import json
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -86,6 +87,18 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
     # Not from pydantic's error: its references are not seen by the garbage collector, and would keep all modules alive.
     first.beside = tuple(others)
     raise first
+
+
+def from_json(cls: type[T], path: Path, expected: str = "JSON as this pipeline writes it") -> T:
+    """As ``from_dict``, of what a JSON file holds.
+
+    Raises:
+        UserError: as ``from_dict``, or the file cannot be read as JSON; ``expected`` ends the message.
+    """
+    try:
+        return from_dict(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: {error}; expected {expected}") from error
 
 
 def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> T:

@@ -1,9 +1,15 @@
-"""Files that are whole or absent: atomic writes, digests, checksum lists. Used by every room that keeps a file."""
+"""Files that are whole or absent: atomic writes, digests, checksum lists. Used by every room that keeps a file.
+
+Whatever a library makes of a full disk, from here it comes as an OSError that names the file.
+"""
 
 import contextlib
+import errno
 import functools
+import glob
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,6 +22,9 @@ CHECKSUMS = "SHA256SUMS"
 
 SETTLED_S = 2
 """Seconds after which another change of a file is sure to show in its time of change."""
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""What a disk can have: it is full, a quota or a limit is reached, it cannot be written to, or it fails."""
 
 RESTORE = "restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
 
@@ -72,7 +81,7 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
             path.rename(old)
         temporary.rename(path)
         _flush(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        _clear(path, "old")
 
 
 @contextlib.contextmanager
@@ -87,7 +96,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def scratch_folder(beside: Path) -> Iterator[Path]:
     """Yield an empty folder on the disk of ``beside``, hidden next to it, which vanishes with the block."""
-    with _temporary(beside.with_name(f"scratch.{beside.name}")) as folder:
+    with _temporary(beside, "scratch.") as folder:
         folder.mkdir()
         yield folder
 
@@ -135,16 +144,39 @@ def verify_checksums(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """The hidden name under which ``path`` is written; what the block, or killed processes, left under such goes."""
+def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
+    """The hidden name under which ``path`` is written; what the block, or killed processes, left under such goes.
+
+    Raises:
+        OSError: the block could not write, in whatever words its libraries say so; it names a file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        _remove(leftover)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    name = path.with_name(f"{kind}{path.name}")
+    _clear(name, "tmp")
+    temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+    except Exception as error:
+        number = _number(error)
+        if number not in DISK or getattr(error, "filename", None):
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         _remove(temporary)
+
+
+def _number(error: Exception) -> int:
+    """The number of the operating system's error, 0 for none; safetensors and Arrow tell it in words alone."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
+    return int(found[1]) if found else 0
+
+
+def _clear(path: Path, ending: str) -> None:
+    """Remove what killed processes left beside ``path``."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*.{ending}"):
+        _remove(leftover)
 
 
 def _remove(path: Path) -> None:

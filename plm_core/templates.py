@@ -34,6 +34,14 @@ def cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`").replace("*", "\\*")
 
 
+def code(text: str) -> str:
+    """Any text as a code span of Markdown, on one line, also in a table: nothing in it is a link or an image."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    space = " " if "`" in line[:1] + line[-1:] else ""
+    return f"{fence}{space}{line}{space}{fence}" if line else ""
+
+
 def plain(text: str) -> str:
     """Any text as Markdown that shows it, on one line, also in a table."""
     return re.sub(r"([\\`*_\[\]{}<>&|~$#@!])", r"\\\1", " ".join(text.split()))
@@ -61,5 +69,5 @@ _ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 _ENVIRONMENT.globals["paths"] = paths
-_ENVIRONMENT.filters |= {"aligned": aligned, "cell": cell, "plain": plain, "fmt": format, "json": json.dumps}
-_ENVIRONMENT.filters |= {"median": median, "repr": repr}
+_ENVIRONMENT.filters |= {"aligned": aligned, "cell": cell, "code": code, "plain": plain}
+_ENVIRONMENT.filters |= {"fmt": format, "json": json.dumps, "median": median, "repr": repr}

@@ -14,7 +14,7 @@ from plm_core.finetuning import linear, results
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
 from plm_core.shared import paths
-from tasks.runtime.evidence import write_rows
+from tasks.runtime.evidence import write_sealed
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -35,7 +35,7 @@ def baseline(name: str) -> None:
         )
         predicted = Predicted(*linear.predict(task, train, valid, test), loss=math.nan)
         run.metrics |= results.measured(task, train, test, predicted)
-        write_rows(evidence, TASK_COLUMNS, results.evidence(task, test, predicted, config.measured([data])))
+        write_sealed(evidence, TASK_COLUMNS, results.evidence(task, test, predicted, config.measured([data])))
         score, without = run.metrics["score"], run.metrics["baseline"]
         print(f"{name}: {task.score} {score:.3f} by words, {without:.3f} without reading, {len(test)} examples")
         run.outputs.append(evidence)

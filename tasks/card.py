@@ -150,6 +150,7 @@ def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
         axes.bar([code for code, _ in shown], [count for _, count in shown], color="#3b6ea5")
         axes.set(xlabel="language", ylabel="documents", yscale="log")
         axes.set_ylim(bottom=0.8)
+        axes.yaxis.set_major_formatter("{x:,g}")
         pictures["languages.svg"] = drawn(figure)
     return pictures
 

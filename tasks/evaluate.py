@@ -28,7 +28,7 @@ from plm_core.sections.evaluation import BLANK, EvaluateConfig, LikelihoodConfig
 from plm_core.shared import paths
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
-from tasks.runtime.evidence import write_rows
+from tasks.runtime.evidence import write_sealed
 from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
@@ -99,9 +99,9 @@ def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, 
     quantity = named(likelihood.name, loaded.tokenizer)
     rule = digest({each.name: getattr(config, each.name) for each in fields(LikelihoodConfig)})[:16]
     lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
-    write_rows(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
+    write_sealed(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
     size = sum(parameter.numel() for parameter in loaded.model.parameters())
-    write_rows(evidence / COST, COST_COLUMNS, [(PARAMETERS, size)])
+    write_sealed(evidence / COST, COST_COLUMNS, [(PARAMETERS, size)])
     return scores
 
 

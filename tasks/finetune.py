@@ -39,7 +39,7 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import StepMetrics
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
-from tasks.runtime.evidence import write_rows
+from tasks.runtime.evidence import write_rows, write_sealed
 from tasks.runtime.stage import Stage, main, stage
 from tasks.runtime.training import follow, write_curve
 from tasks.settings import params
@@ -185,7 +185,7 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
 
 def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> None:
     """One row a test example."""
-    write_rows(path, TASK_COLUMNS, results.evidence(task, outcome.test.examples, outcome.predicted, rule))
+    write_sealed(path, TASK_COLUMNS, results.evidence(task, outcome.test.examples, outcome.predicted, rule))
 
 
 def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:

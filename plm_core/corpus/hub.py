@@ -4,7 +4,6 @@ A manifest (JSON) pins a commit of the dataset: a branch or a tag can be moved, 
 source ``hub`` of the corpus and by the examples of GLUE.
 """
 
-import json
 import os
 import re
 import urllib.error
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plm_core.config import UserError, from_dict, section
+from plm_core.config import UserError, from_json, section
 
 PATIENCE = 10
 """Seconds in which the hub must answer; the library itself asks five times, for more than half a minute."""
@@ -40,10 +39,7 @@ class HubPin:
 
 def read_pin(cls: type[Pin], path: Path) -> Pin:
     """The manifest in a file; UserError when it is none."""
-    try:
-        return from_dict(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {error}; expected the manifest of a dataset on the hub (JSON)") from error
+    return from_json(cls, path, "the manifest of a dataset on the hub (JSON)")
 
 
 def hub_rows(

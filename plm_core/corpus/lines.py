@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,11 @@ PIECE = 1 << 16
 """Bytes at once where a line is skipped."""
 ZSTD_PIECE = 1 << 12
 """Bytes asked of zstd at once: what it had unpacked of a piece is lost when the stream breaks within it."""
+MOST_VALUES = 1_000_000
+"""The most fields of a record, or values in its lists and objects. Each takes up to a hundred bytes of memory, however
+few it takes in the file."""
+UNCOUNTED = 1 << 20
+"""Bytes of a record that nobody counts values in."""
 BOM = b"\xef\xbb\xbf"
 
 Stream = IO[bytes] | gzip.GzipFile
@@ -52,18 +58,23 @@ class Lines:
     An iterator that can be asked again after it has raised Refused, which a generator cannot: ``csv.reader`` does.
     """
 
-    def __init__(self, stream: Stream, limit: int, quotes: bool) -> None:
-        """With ``quotes``, a record goes on over the ends of lines while a quote is open."""
+    def __init__(self, stream: Stream, limit: int, marks: re.Pattern[bytes], quotes: bool) -> None:
+        """``marks`` finds what tells values apart, and the quotes within which it does not.
+
+        With ``quotes``, a record goes on over the ends of lines while a quote is open.
+        """
         self.start = 1
         """The first line of the record."""
         self.head = b""
         """How the record begins."""
         self._stream = stream
         self._limit = limit
+        self._marks = marks
         self._number = 0
         self._size = 0
         self._counts_quotes = quotes
         self._quotes = 0
+        self._values = 0
 
     def begin(self) -> None:
         """With the next line a new record begins."""
@@ -71,6 +82,7 @@ class Lines:
         self.head = b""
         self._size = 0
         self._quotes = 0
+        self._values = 0
 
     def __iter__(self) -> "Lines":
         return self
@@ -81,17 +93,32 @@ class Lines:
             raise StopIteration
         self._number += 1
         self._size += len(line)
+        if self._size > UNCOUNTED:
+            self._count_values(line)
         self._quotes += self._counts_quotes and line.count(b'"')
         if self._number == 1:
             line = line.removeprefix(BOM)
         if len(self.head) < HEAD:
             self.head += line[: HEAD - len(self.head)]
-        if self._size - line.endswith(b"\n") <= self._limit:
+        short = self._size - line.endswith(b"\n") <= self._limit
+        if short and self._values <= MOST_VALUES:
             return line
         ended = line.endswith(b"\n")
         del line
         self._skip_record(ended)
-        raise too_long(self._limit)
+        if not short:
+            raise too_long(self._limit)
+        raise Refused("too_many_values", f"more than {MOST_VALUES} values; expected at most so many in a record")
+
+    def _count_values(self, line: bytes) -> None:
+        quoted = self._quotes % 2 == 1
+        for mark in self._marks.finditer(line):
+            if mark[0] == b'"':
+                quoted = not quoted
+            elif not quoted:
+                self._values += 1
+                if self._values > MOST_VALUES:
+                    return
 
     def _skip_record(self, ended: bool) -> None:
         """Go to where the record ends, a piece at a time; ``ended`` says whether the last line was read whole."""

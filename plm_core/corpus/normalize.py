@@ -1,5 +1,7 @@
 """The one normal form of text: what the corpus holds, what the tokenizer encodes, what bits per byte divides by."""
 
+import functools
+import re
 import unicodedata
 from collections.abc import Iterator
 
@@ -9,11 +11,41 @@ WORD_BOUNDARY = "\u2581"
 BETWEEN = "\n\n"
 """What stands between the paragraphs of a cleaned text, and in none of them."""
 
+MARKS_AT_ONCE = 100
+"""The most combining marks in a row. NFC sorts them, in a time that grows with the square of their number."""
+JOINER = "\u034f"
+"""COMBINING GRAPHEME JOINER: it cannot be seen, and parts marks for the sorting."""
+
 
 def normalize(text: str) -> str:
-    """Unicode NFC, line ends as ``\\n``, no NUL, and sentencepiece's space mark as an underscore. Idempotent."""
+    """Unicode NFC, line ends as ``\\n``, no NUL, and sentencepiece's space mark as an underscore. Idempotent.
+
+    More than ``MARKS_AT_ONCE`` combining marks in a row, which no script has, are parted by ``JOINER``, as in Unicode's
+    stream-safe format (UAX #15, section 13).
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").replace(WORD_BOUNDARY, "_")
-    return unicodedata.normalize("NFC", text)
+    # Twice, for NFC takes some marks apart.
+    return _parted(unicodedata.normalize("NFC", _parted(text)))
+
+
+def _parted(text: str) -> str:
+    """The text with no more than ``MARKS_AT_ONCE`` marks in a row."""
+    # A longer run has a mark at one of these places.
+    if text.isascii() or not _mark().search(text[::MARKS_AT_ONCE]):
+        return text
+    return _many_marks().sub(rf"\g<0>{JOINER}", text)
+
+
+@functools.cache
+def _mark() -> re.Pattern[str]:
+    """A combining mark; the last that Unicode has is U+1E94A."""
+    return re.compile(f"[{''.join(filter(unicodedata.combining, map(chr, range(0x300, 0x20000))))}]")
+
+
+@functools.cache
+def _many_marks() -> re.Pattern[str]:
+    mark = _mark().pattern
+    return re.compile(f"{mark}{{{MARKS_AT_ONCE}}}(?={mark})")
 
 
 def paragraphs(text: str) -> list[str]:

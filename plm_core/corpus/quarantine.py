@@ -39,9 +39,7 @@ def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
     """The record at ``place``, which begins with ``head``, for the reason of ``refused``."""
     text = head if isinstance(head, str) else head.decode("utf-8", errors="backslashreplace")
     # The name of a file may hold anything but is needed whole, to be found again.
-    return Quarantined(
-        _printable(place), refused.reason, _shortened(_printable(refused.detail)), _shortened(_printable(text))
-    )
+    return Quarantined(_printable(place), refused.reason, _shortened(refused.detail), _shortened(text))
 
 
 @contextlib.contextmanager
@@ -56,4 +54,6 @@ def _printable(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= EXCERPT else f"{text[: EXCERPT - 1]}…"
+    """Printable, and of a long text the beginning; the rest is not looked at."""
+    shown = _printable(text[: EXCERPT + 1])
+    return shown if len(shown) <= EXCERPT else f"{shown[: EXCERPT - 1]}…"

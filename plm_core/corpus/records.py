@@ -16,18 +16,26 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
 from plm_core.corpus.lines import BOM, COMPRESSIONS, HEAD, Lines, Stream, decoded, opened, too_long
+from plm_core.corpus.pages import Damaged, largest_pages
 from plm_core.corpus.quarantine import Refused
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 READABLE = f"{', '.join(FORMATS)}; all but the last also with {' or '.join(COMPRESSIONS)}"
+MARKS = {kind: re.compile(marks) for kind, marks in ((".jsonl", rb'\\.|[",[{]'), (".csv", b'[",]'), (".tsv", b"\t"))}
+"""What tells the values of a record apart, and quotes them."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 ROWS_AT_ONCE = 64
-"""Rows of Parquet in memory."""
+"""The most rows of Parquet in memory."""
+BYTES_AT_ONCE = 1 << 25
+"""How many bytes they may have, unless a single row has more."""
+PAGES = 1 << 29
+"""Bytes of the pages of Parquet that have to be in memory together, one a column: more are refused."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ def records(file: Path, limit: int, header: Sequence[str] | None = None) -> Iter
         OSError: the file itself cannot be read (permissions, a failing disk), as opposed to what is in it.
     """
     kind = format_of(file)
+    assert kind, f"{file} is of no known format"
     if kind == ".parquet":
         yield from _parquet_records(file, limit)
         return
@@ -70,7 +79,7 @@ def records(file: Path, limit: int, header: Sequence[str] | None = None) -> Iter
             if kind == ".txt":
                 yield _text_record(stream, limit)
                 return
-            lines = Lines(stream, limit, quotes=kind == ".csv")
+            lines = Lines(stream, limit, MARKS[kind], quotes=kind == ".csv")
             yield from _json_records(lines) if kind == ".jsonl" else _table_records(lines, kind == ".csv", header)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         yield _damage(error, lines.start if lines else 1, lines.head if lines else b"")
@@ -175,12 +184,30 @@ def _parquet_records(file: Path, limit: int) -> Iterator[Record]:
     number = 0
     try:
         with pq.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True) as table:
-            for batch in table.iter_batches(ROWS_AT_ONCE, columns=_useful(table.schema_arrow)):
-                for content in _rows(batch):
-                    number += 1
-                    yield Record(number, content if isinstance(content, Refused) else within(content, limit))
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last: the name of a column
+            columns = _useful(table.schema_arrow)
+            for group in range(table.num_row_groups):
+                pages = largest_pages(file, table.metadata.row_group(group), set(columns))
+                if pages > max(PAGES, limit):
+                    rows = table.metadata.row_group(group).num_rows
+                    yield Record(number + 1, _large_pages(pages, rows))
+                    number += rows
+                    continue
+                # No row is longer than a page: not even where rows share a text that stands in it once.
+                rows = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, pages)))
+                for batch in table.iter_batches(rows, row_groups=[group], columns=columns):
+                    for content in _rows(batch, limit):
+                        number += 1
+                        yield Record(number, content)
+            if number != (told := table.metadata.num_rows):
+                raise Damaged(f"{number} rows, though it says {told}")
+    # The last ones: the name of a column, and the header of a page.
+    except (OSError, pa.ArrowException, UnicodeDecodeError, Damaged) as error:
         yield _damage(error, number + 1, b"")
+
+
+def _large_pages(size: int, rows: int) -> Refused:
+    found = f"{rows} rows in pages of {size} bytes"
+    return Refused("too_long", f"{found}; expected at most {PAGES}: write the file with smaller row groups")
 
 
 def _useful(schema: pa.Schema) -> list[str]:
@@ -190,17 +217,26 @@ def _useful(schema: pa.Schema) -> list[str]:
     return [name for name, kind in kinds if any(test(kind) for test in tests)]
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, object] | Refused]:
-    try:
-        yield from batch.to_pylist()
-        return
-    except UnicodeDecodeError:
-        pass  # nothing was yielded: now row by row, to tell the bad ones from the good
-    for position in range(batch.num_rows):
+def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | Refused]:
+    if batch.nbytes <= limit:
         try:
-            yield batch.slice(position, 1).to_pylist()[0]
+            yield from batch.to_pylist()
+            return
+        except UnicodeDecodeError:
+            pass  # nothing was yielded: now row by row, to tell the bad ones from the good
+    for position in range(batch.num_rows):
+        row = batch.slice(position, 1)
+        try:
+            yield row.to_pylist()[0] if _text_bytes(row) <= limit else too_long(limit)
         except UnicodeDecodeError as error:
             yield Refused("invalid_utf8", f"byte 0x{error.object[error.start]:02x}; expected UTF-8 text")
+
+
+def _text_bytes(row: pa.RecordBatch) -> int:
+    """The bytes of all texts of a batch, which have not been decoded yet."""
+    plain = [c.dictionary_decode() if types.is_dictionary(c.type) else c for c in row.columns]
+    texts = [c.cast(pa.large_binary()) for c in plain if not (types.is_integer(c.type) or types.is_boolean(c.type))]
+    return sum(pc.sum(pc.binary_length(c)).as_py() or 0 for c in texts)
 
 
 def _first_invalid(data: bytes) -> int:

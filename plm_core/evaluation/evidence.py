@@ -16,11 +16,14 @@ one row a held-out example:
   ``matched``. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
 * ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is how many numbers the pretrained model has learned.
 
+Behind its columns each file has one more, the seal (``seal.py``), which is empty in all rows.
+
 ``measured`` is a digest of what else the result depends on, beside model and example: the parameters of the measurement
 and, for a task, the text that was trained on; not the seed, for all seeds of a task are one measurement.
 """
 
 import csv
+import io
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +33,7 @@ import numpy as np
 
 from plm_core.config import UserError
 from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, of_numbers, parts_of, score_by_subset
+from plm_core.evaluation.seal import opened
 from plm_core.evaluation.spans import counts
 from plm_core.objectives import OBJECTIVES
 
@@ -270,10 +274,9 @@ def _examples(rows: list[dict[str, str]], *content: str) -> frozenset[tuple[str,
 def _rows(path: Path, columns: tuple[str, ...], unless: str = "") -> list[dict[str, str]]:
     """The rows in the order of the first column, which tells them apart; the column ``unless`` is empty if missing."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            fields = reader.fieldnames or ()
-            rows = list(reader)
+        reader = csv.DictReader(io.StringIO(opened(path), newline=""))
+        fields = reader.fieldnames or ()
+        rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
     if missing := [name for name in columns if name not in fields and name != unless]:

@@ -167,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{path}: missing; expected a folder of transformers") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: found a {type(content).__name__}; expected an object")

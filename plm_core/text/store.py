@@ -18,11 +18,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from plm_core.config import UserError, from_dict, section
+from plm_core.config import UserError, from_json, section
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
 from plm_core.text.special import EOS
 from plm_core.text.tokenizer import Tokenizer
 
+FORMAT = 1
 DOCUMENTS_AT_ONCE = 256
 
 
@@ -42,6 +43,8 @@ class Index:
     """How many tokens, EOS included."""
     shards: list[int]
     """Tokens in each shard."""
+    format: int = 1
+    """The version of this layout; the first stores did not state theirs."""
 
 
 def write_store(
@@ -86,7 +89,7 @@ def write_tokens(
             shard.close()
         for name, column in (("offsets", offsets), ("bytes", lengths), ("ids", ids_end)):
             np.save(temporary / f"{name}.npy", np.asarray(column, dtype=np.int64))
-        index = Index(dtype, vocab_size, tokenizer_sha256, len(lengths), offsets[-1], shards)
+        index = Index(dtype, vocab_size, tokenizer_sha256, len(lengths), offsets[-1], shards, FORMAT)
         (temporary / "index.json").write_text(json.dumps(asdict(index), indent=2), encoding="utf-8")
     return index
 
@@ -98,11 +101,15 @@ class TokenStore:
         """Open and verify a store.
 
         Raises:
-            UserError: the folder is missing, or a file's checksum fails.
+            UserError: the folder is missing, a file's checksum fails, or it is of another format.
         """
         verify_checksums(folder)
         self.folder = folder
-        self.index = from_dict(Index, json.loads((folder / "index.json").read_text()), f"{folder}/index.json")
+        self.index = from_json(Index, folder / "index.json")
+        if self.index.format != FORMAT:
+            raise UserError(
+                f"{folder}/index.json.format: found {self.index.format}; expected {FORMAT}: run `dvc repro pack`"
+            )
         self.offsets: np.ndarray = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
         self.bytes: np.ndarray = np.asarray(np.load(folder / "bytes.npy", mmap_mode="r"))
         self.digest = sha256_file(folder / CHECKSUMS)

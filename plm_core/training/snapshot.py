@@ -2,8 +2,9 @@
 
 Kept outside the outputs of the stage (DVC deletes those before a run), in a folder named by the digest of all that
 the result depends on: a changed parameter, input or source file never resumes another run's state. A snapshot is a
-folder ``step-00000100``: the tensors as torch.distributed.checkpoint writes them (each process its shards, to be read
-by any number of processes), ``progress.json`` and ``SHA256SUMS``. It is written by a thread while the training goes on.
+folder ``step-00000100``: the tensors as torch.distributed.checkpoint writes them to safetensors (each process its
+shards, to be read by any number of processes; no pickle), ``progress.json`` and ``SHA256SUMS``. It is written by a
+thread while the training goes on.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +25,10 @@ from plm_core.config import UserError
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.training.ranks import ALONE, Ranks
 
+FORMAT = 2
 PROGRESS_FILE = "progress.json"
+FILE_BYTES = 1 << 26
+"""About as much goes into one file, which is put together in memory."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,20 @@ class Saved:
 
     def shapes(self, prefix: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
         """The tensors whose names begin with ``prefix``: global shapes and types."""
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-        found = FileSystemReader(self.folder).read_metadata().state_dict_metadata
+        found = HuggingFaceStorageReader(str(self.folder)).read_metadata().state_dict_metadata
         chosen = {name: cast(TensorStorageMetadata, m) for name, m in found.items() if name.startswith(prefix)}
         return {name: (m.size, m.properties.dtype) for name, m in chosen.items()}
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
         """Copy the saved values into tensors of their names, sharded or not."""
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        load(tensors, checkpoint_id=self.folder, process_group=self.ranks.control)
+        reader = HuggingFaceStorageReader(str(self.folder))
+        load(tensors, storage_reader=reader, process_group=self.ranks.control)
 
 
 class Snapshots:
@@ -108,7 +115,7 @@ class Snapshots:
 
         self.settle()
         copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        told = json.dumps(asdict(progress))
+        told = json.dumps({"format": FORMAT} | asdict(progress))
         self._writing = self._thread.submit(self._write, {**copied, **fixed}, progress.step, told, every)
 
     def wait(self) -> None:
@@ -124,7 +131,7 @@ class Snapshots:
 
     def find(self, at_most: int | None = None, every: int = 1) -> Saved | None:
         """The newest whole snapshot (of a step of at most so many, and a multiple of ``every``); None when there is
-        none. A damaged one is removed with a warning, and the one before it is taken."""
+        none. One that is damaged or of another format is removed with a warning, and the one before it is taken."""
         self.settle()
         chosen = -1
         if self._ranks.first:
@@ -135,6 +142,7 @@ class Snapshots:
                     continue
                 try:
                     verify_checksums(folder)
+                    _read_progress(folder)
                 except UserError as error:
                     warnings.warn(f"snapshot not used: {error}", stacklevel=2)
                     shutil.rmtree(folder)
@@ -145,7 +153,7 @@ class Snapshots:
         if chosen < 0:
             return None
         folder = self.folder / _name(chosen)
-        return Saved(folder, Progress(**json.loads((folder / PROGRESS_FILE).read_text())), self._ranks)
+        return Saved(folder, _read_progress(folder), self._ranks)
 
     def _clear_away(self) -> None:
         """What a crash left: a half written snapshot goes, one that was about to be replaced takes its place again."""
@@ -181,6 +189,7 @@ class Snapshots:
     def _write(self, tensors: dict[str, Tensor], step: int, progress: str, every: int) -> None:
         """In the thread: a crash in the middle leaves the snapshots before as they are."""
         from torch.distributed import broadcast_object_list
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
         with contextlib.ExitStack() as stack:
@@ -195,7 +204,10 @@ class Snapshots:
                 broadcast_object_list(where, 0, group=self._ranks.background)
             if where[0] is None:
                 raise problem or NotSaved("the first process has no folder for it")
-            save(tensors, checkpoint_id=where[0], process_group=self._ranks.background)
+            ends = accumulate(tensor.nbytes for tensor in tensors.values())
+            files = {name: 1 + end // FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
+            writer = HuggingFaceStorageWriter(str(where[0]), files, save_distributed=True)
+            save(tensors, storage_writer=writer, process_group=self._ranks.background)
             if self._ranks.first:
                 (where[0] / PROGRESS_FILE).write_text(progress)
         if self._ranks.first:
@@ -229,6 +241,18 @@ class Snapshots:
 
     def _folders(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
+
+
+def _read_progress(folder: Path) -> Progress:
+    """Raises UserError when it is of another format."""
+    path = folder / PROGRESS_FILE
+    try:
+        told = json.loads(path.read_text())
+        if (found := told.pop("format", 1)) == FORMAT:
+            return Progress(**told)
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: {error}; expected what a training of this version saves") from error
+    raise UserError(f"{path}: is of format {found}; expected {FORMAT}: the training goes on without it")
 
 
 def _name(step: int) -> str:

@@ -31,6 +31,8 @@ def plotting() -> Any:
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "plm"
+    # A name with two dollar signs is no formula.
+    matplotlib.rcParams["text.parse_math"] = False
     from matplotlib import pyplot
 
     return pyplot

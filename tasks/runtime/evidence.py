@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from plm_core.evaluation.seal import sealed
 from plm_core.files import atomic_text
 
 
@@ -15,3 +16,8 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[objec
     writer.writerow(columns)
     writer.writerows(rows)
     atomic_text(path, text.getvalue())
+
+
+def write_sealed(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write rows that the gate compares, whole or not at all, with the digest that tells of damage."""
+    atomic_text(path, sealed(columns, rows))

@@ -21,7 +21,7 @@ from plm_core.config import UserError
 from plm_core.shared.stores import BY_JOURNAL, RECORDER
 from tasks.settings.machine import leads
 from tasks.tracking import service
-from tasks.tracking.journal import Journal, milliseconds, unfinished
+from tasks.tracking.journal import FORMAT, Journal, milliseconds, unfinished
 
 LOOK_S = 15.0
 """How often a stage that records looks whether its recorder lives."""
@@ -63,6 +63,7 @@ class Tracker:
             self._known = self._journal.points() if self._journal else set()
         self._send(
             "open",
+            format=FORMAT,
             name=self._stage,
             training=self._training,
             params=params,

@@ -4,9 +4,10 @@
 ``write`` to the page cache: it outlives any process, and waits for nobody. It is not flushed to the disk: what a crash
 of the machine takes, a training that goes on from its snapshot (which is flushed) says again.
 
-Every line begins with an end of line too, so that one which a full disk or a crash cut short harms no other; what is
-no message is skipped by every reader. Beside the file lies what MLflow has acknowledged. A file that MLflow has whole
-is deleted, but that of a training which may go on is kept.
+A line is the message as JSON behind its CRC-32 in hexadecimal digits; in format 1 it was the JSON alone. Every line
+begins with an end of line too, so that one which a full disk or a crash cut short harms no other; what is no message is
+skipped by every reader, and told by the one that sends. Beside the file lies what MLflow has acknowledged. A file that
+MLflow has whole is deleted, but that of a training which may go on is kept.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import os
 import re
 import secrets
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +27,9 @@ from typing import Any, Self
 
 from plm_core.files import atomic_text
 from plm_core.shared.paths import JOURNALS
+
+FORMAT = 2
+"""Stands in the first message. Messages of older formats are read too."""
 
 LIMIT_BYTES = 256 << 20
 """A journal takes no more than this: a million reports of a training, or the system metrics of 90 days."""
@@ -124,21 +129,34 @@ class Journal:
 
     def append(self, message: Mapping[str, object]) -> None:
         """Add a line. Raises OSError: the disk is full, or the journal is."""
-        line = b"\n" + json.dumps(message, default=str).encode() + b"\n"
+        text = json.dumps(message, default=str).encode()
+        line = b"\n%08x %b\n" % (zlib.crc32(text), text)
         if self.size + len(line) > LIMIT_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.path))
         if os.write(self.descriptor, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def messages(self, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+        """The messages from an offset on, each with the offset of its line's end."""
+        for line, end in self._lines(offset):
+            if (message := parsed(line)) is not None:
+                yield message, end
+
+    def damaged(self) -> int:
+        """How many lines are no messages, an unfinished last one among them."""
+        count = whole = 0
+        for line, whole in self._lines():  # noqa: B007 where the last one ends
+            count += bool(line) and parsed(line) is None
+        return count + (whole < self.size)
+
+    def _lines(self, offset: int = 0) -> Iterator[tuple[bytes, int]]:
         """The whole lines from an offset on, each with the offset of its end."""
         rest = b""
         while chunk := os.pread(self.descriptor, 1 << 20, offset + len(rest)):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 offset += len(line) + 1
-                if (message := parsed(line)) is not None:
-                    yield message, offset
+                yield line, offset
 
     def opening(self) -> dict[str, Any]:
         """Its first message, ``open``; empty when that is not there yet, or was damaged."""
@@ -197,8 +215,13 @@ class Journal:
 
 def parsed(line: bytes) -> dict[str, Any] | None:
     """The message on a line; None for one that was cut short or damaged."""
+    checksum, _, text = line.partition(b" ")
     try:
-        message = json.loads(line)
+        if line[:1] == b"{":
+            text = line  # of format 1
+        elif checksum != b"%08x" % zlib.crc32(text):
+            return None
+        message = json.loads(text)
         fields = FIELDS[message["kind"]]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -226,7 +249,9 @@ def unfinished(training: str) -> Journal | None:
     for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True):
         with contextlib.suppress(OSError):
             journal = Journal.existing(path)
-            goes_on = journal.opening().get("training") == training and journal.ending()[0] != "FINISHED"
+            opening = journal.opening()
+            known = opening.get("format", 1) <= FORMAT
+            goes_on = known and opening.get("training") == training and journal.ending()[0] != "FINISHED"
             if goes_on and journal.lock(WRITER):
                 return journal
             journal.close()

@@ -26,7 +26,7 @@ from plm_core.shared.paths import JOURNALS
 from plm_core.shared.stores import QUIET
 from tasks.tracking import service
 from tasks.tracking.client import origin
-from tasks.tracking.journal import SENDER, WRITER, Journal, milliseconds, parsed, path_of
+from tasks.tracking.journal import FORMAT, SENDER, WRITER, Journal, milliseconds, parsed, path_of
 from tasks.tracking.service import one_line, warn
 
 if TYPE_CHECKING:
@@ -141,12 +141,14 @@ class Recorder:
         """What is this recorder's to send, the oldest first, so that parents come before their children."""
         for path in {*JOURNALS.glob("*.jsonl")} - {*self.journals}:
             with contextlib.suppress(OSError):
-                self.journals[path] = Journal.existing(path)
+                self.journals[path] = journal = Journal.existing(path)
+                if (found := journal.opening().get("format", 1)) > FORMAT:
+                    warn(f"{path}: is of format {found}; expected at most {FORMAT}: the version that wrote it sends it")
         for path, journal in sorted(self.journals.items()):
             if self._is_another_s(journal) or not journal.on_disk:
                 self.journals.pop(path).close()
                 self.runs.pop(path, None)
-            else:
+            elif journal.opening().get("format", 1) <= FORMAT:
                 yield journal
 
     def _is_another_s(self, journal: Journal) -> bool:
@@ -215,7 +217,8 @@ def _send_pipeline(recorder: Recorder, name: str, key: str | None = None) -> Non
     journal.lock(WRITER)
     if not key:
         about = {"name": name, "tags": {"plm.kind": "pipeline"} | origin(), "store": recorder.store}
-        journal.append({"kind": "open", **about, "params": {}, "inputs": {}, "start_time": milliseconds()})
+        begun = {"format": FORMAT, "start_time": milliseconds()}
+        journal.append({"kind": "open", **begun, **about, "params": {}, "inputs": {}})
     recorder.journals[journal.path] = journal
     print(journal.key, flush=True)
     while not select.select([0], [], [], TICK_S)[0]:

@@ -84,6 +84,8 @@ class Run:
 
     def _close(self) -> None:
         """Give the run the status and the time of its end, and delete the journal unless its training may go on."""
+        if damaged := self.journal.damaged():
+            warn(f"{self.journal.path}: {damaged} damaged lines are left out")
         status, when = self.journal.ending(self.unkept)
         if self.sent.run:
             self._take({"kind": "status", "status": status or "KILLED", "time": when})

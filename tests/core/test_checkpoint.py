@@ -113,9 +113,33 @@ def resigned(folder, change):
         (lambda c: c["model"].update(context=14), r"model\.safetensors: does not fit"),
         (lambda c: c["model"].update(heads=2), r"config\.json\.model\.heads: 2 does not divide"),
         (lambda c: c.pop("step"), r"config\.json\.step: missing"),
+        (lambda c: c["model"].update(context=10**13), r"model\.safetensors: does not fit"),
+        (lambda c: c["model"].update(vocab_size=10**30), r"model\.safetensors: does not fit"),
+        (lambda c: c["model"].update(layers=10**9), r"model\.safetensors: does not fit"),
+        (lambda c: c["model"].update(width=3 * 10**12), r"model\.safetensors: does not fit"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_itself_is_refused_by_name(saved, change, place):
     resigned(saved[0], change)
     with pytest.raises(UserError, match=place):
         checkpoint.load(saved[0])
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b'{"format": ' * 20_000, b"7", b"{}"])
+def test_a_description_that_is_none_is_one_line(saved, text):
+    (saved[0] / checkpoint.CONFIG_FILE).write_bytes(text)
+    write_checksums(saved[0])
+    with pytest.raises(UserError, match=r"config\.json") as told:
+        checkpoint.load(saved[0])
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["head.weight", None])
+def test_weights_that_are_no_numbers_are_refused(saved, tmp_path, tokenizer, name, value):
+    _, model, config, _ = saved
+    weights = model.state_dict() | {"head.weight": torch.ones(3, 21)}
+    weights[name or next(iter(weights))][0, 0] = value
+    checkpoint.save(tmp_path / "broken", weights, tokenizer, config)
+    with pytest.raises(UserError, match=r"model\.safetensors: .* holds numbers that are not finite"):
+        checkpoint.load(tmp_path / "broken")

@@ -94,16 +94,19 @@ def test_after_sigkill_at_any_moment_the_folder_is_whole_or_absent_and_the_next_
     verify_checksums(target)
 
 
-def test_leftovers_of_a_killed_process_with_the_same_pid_stop_nobody(tmp_path):
+def test_leftovers_of_killed_processes_stop_nobody_and_go(tmp_path):
     """In a container every process may have the same pid; a kill can leave each of the two helper folders."""
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "old")
-    for suffix in ("tmp", "old"):
-        leftover = tmp_path / f".x.{os.getpid()}.{suffix}"
-        leftover.mkdir()
-        (leftover / "a.txt").write_text("leftover")
+    for pid in (os.getpid(), 1):
+        for suffix in ("tmp", "old"):
+            leftover = tmp_path / f".x.{pid}.{suffix}"
+            leftover.mkdir()
+            (leftover / "a.txt").write_text("leftover")
+    (tmp_path / ".x.y.1.tmp").write_text("is being written as x.y")
     with atomic_folder(tmp_path / "x") as folder:
         fill(folder, "new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".x.y.1.tmp", "x"]
     assert (tmp_path / "x/a.txt").read_text() == "new"
     verify_checksums(tmp_path / "x")
 

@@ -1,9 +1,13 @@
 """A page has every figure that its template asks for, and no text in it breaks its tables."""
 
+import html
+import re
+
 import jinja2
 import pytest
+from markdown_it import MarkdownIt
 
-from plm_core.templates import READ, aligned, cell, plain, render
+from plm_core.templates import READ, aligned, cell, code, plain, render
 
 
 def test_a_figure_that_is_not_given_is_an_error_and_no_blank():
@@ -30,6 +34,23 @@ def test_columns_are_as_wide_as_what_they_hold():
         "| era         | f1       |      |\n"
         "| a \\| longer | f1       | 0.25 |\n"
     )
+
+
+LIVE = [
+    "![a](https://example.org/a.png) [b](https://example.org)",
+    "https://example.org www.example.org <https://example.org> a@example.org",
+    "`![a](b)` ``[a](b)` |",
+    "`",
+    "a\n\n[b]: https://example.org\n\n# c",
+    "<img src=x> &lt; \\",
+]
+
+
+@pytest.mark.parametrize("text", LIVE)
+def test_in_code_nothing_is_a_link_or_an_image_and_all_of_it_is_seen(text):
+    page = MarkdownIt("commonmark").enable("table").render(f"| a | b |\n| --- | --- |\n| {code(text)} | b |\n")
+    assert re.findall("<(?!/|t|code)", page) == []
+    assert f"<td><code>{html.escape(' '.join(text.split()), quote=False)}</code></td>" in page.replace("&quot;", '"')
 
 
 def test_no_text_ends_a_cell_or_starts_markup():

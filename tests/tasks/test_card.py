@@ -3,8 +3,10 @@
 import hashlib
 import json
 import random
+import re
 
 import pytest
+from markdown_it import MarkdownIt
 from projects import Project, source
 
 from plm_core.corpus.document import read_documents
@@ -31,9 +33,10 @@ def project(tmp_path_factory):
     own["04"][1] = "short"
     own["05"] = ["tiny"]
     own["19"].append(f"they asked: {quiz}")
+    letter = paragraph("letter") + "\n\n<script>|a*b`c`|</script>![x](https://example.org/x.png)"
     for name, data in (
         ("own", "".join(json.dumps({"text": "\n\n".join(text)}) + "\n" for text in own.values()) + '{"text": 7}\n'),
-        ("letters", json.dumps({"text": paragraph("letter") + "\n\n<script>|a*b`c`|</script>"}) + "\n"),
+        ("letters", json.dumps({"text": letter}) + "\n"),
     ):
         (project.root / name).mkdir()
         (project.root / name / "x.jsonl").write_text(data)
@@ -98,7 +101,10 @@ def test_people_read_the_same_figures_and_no_text_breaks_the_page(project):
     # What is in a text is neither a cell, nor markup.
     rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
     assert {line.replace("\\|", "").count("|") for line in rows} <= {3, 4, 5, 6, 7}
-    assert "&lt;script>\\|a\\*b\\`c\\`\\|&lt;/script>" in text
+    assert "<script>\\|a*b`c`\\|</script>![x](https://example.org/x.png)``" in text
+    page = MarkdownIt("commonmark").enable("table").render(text)
+    assert {*re.findall('src="(.*?)"', page)} == {"lengths.svg"}
+    assert "href" not in page
 
 
 def test_nothing_of_the_run_is_in_the_card(project):

@@ -3,8 +3,10 @@
 import gzip
 import json
 import random
+import resource
 
 import pytest
+from projects import finish
 
 from plm_core.corpus.document import read_documents
 
@@ -113,3 +115,13 @@ def test_every_record_of_a_damaged_folder_is_a_document_or_quarantined(small, se
     assert found["quarantined"] == sum(v for name, v in found.items() if name.startswith("quarantined_"))
     assert found["quarantined_damaged_file"] == 26
     assert found["quarantined_duplicate_id"] > 99
+
+
+def test_a_full_disk_is_one_line_that_names_the_file_and_the_last_documents_stay(small):
+    """The kernel refuses files of more than a kilobyte, as a full disk refuses all."""
+    before = small.files()
+    process = small.start("tasks.ingest", "own")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, 1024))
+    _, err = finish(process, code=1)
+    assert err == "error: [Errno 27] File too large: 'artifacts/corpus/raw/own.parquet'\n"
+    assert small.files() == before

@@ -3,7 +3,6 @@
 Real trainings, a real `mlflow server`, real signals.
 """
 
-import json
 import signal
 import socket
 import sqlite3
@@ -25,6 +24,8 @@ from mlflows import (
     wait_until,
 )
 from projects import finish
+
+from tasks.tracking.journal import parsed
 
 DEAD = "http://127.0.0.1:9"
 LONG = {
@@ -186,7 +187,7 @@ with tracked("silent", {}, {}) as t:
     assert done.returncode == 0
     assert done.stderr.count("\n") <= 2
     (journal,) = journals(folder)
-    messages = [json.loads(line) for line in journal.read_text().splitlines() if line]
+    messages = [parsed(line) for line in journal.read_bytes().splitlines() if line]
     steps = [m["points"][0][3] for m in messages if m["kind"] == "metrics" and m["points"][0][0] == "loss"]
     assert steps == list(range(30_000))
     # The recorder may still add what it sees of the machine.

@@ -92,7 +92,7 @@ def test_a_training_that_was_asked_to_end_goes_on_where_it_was(interrupted, undi
 
 def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(interrupted, undisturbed, tmp_path):
     project = interrupted.copied(tmp_path / "project")
-    *_, state = sorted((project.root / "artifacts/snapshots").glob("*/step-*/__0_0.distcp"))
+    *_, state = sorted((project.root / "artifacts/snapshots").glob("*/step-*/*.safetensors"))
     data = bytearray(state.read_bytes())
     data[len(data) // 2] ^= 1
     state.write_bytes(data)

@@ -13,6 +13,7 @@ from plm_core.benchmarks.examples import Example, write_examples
 from plm_core.benchmarks.table import TASKS
 from plm_core.benchmarks.task import write_task
 from plm_core.shared import paths
+from tasks.reporting.page import drawn, plotting
 
 MODELS = {
     "gpt": ({"bits_per_byte": 1.5, "perplexity": 99.0}, 0.713, 0.513),
@@ -325,3 +326,14 @@ def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):
 
 def results_page(results):
     return (results.root / "artifacts/report/report.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["$5%-$10%", r"$\frac$", "a_b^c{"])
+def test_a_name_with_dollars_is_no_formula(name):
+    pyplot = plotting()
+    figure, axes = pyplot.subplots()
+    axes.set(title=name, xlabel=name, xticks=[0])
+    axes.set_xticklabels([name])
+    axes.plot([0, 1], label=name)
+    axes.legend()
+    assert drawn(figure).count(f"<!-- {name} -->") == 4

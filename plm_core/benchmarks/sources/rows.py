@@ -14,7 +14,7 @@ from plm_core.corpus.quarantine import Refused
 from plm_core.corpus.records import SURROGATE, records
 
 Content = Mapping[str, object] | Refused
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 LONGEST = 100_000_000
 """Bytes of the longest row."""
 

@@ -13,7 +13,11 @@ Ints = npt.NDArray[np.int64]
 
 CLOSING = "\"'”’)]»"
 SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？")
-_SENTENCE_END = re.compile(rf"[.!?…。！？]+[{re.escape(CLOSING)}]*(?:(?=\s)|$|(?<=[。！？]))")
+_END = "[.!?…。！？]"
+# Only from where a run of marks begins, and nothing of it is tried twice: a long one takes a time that grows with it.
+_SENTENCE_END = re.compile(
+    rf"{_END}(?<!{_END}{_END})(?:{_END}*+[{re.escape(CLOSING)}]*+(?=\s|$)|(?<=[。！？])|[.!?…]*+[。！？])"
+)
 
 
 class Text:

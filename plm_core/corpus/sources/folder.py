@@ -11,7 +11,7 @@ from typing import Any
 from plm_core.config import UserError, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.lines import COMPRESSIONS
-from plm_core.corpus.quarantine import Quarantined
+from plm_core.corpus.quarantine import Quarantined, Refused
 from plm_core.corpus.records import READABLE, Record, format_of, records
 from plm_core.corpus.sources.fields import documents_of
 from plm_core.corpus.sources.source import Records
@@ -44,6 +44,10 @@ def records_in(root: Path, pattern: str, limit: int) -> Iterator[tuple[str, str,
     """Each record with its place and the id that it has if it states none."""
     for file in _files(root, pattern):
         name = file.name if file == root else file.relative_to(root).as_posix()
+        if file != root and not (target := file.resolve()).is_relative_to(root.resolve()):
+            detail = f"a link to {target}; expected a file in the folder: copy it there, or make it a source of its own"
+            yield str(file), name, Record(1, Refused("outside_folder", detail))
+            continue
         if file.suffix.lower() in COMPRESSIONS:
             # Compressing a file must not move its documents to another side of the split.
             name = name[: -len(file.suffix)]

@@ -2,11 +2,10 @@
 
 import importlib.metadata
 import importlib.resources
-import json
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from plm_core.config import UserError, from_dict, section
+from plm_core.config import UserError, from_json, section
 
 
 @section
@@ -31,10 +30,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         UserError: it cannot be read, or another version is installed.
     """
-    try:
-        manifest = from_dict(Manifest, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {error}; expected the manifest of the corpus package (JSON)") from error
+    manifest = from_json(Manifest, path, "the manifest of the corpus package (JSON)")
     try:
         installed = importlib.metadata.version(manifest.package)
     except importlib.metadata.PackageNotFoundError:

@@ -9,6 +9,8 @@ import pytest
 import torch
 from folds import plain, same
 
+from plm_core.files import write_checksums
+from plm_core.training import snapshot
 from plm_core.training.loop import Stopped
 from plm_core.training.snapshot import NotSaved, Snapshots
 
@@ -81,7 +83,7 @@ def test_the_newest_snapshots_are_kept_and_the_newest_periodic_one(start, tmp_pa
     assert kept() == [20, 22, 23], "a rollback goes to a periodic one, whatever interrupted since"
 
 
-@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "progress.json", "SHA256SUMS"])
+@pytest.mark.parametrize("name", ["shard-00001-model-00001-of-00001.safetensors", "progress.json", "SHA256SUMS"])
 def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(start, undisturbed, tmp_path, name):
     finished, expected = undisturbed
     killed(start, 8)
@@ -95,6 +97,33 @@ def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(start, undisturbe
     assert [r.step for r in again if r.throughput is None] == [2, 4, 6, 8, 10, 12]
     assert plain(again) == expected
     assert same(model, finished)
+
+
+@pytest.mark.parametrize(
+    ("progress", "told"),
+    [('{"step": 16}', "is of format 1; expected 2"), ('{"format": 3}', "is of format 3"), ("[]", r"progress\.json: ")],
+)
+def test_a_snapshot_of_another_format_is_told_and_the_one_before_is_used(start, undisturbed, tmp_path, progress, told):
+    """One of format 1 held a pickle, which runs whatever code stands in it; nobody opens it any more."""
+    killed(start, 8)
+    folder = tmp_path / "snapshots/step-00000016"
+    (folder / "progress.json").write_text(progress)
+    (folder / ".metadata").write_bytes(b"cos\nmkdir\n(S'" + str(tmp_path / "ran").encode() + b"'\ntR.")
+    write_checksums(folder)
+    model, again = start()
+    with pytest.warns(UserWarning, match=f"snapshot not used: .*step-00000016.*{told}"):
+        assert plain(again) == undisturbed[1]
+    assert same(model, undisturbed[0])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_pickle_in_a_snapshot_is_opened(start, undisturbed, tmp_path):
+    killed(start, 8)
+    for folder in (tmp_path / "snapshots").iterdir():
+        (folder / ".metadata").write_bytes(b"cos\nmkdir\n(S'" + str(tmp_path / "ran").encode() + b"'\ntR.")
+        write_checksums(folder)
+    assert plain(start()[1]) == undisturbed[1]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_run_whose_snapshots_are_all_damaged_begins_anew(start, undisturbed, tmp_path):
@@ -157,8 +186,9 @@ def test_a_finished_run_that_is_started_again_after_its_last_snapshot_repeats_th
     assert same(model, finished)
 
 
-def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_gone(start, tmp_path):
+def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_gone(start, tmp_path, monkeypatch):
     """It is written by a thread while the next steps change the weights in place."""
+    monkeypatch.setattr(snapshot, "FILE_BYTES", 5000)
     _, reports = start()
     for _ in range(4):
         next(reports)
@@ -168,6 +198,7 @@ def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_
         list(again)
     one, other = (Snapshots(tmp_path / name).find() for name in ("snapshots", "other"))
     assert one.progress.step == other.progress.step == 8
+    assert len(list(one.folder.glob("*.safetensors"))) > 9
     shapes = one.shapes("")
     found = []
     for saved in (one, other):

@@ -1,0 +1,45 @@
+"""Sealed CSV: what is to be compared years later says its format, and shows damage. Written and read as evidence.
+
+Behind the columns the header has one more, which is empty in all rows: ``format_2_sha256_<digest of all else>``. Any
+reader of CSV reads such a file. Those of format 1 have no seal, and are read without.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from plm_core.config import UserError
+from plm_core.files import RESTORE, sha256_text
+
+FORMAT = 2
+SEAL = re.compile("format_([0-9]+)_sha256_([0-9a-f]{64})")
+
+
+def sealed(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """The text of a sealed file; floats keep all their digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([(*row, "") for row in (columns, *rows)])
+    header, end, body = text.getvalue().partition("\n")
+    return f"{header}format_{FORMAT}_sha256_{sha256_text(header + body)}{end}{body}"
+
+
+def opened(path: Path) -> str:
+    """The text of a sealed file that is as it was written, or of one of format 1.
+
+    Raises:
+        UserError: it is damaged, or of another format.
+        UnicodeDecodeError: it is damaged.
+    """
+    header, end, body = path.read_bytes().decode("utf-8").partition("\n")
+    columns, comma, seal = header.rpartition(",")
+    found = SEAL.fullmatch(seal)
+    if not found and not re.search("format_|_sha256_", header):
+        return header + end + body  # of format 1
+    if found and int(found[1]) != FORMAT:
+        raise UserError(f"{path}: is of format {found[1]}; expected {FORMAT}: evaluate the model with this version")
+    if not found or sha256_text(columns + comma + body) != found[2]:
+        raise UserError(f"{path}: damaged, for its digest is another than its header says; {RESTORE}")
+    return header + end + body

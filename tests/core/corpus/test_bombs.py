@@ -1,0 +1,218 @@
+"""Small files and texts that would take much memory or time: what is held is bounded, and each is accounted for."""
+
+import gzip
+import re
+import subprocess
+import sys
+import tracemalloc
+import unicodedata
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.benchmarks.sources.rows import NUMBER
+from plm_core.corpus.lines import MOST_VALUES
+from plm_core.corpus.masking import mask
+from plm_core.corpus.measures.text import CLOSING, Text
+from plm_core.corpus.normalize import MARKS_AT_ONCE, normalize
+from plm_core.corpus.pages import largest_pages
+from plm_core.corpus.quarantine import EXCERPT, Refused, quarantined
+from plm_core.corpus.records import records
+from plm_core.corpus.sources import SOURCES, open_source
+
+PEAK = """
+import sys
+from collections import Counter
+from pathlib import Path
+from plm_core.corpus.sources import SOURCES, open_source
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024
+
+def read(path):
+    source = SOURCES["folder"](path, max_record_bytes=int(sys.argv[3]))
+    return Counter(getattr(record, "reason", "document") for record in open_source("own", source))
+
+read(sys.argv[1])
+before = peak()
+print(*sorted(read(sys.argv[2]).items()), peak() - before)
+"""
+TEXT = "x" * 4_000_000
+
+
+def rows(**how):
+    def write(path):
+        pq.write_table(pa.table({"text": [TEXT] * 64}), path, compression="zstd", **how)
+
+    return write
+
+
+def values(begin, each, end):
+    return lambda path: path.write_bytes(gzip.compress(begin + each * (9_000_000 // len(each)) + end, 1))
+
+
+BOMBS = {
+    "shared.parquet": (rows(), 1_000_000, "('too_long', 64)"),
+    "prefixes.parquet": (
+        rows(use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"}),
+        1_000_000,
+        "('too_long', 64)",
+    ),
+    "allowed.parquet": (rows(), 100_000_000, "('document', 64)"),
+    "objects.jsonl.gz": (values(b'{"text": "a", "x": [', b'{"a":1},', b"1]}"), 100_000_000, "('too_many_values', 1)"),
+    "lists.jsonl.gz": (values(b'{"text": "a", "x": [', b"[],", b"1]}"), 100_000_000, "('too_many_values', 1)"),
+    "fields.csv.gz": (values(b"text\n", b"ab,", b"\n"), 100_000_000, "('too_many_values', 1)"),
+    "fields.tsv.gz": (values(b"text\n", b"ab\t", b"\n"), 100_000_000, "('too_many_values', 1)"),
+    "commas.jsonl.gz": (values(b'{"text": "', b"a, \\\\", b'"}'), 100_000_000, "('document', 1)"),
+    "commas.csv.gz": (values(b'text\n"', b"a, " * 50 + b"\n", b'"\n'), 100_000_000, "('document', 1)"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_a_file_takes_in_memory_is_bounded_whatever_it_unfolds_to(project, tmp_path, name):
+    write, limit, expected = BOMBS[name]
+    write(tmp_path / name)
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "small.parquet")
+    command = [sys.executable, "-c", PEAK, tmp_path / "small.parquet", tmp_path / name, str(limit)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+    found, _, grown = done.stdout.strip().rpartition(" ")
+    assert found == expected
+    assert int(grown) < 200
+
+
+def test_pages_that_no_memory_holds_are_refused_by_their_headers_and_the_rest_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "x.parquet"
+    with pq.ParquetWriter(path, pa.schema([("text", pa.string())]), compression="zstd", use_dictionary=False) as file:
+        for texts in (["a", "b"], [TEXT] * 3, ["c"]):
+            file.write_table(pa.table({"text": texts}))
+    groups = [pq.read_metadata(path).row_group(i) for i in range(3)]
+    sizes = [largest_pages(path, group, {"text"}) for group in groups]
+    assert sizes == [16, 12_000_018, 11]
+    monkeypatch.setattr("plm_core.corpus.records.PAGES", sizes[1] - 1)
+    found = [(r.number, r.content.reason if isinstance(r.content, Refused) else r.content) for r in records(path, 1000)]
+    assert found == [(1, {"text": "a"}), (2, {"text": "b"}), (3, "too_long"), (6, {"text": "c"})]
+
+
+def test_the_pages_of_files_as_they_are_written_are_found(tmp_path):
+    path = tmp_path / "x.parquet"
+    table = pa.table({"text": [f"{i} " * 999 for i in range(999)], "year": list(range(999)), "score": [0.5] * 999})
+    for how in ({}, {"data_page_version": "2.0"}, {"write_page_index": True}, {"compression": "none"}):
+        pq.write_table(table, path, write_page_checksum=True, data_page_size=1 << 16, **how)
+        group = pq.read_metadata(path).row_group(0)
+        by_column = [largest_pages(path, group, {name}) for name in table.column_names]
+        assert all(0 < size <= group.column(i).total_uncompressed_size for i, size in enumerate(by_column))
+        assert largest_pages(path, group, set(table.column_names)) == sum(by_column)
+
+
+@pytest.mark.parametrize("count", [MOST_VALUES - 3, MOST_VALUES - 2])
+def test_a_record_has_a_million_values_and_no_more(tmp_path, count):
+    (tmp_path / "x.jsonl").write_text('{"text": "a", "x": [' + "1, " * count + "1]}\n" + '{"text": "b"}\n')
+    first, second = (getattr(record, "reason", "document") for record in read(tmp_path))
+    assert first == ("too_many_values" if count + 3 > MOST_VALUES else "document")
+    assert second == "document"
+
+
+def read(path, **fields):
+    return list(open_source("own", SOURCES["folder"](str(path), **fields)))
+
+
+def test_a_link_that_leads_out_of_the_folder_is_quarantined_and_one_within_is_read(tmp_path):
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/other.txt").write_text("secret")
+    inside = tmp_path / "data"
+    inside.mkdir()
+    (inside / "a.txt").write_text("text")
+    (inside / "b.txt").symlink_to("a.txt")
+    (inside / "c.txt").symlink_to("../secret.txt")
+    (inside / "more").symlink_to(tmp_path / "outside")
+    with pytest.warns(UserWarning, match="more: a link to a folder"):
+        found = read(inside, pattern="*/*")
+    assert [(r.place, r.reason) for r in found] == [(f"{inside}/more/other.txt", "outside_folder")]
+    with pytest.warns(UserWarning, match="more: a link to a folder"):
+        *good, bad = read(inside)
+    assert [r.text for r in good] == ["text", "text"]
+    assert (bad.place, bad.reason, bad.excerpt) == (f"{inside}/c.txt", "outside_folder", "")
+    assert f"a link to {tmp_path}/secret.txt; expected a file in the folder" in bad.detail
+    (tmp_path / "link").symlink_to("data")
+    with pytest.warns(UserWarning, match="more: a link to a folder"):
+        assert len(read(tmp_path / "link")) == 3
+
+
+def test_ids_are_told_apart_without_being_held(tmp_path):
+    """Longer than what is kept in memory, and equal but for their ends."""
+    with (tmp_path / "x.jsonl").open("w") as file:
+        for number in (*range(150), 7, 149):
+            file.write(f'{{"key": "{"k" * 1_000_000}{number}", "text": "{number}"}}\n')
+    found = read(tmp_path, id_field="key")
+    assert [r.text for r in found[:150]] == [str(number) for number in range(150)]
+    places = [f"{tmp_path}/x.jsonl:{line}" for line in (151, 152)]
+    assert [(r.reason, r.place) for r in found[150:]] == [("duplicate_id", place) for place in places]
+
+
+def test_where_ids_find_no_room_is_one_line(tmp_path):
+    """In a process of its own: the kernel refuses files of more than a megabyte, as a full disk refuses all."""
+    with (tmp_path / "x.jsonl").open("w") as file:
+        for number in range(100):
+            file.write(f'{{"key": "{number:01000000}", "text": ""}}\n')
+    body = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "from plm_core.corpus.sources import SOURCES, open_source\n"
+        "try: list(open_source('own', SOURCES['folder'](sys.argv[1], id_field='key')))\n"
+        "except OSError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", body, tmp_path], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"\[Errno 28\] No space left on device: 'temporary file of ids .*'\n", done.stdout)
+
+
+def test_of_a_long_id_or_name_of_a_field_only_the_beginning_is_looked_at():
+    refused = Refused("r", "é\n" * 1_000_000)
+    tracemalloc.start()
+    assert len(quarantined("x:1", refused, "").detail) == EXCERPT
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 100_000
+
+
+OLD_END = re.compile(rf"[.!?…。！？]+[{re.escape(CLOSING)}]*(?:(?=\s)|$|(?<=[。！？]))")
+
+
+@given(st.text(alphabet=".!?…。！？\"')» \nxé", max_size=24))
+def test_sentences_end_where_they_always_did(text):
+    unfinished = sum(not line.rstrip(CLOSING).endswith(tuple(".!?…。！？")) for line in Text(text).lines)
+    assert Text(text).sentences == len(OLD_END.findall(text)) + unfinished
+
+
+def test_no_more_marks_in_a_row_are_sorted_than_any_script_has():
+    text = "a" + "\u0323\u0301" * (2 * MARKS_AT_ONCE)
+    shorter = "\u1ea1" + "\u0323" * (MARKS_AT_ONCE // 2 - 1) + "\u0301" * (MARKS_AT_ONCE // 2) + "b"
+    assert normalize(text).replace("\u034f", "") != normalize(text)
+    assert normalize(shorter) == unicodedata.normalize("NFC", shorter)
+
+
+@given(st.lists(st.tuples(st.sampled_from("aé\u0958\u0344\u0f73\u0301\u0323\u1d160\U0001e94a가"), st.integers(1, 250))))
+def test_text_in_normal_form_is_its_own_normal_form(pieces):
+    found = normalize("".join(character * count for character, count in pieces))
+    assert normalize(found) == found == unicodedata.normalize("NFC", found)
+    assert not re.search(f"[\u0301\u0308\u0323]{{{MARKS_AT_ONCE + 1}}}", found)
+
+
+LINEAR = {
+    "sentences": (lambda text: Text(text).sentences, "." * 400_000 + "x"),
+    "closed sentences": (lambda text: Text(text).sentences, "." + ")" * 400_000 + "x"),
+    "marks": (normalize, "a" + "\u0323\u0301" * 500_000),
+    "numbers": (NUMBER.fullmatch, "1" * 400_000 + "x"),
+    "addresses": (lambda text: mask(text, ["email", "ip", "phone"]), "a@" + "a." * 200_000 + "@"),
+    "signs": (lambda text: mask(text, ["email", "ip", "phone"]), "@a.1.+1:2:" * 100_000),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_no_text_takes_a_time_that_grows_faster_than_the_text(name):
+    """With its square it would be more than the ten minutes after which any test has failed."""
+    work, text = LINEAR[name]
+    work(text)
