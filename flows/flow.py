@@ -115,7 +115,7 @@ class Execution:
                 self.outcomes[stage.name] = Outcome(stage.name, "up to date")
                 log.info("up to date")
                 return Completed(name="UpToDate", message="up to date")
-            with self._machine.acquire(stage, *self._expected[stage.name]) as grant:
+            with self._machine.acquire(stage, *self._expected[stage.name], say=log.info) as grant:
                 log.info("runs: %s", "; ".join(reasons))
                 spent = Spent(time.monotonic() - self.begun)
                 env = {"PLM_STAGE": stage.name, **grant.env}

@@ -34,6 +34,7 @@ LIBRARIES = (
     "torch._dynamo",
     "evaluate",
     "matplotlib.figure",
+    "pynvml",
 )
 """What takes long to import. None of them starts a thread that a fork would miss."""
 
