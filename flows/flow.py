@@ -205,10 +205,10 @@ def bound(
         """
         for name in ("prefect.task_runs", "prefect.flow_runs"):
             logging.getLogger(name).addFilter(_not_seen)
-        close_dead_runs(NAME)
         taken = checked_out(Path(root).resolve(), force, get_run_logger().warning)
         try:
             with contextlib.nullcontext(checkout) if checkout else taken as held:
+                close_dead_runs(NAME, held.root)
                 result = execute(held, track, register)
         except HeldError as error:
             # A run looks at everything there is: what this one would have done, the other does, or the next one.

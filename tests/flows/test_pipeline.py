@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -276,6 +277,16 @@ def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
         pytest.raises(UserError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
     ):
         tracker.run(root)
+
+
+def test_a_checkout_stays_held_when_files_in_it_are_deleted(toy, tracker):
+    root = one(toy, "echo x > out.txt")
+    with checkout.only_one(root):
+        shutil.rmtree(root / ".dvc/tmp")
+        with pytest.raises(UserError, match=r"another pipeline \(process unknown\) runs in"):
+            tracker.run(root)
+    with checkout.only_one(root):
+        pass
 
 
 def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
