@@ -30,6 +30,7 @@ from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
 from flows.stages import GraphError, Register, Stage
 from flows.tracking import Track, pipeline_run, send_leftovers
+from plm_core.shared.limits import SAVING_S
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, second and every later retry."""
@@ -264,6 +265,7 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
     try:
         execution.stages(parent_run_id)
     except BaseException:
+        get_run_logger().warning("ends; stages that run save their state, which may take %.0f minutes", SAVING_S / 60)
         execution.processes.interrupt_all()
         raise
 

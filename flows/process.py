@@ -21,9 +21,10 @@ from typing import TextIO
 
 from flows import supervisor
 from flows.forkserver import ForkServer
+from plm_core.shared.limits import SAVING_S
 
-GRACE_S = 60.0
-"""How long a stage may take to save its state when it is interrupted."""
+GRACE_S = SAVING_S + 30.0
+"""How long a stage may take to end when it is interrupted: the launcher of one that has several processes waits too."""
 
 TAIL_LINES = 40
 """How many of a stage's last lines a failure carries."""

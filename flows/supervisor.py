@@ -13,8 +13,10 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 
@@ -31,6 +33,9 @@ processor seconds of all that it started and waited for."""
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """The signals that do not end the supervisor."""
 
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
+
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): processes whose parent died become children of this one, so that none is lost sight of."""
 
@@ -38,14 +43,18 @@ PR_SET_CHILD_SUBREAPER = 36
 def main(grace_s: float, command: list[str]) -> int:
     """Run the command to its end; return its exit status, 128 + n if signal n killed it."""
     prepare()
-    child = os.posix_spawnp(
-        command[0],
-        command,
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these two, and others need not
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, close_fds=False, preexec_fn=partial(end_with, os.getpid())
     )
-    return supervise(child, grace_s)
+    return supervise(child.pid, grace_s)
+
+
+def end_with(parent: int) -> None:
+    """Have this process, the supervisor's child, hear SIGTERM when that is killed; nobody else would end it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)
 
 
 def prepare() -> None:

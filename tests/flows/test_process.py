@@ -1,6 +1,7 @@
 """One stage as a process: what it says, how it fails, how it ends; with real signals."""
 
 import contextlib
+import inspect
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from toys import alive, pids, wait_for
 
 from flows import forkserver
 from flows.process import CancelledError, StageError, StageProcesses
+from tasks.runtime import launch
 
 SLEEPER = """
 import os, signal, subprocess, sys, time
@@ -163,6 +165,10 @@ def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, ma
     assert "state saved" in failure.tail
     with pytest.raises(CancelledError):
         processes.run("one", command, lambda _: None)
+
+
+def test_who_ends_a_stage_outlasts_the_launcher_of_its_processes():
+    assert inspect.signature(StageProcesses).parameters["grace_s"].default > launch.SAVING_S
 
 
 def _collect(processes: StageProcesses, command: list[str], failures: list[StageError]) -> None:
