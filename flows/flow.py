@@ -21,13 +21,14 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import timing
+from flows import room, timing
 from flows.checkout import Checkout, HeldError, checked_out, mark_registered, registration_due
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
-from flows.machine import Machine
+from flows.machine import Machine, beside_others
 from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
+from flows.room import FullError
 from flows.stages import GraphError, Register, Stage
 from flows.tracking import Track, pipeline_run, send_leftovers
 from plm_core.shared.limits import SAVING_S
@@ -55,6 +56,7 @@ class Execution:
         sharing = sum(stage.cores == "all" for stage in self._graph.stages)
         self._machine = Machine.detect(self.processes.interrupted, sharing)
         self._expected = timing.expected(self._root, self._graph.stages)
+        self._peaks = timing.peaks(self._root)
         self._errors: dict[str, StageError] = {}
 
     def stages(self, parent_run_id: str | None) -> None:
@@ -117,6 +119,7 @@ class Execution:
                 log.info("up to date")
                 return Completed(name="UpToDate", message="up to date")
             with self._machine.acquire(stage, *self._expected[stage.name], say=log.info) as grant:
+                room.look(self._root, self._graph.size(stage.name), self._peaks.get(stage.name, 0), log.warning)
                 log.info("runs: %s", "; ".join(reasons))
                 spent = Spent(time.monotonic() - self.begun)
                 env = {"PLM_STAGE": stage.name, **grant.env}
@@ -132,9 +135,11 @@ class Execution:
                             pass_fds=(self._held, *grant.fds),
                             may_fork=not grant.fds,  # no GPU's driver is known to stand it
                         )
-                        spent.cpu += sum(map(run, command.lines))
+                        for used in map(run, command.lines):
+                            spent.cpu += used.cpu
+                            spent.memory = max(spent.memory, used.memory)
                 self._announce_after(stage)
-        except (StageError, GraphError, CancelledError) as error:
+        except (StageError, GraphError, FullError, CancelledError) as error:
             raise self._failed(stage, self._until_now(spent), error) from None
         finally:
             self._machine.withdraw(stage.name)
@@ -236,7 +241,7 @@ def execute(checkout: Checkout, track: Track | None, register: Register | None) 
     error = ""
     registered = 0.0
     try:
-        with contextlib.chdir(root), track(root) as parent_run_id:
+        with beside_others(get_run_logger().warning), contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
                 _work(execution, parent_run_id)
             if execution.complete and registration_due(root, stages):

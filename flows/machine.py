@@ -9,16 +9,19 @@ one must not invalidate a result.
 import contextlib
 import math
 import os
+import re
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from flows.outcome import UserError
 from flows.process import CancelledError
 from flows.stages import Stage
-from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, visible, waiting
+from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible, waiting
 
 ANNOUNCED_S = 10.0
 """How long a place is kept at most; Prefect starts a task within a second."""
@@ -205,6 +208,19 @@ class Machine:
             finally:
                 self._for_gpus.remove(turn)
                 self._changed.notify_all()
+
+
+@contextlib.contextmanager
+def beside_others(say: Callable[[str], object]) -> Iterator[None]:
+    """Be seen by other pipelines of this machine for the block, and say which ones run: their cores are the same."""
+    if sys.platform != "linux":
+        yield
+        return
+    for name in set(re.findall(r"@(plm run \d+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)):
+        if who := holder(name):
+            say(f"another pipeline runs on this machine and has the same cores: {who}; PLM_CORES divides them")
+    with bind(f"plm run {os.getpid()}") or contextlib.nullcontext():
+        yield
 
 
 def _number(name: str, what: str) -> int | None:

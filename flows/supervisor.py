@@ -28,7 +28,7 @@ POLL_S = 0.05
 
 ENDED = "\0ended: "
 """Begins the supervisor's own last line: the exit status of the command, 128 + n if signal n killed it, and the
-processor seconds of all that it started and waited for."""
+processor seconds of all that it started and waited for, and the kilobytes of the largest of these processes."""
 
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """The signals that do not end the supervisor."""
@@ -85,7 +85,7 @@ def supervise(child: int, grace_s: float) -> int:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 128 - status if status < 0 else status
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{ENDED}{status} {used.ru_utime + used.ru_stime:.2f}", flush=True)
+    print(f"{ENDED}{status} {used.ru_utime + used.ru_stime:.2f} {used.ru_maxrss}", flush=True)
     return status
 
 

@@ -70,7 +70,7 @@ class Claim:
         """Whether a name of this GPU is this claim's, now or already."""
         if gpu not in held:
             name = f"plm {kind} of {gpu}"
-            bound = _bind(name)
+            bound = bind(name)
             if bound is None:
                 self.busy = name
                 return False
@@ -108,8 +108,8 @@ def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
 
 def waiting(busy: str) -> str:
     """The line that says who has what is waited for; empty where it is this process itself."""
-    holder = _holder(busy)
-    return holder and f"waits for a GPU: {holder} has {busy.removeprefix('plm ')}; CUDA_VISIBLE_DEVICES chooses others"
+    who = holder(busy)
+    return who and f"waits for a GPU: {who} has {busy.removeprefix('plm ')}; CUDA_VISIBLE_DEVICES chooses others"
 
 
 def visible() -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def _nvml_uuids() -> tuple[str, ...]:
         pynvml.nvmlShutdown()
 
 
-def _bind(name: str) -> socket.socket | None:
+def bind(name: str) -> socket.socket | None:
     """The name, for as long as this socket is open; None while another has it."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -159,7 +159,7 @@ def _bind(name: str) -> socket.socket | None:
     return bound
 
 
-def _holder(name: str) -> str:
+def holder(name: str) -> str:
     """Who bound a name: the process, its user and its command; nothing for this process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)

@@ -16,6 +16,7 @@ from plm_core.config import UserError, digest
 from plm_core.files import atomic_text, sha256_path
 from plm_core.shared import paths
 from plm_core.shared.gpus import claimed
+from plm_core.shared.memory import is_out_of_memory, needs_less
 from tasks.runtime.guard import Guard
 from tasks.settings import params
 from tasks.settings.machine import leads
@@ -98,6 +99,12 @@ def main(task: Callable[..., None], gpus: int = 0) -> None:
         except (UserError, OSError) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             sys.exit(USER_ERROR if isinstance(error, UserError) else 1)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            stage = "@".join([Path(sys.argv[0]).stem, *words[:1]])
+            print(f"error: out of memory: {error}; {needs_less(stage)}", file=sys.stderr, flush=True)
+            sys.exit(1)
         except KeyboardInterrupt as error:
             print(f"interrupted: {error}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)

@@ -228,6 +228,22 @@ def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others():
     assert order == ["gpus"]
 
 
+def test_a_pipeline_says_which_other_one_has_the_same_cores():
+    code = "from flows.machine import beside_others\nwith beside_others(print):\n    print(1, flush=True)\n    input()"
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while other.stdout.readline() != "1\n":  # pipelines of other tests
+        pass
+    with machine.beside_others(print):
+        said: list[str] = []
+        with machine.beside_others(said.append):
+            (line,) = [line for line in said if f"process {other.pid} of" in line]
+            assert line.startswith("another pipeline runs on this machine and has the same cores: process ")
+            assert not any(f"process {os.getpid()} of" in line for line in said)
+    other.communicate("\n")
+    with machine.beside_others(said.append):
+        assert len([line for line in said if f"process {other.pid} of" in line]) == 1
+
+
 @pytest.mark.parametrize("gpus", [(), (A,)])
 def test_waiting_ends_when_the_pipeline_is_cancelled(gpus):
     shared = Machine(1, gpus)

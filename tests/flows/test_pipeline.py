@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,8 @@ def test_what_is_stale_runs_side_by_side_and_nothing_else(diamond, tracker, on_s
     assert (left["stage"], left["parent"]) == ("left", "run-1")
     assert tracker.events == ["open", "register ['right'] for run-1", "closed"]
     assert not any(Graph(diamond).status().values())
+    files = [path for path in diamond.rglob("*") if not path.is_symlink()]
+    assert [path for path in files if path.stat().st_mode & stat.S_IWOTH] == []
 
     again = tracker.run(diamond)
     assert again.ok
