@@ -75,21 +75,39 @@ def check_parameters(root: Path) -> None:
 def only_one(root: Path) -> Iterator[int]:
     """Hold the checkout for one pipeline; yields the lock's descriptor, for stages to hold on to.
 
+    The folder itself is locked, for a file in it may be deleted meanwhile; one there says only which process it is.
+
     Raises:
         HeldError: another one holds it.
     """
     path = root / ".dvc/tmp/plm.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            pid = lock.read().strip() or "unknown"
-            raise HeldError(
-                f"another pipeline (process {pid}) runs in {root}; wait for it, or use another checkout"
-            ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield lock.fileno()
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        with path.open("a+") as file:
+            try:
+                held = _locked(folder, file.fileno())
+            except BlockingIOError as error:
+                file.seek(0)
+                pid = file.read().strip() or "unknown"
+                raise HeldError(
+                    f"another pipeline (process {pid}) runs in {root}; wait for it, or use another checkout"
+                ) from error
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield held
+    finally:
+        os.close(folder)
+
+
+def _locked(folder: int, file: int) -> int:
+    """Which of the two is locked now: the folder, or the file where a folder cannot be, as on NFS."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
+    return folder

@@ -21,16 +21,18 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import promotion, timing
+from flows import promotion, room, timing
 from flows.checkout import Checkout, HeldError, checked_out
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
-from flows.machine import Machine
+from flows.machine import Machine, beside_others
 from flows.outcome import FailedError, Outcome, Result, Spent
 from flows.process import CancelledError, StageError, StageProcesses
+from flows.room import FullError
 from flows.stages import GraphError, Registration, Stage
 from flows.store import RegistrationFailed
 from flows.tracking import Track, pipeline_run, send_leftovers
+from plm_core.shared.limits import SAVING_S
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, second and every later retry."""
@@ -58,6 +60,7 @@ class Execution:
         sharing = sum(stage.cores == "all" for stage in self._graph.stages)
         self._machine = Machine.detect(self.processes.interrupted, sharing)
         self._expected = timing.expected(self._root, self._graph.stages)
+        self._peaks = timing.peaks(self._root)
         self._errors: dict[str, StageError] = {}
 
     def stages(self, parent_run_id: str | None) -> None:
@@ -119,7 +122,8 @@ class Execution:
                 self.outcomes[stage.name] = Outcome(stage.name, "up to date")
                 log.info("up to date")
                 return Completed(name="UpToDate", message="up to date")
-            with self._machine.acquire(stage, *self._expected[stage.name]) as grant:
+            with self._machine.acquire(stage, *self._expected[stage.name], say=log.info) as grant:
+                room.look(self._root, self._graph.size(stage.name), self._peaks.get(stage.name, 0), log.warning)
                 log.info("runs: %s", "; ".join(reasons))
                 spent = Spent(time.monotonic() - self.begun)
                 env = {"PLM_STAGE": stage.name, **grant.env}
@@ -135,9 +139,11 @@ class Execution:
                             pass_fds=(self._held, *grant.fds),
                             may_fork=not grant.fds,  # no GPU's driver is known to stand it
                         )
-                        spent.cpu += sum(map(run, command.lines))
+                        for used in map(run, command.lines):
+                            spent.cpu += used.cpu
+                            spent.memory = max(spent.memory, used.memory)
                 self._announce_after(stage)
-        except (StageError, GraphError, CancelledError) as error:
+        except (StageError, GraphError, FullError, CancelledError) as error:
             raise self._failed(stage, self._until_now(spent), error) from None
         finally:
             self._machine.withdraw(stage.name)
@@ -209,10 +215,10 @@ def bound(
         """
         for name in ("prefect.task_runs", "prefect.flow_runs"):
             logging.getLogger(name).addFilter(_not_seen)
-        close_dead_runs(NAME)
         taken = checked_out(Path(root).resolve(), force, get_run_logger().warning)
         try:
             with contextlib.nullcontext(checkout) if checkout else taken as held:
+                close_dead_runs(NAME, held.root)
                 result = execute(held, track, registration)
         except HeldError as error:
             # A run looks at everything there is: what this one would have done, the other does, or the next one.
@@ -239,7 +245,7 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
     error = ""
     registered = 0.0
     try:
-        with contextlib.chdir(root), track(root) as parent_run_id:
+        with beside_others(get_run_logger().warning), contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
                 _work(execution, parent_run_id)
             if execution.complete and registration.due(root, stages):
@@ -268,6 +274,7 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
     try:
         execution.stages(parent_run_id)
     except BaseException:
+        get_run_logger().warning("ends; stages that run save their state, which may take %.0f minutes", SAVING_S / 60)
         execution.processes.interrupt_all()
         raise
 

@@ -34,6 +34,7 @@ LIBRARIES = (
     "torch._dynamo",
     "evaluate",
     "matplotlib.figure",
+    "pynvml",
 )
 """What takes long to import. None of them starts a thread that a fork would miss."""
 
@@ -134,8 +135,10 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["env"])
     supervisor.prepare()
+    parent = os.getpid()
     if stage := os.fork():
         os._exit(supervisor.supervise(stage, request["grace_s"]))
+    supervisor.end_with(parent)
     with open(os.devnull) as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
     for number in supervisor.HEARD:

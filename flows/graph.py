@@ -105,6 +105,10 @@ class Graph:
                 reasons[stage.name].append("upstream not up to date: " + ", ".join(above))
         return reasons
 
+    def size(self, stage: str) -> int:
+        """How many bytes the stage's outputs had when it ran last; 0 when it never has."""
+        return sum((out.meta and out.meta.size) or 0 for out in self._nodes[stage].outs)
+
     @contextlib.contextmanager
     def reproducing(self, stage: str, force: bool = False) -> Iterator[Command | None]:
         """Do what ``dvc repro --single-item`` does around a stage's command, which the block runs.

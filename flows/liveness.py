@@ -2,7 +2,10 @@
 
 import os
 import socket
+import sys
+import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,14 +15,22 @@ from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
+CHECKOUT = ".dvc/tmp/plm-checkout"
+"""A name that no other checkout has."""
 
-def close_dead_runs(name: str) -> None:
-    """Say who runs this flow run, and mark as crashed those of the flow that died on this machine without a word."""
-    host = socket.gethostname()
+
+def close_dead_runs(name: str, root: Path) -> None:
+    """Say who runs this flow run, and mark as crashed those of the flow that died without a word.
+
+    Those are the ones whose process was seen from here and is gone, and every other one in this checkout, wherever its
+    process was: whoever calls this holds the checkout, and one that is named so has held it.
+    """
     who: dict[str, bool | int | float | str] = {
-        "plm.host": host,
+        "plm.host": socket.gethostname(),
         "plm.pid": os.getpid(),
-        "plm.started": _started(),
+        "plm.place": _place(),
+        "plm.started": _started(os.getpid()),
+        "plm.checkout": checkout_name(root),
     }
     unfinished = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}
     with get_client(sync_client=True) as client:
@@ -29,18 +40,42 @@ def close_dead_runs(name: str) -> None:
             flow_run_filter=FlowRunFilter.model_validate(unfinished),
         )
         for run in running:
-            if run.labels.get("plm.host") == host and not _alive(run.labels):
-                message = f"its process ({run.labels['plm.pid']} on {host}) died"
+            if "plm.place" in run.labels and _dead(run.labels, who):
+                message = f"its process ({run.labels['plm.pid']} on {run.labels['plm.host']}) died"
                 client.set_flow_run_state(run.id, Crashed(message=message), force=True)
 
 
-def _started(pid: int | None = None) -> str:
-    # As text: a label that is a float loses digits on its way.
-    return str(psutil.Process(pid).create_time())
+def _dead(run: Mapping[str, Any], me: Mapping[str, Any]) -> bool:
+    if run["plm.place"] == me["plm.place"]:
+        return _started(int(run["plm.pid"])) != run["plm.started"]
+    return bool(run["plm.checkout"] == me["plm.checkout"])
 
 
-def _alive(labels: Mapping[str, Any]) -> bool:
+def _place() -> str:
+    """Where the numbers of processes mean what they mean here: this boot of the kernel, this namespace of them."""
+    if sys.platform != "linux":
+        return socket.gethostname()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _started(pid: int) -> str:
+    """When the process with this number started, in the kernel's ticks since the boot; empty when there is none.
+
+    psutil's time is no use: it is counted from the wall clock, and moves when that is set.
+    """
+    if sys.platform != "linux":
+        return str(psutil.Process(pid).create_time()) if psutil.pid_exists(pid) else ""
     try:
-        return _started(int(labels["plm.pid"])) == labels["plm.started"]
-    except psutil.NoSuchProcess:
-        return False
+        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else others[18]
+
+
+def checkout_name(root: Path) -> str:
+    """This checkout's own name, which a copy of it does not have. Ask while it is held: the first time makes it."""
+    path = root / CHECKOUT
+    if not path.exists():
+        path.write_text(uuid.uuid4().hex)
+    return f"{path.read_text()} {root.stat().st_ino}"

@@ -1,14 +1,16 @@
 """What this machine can run side by side: cores shared by the stages of one flow, GPUs shared by all its
 processes.
 
-These are facts of the machine, never parameters: moving to another one must not invalidate a result.
+Cores are not claimed across flows: the kernel shares them fairly from moment to moment, where a claim would have a
+short run wait for hours behind another's training. These are facts of the machine, never parameters: moving to another
+one must not invalidate a result.
 """
 
 import contextlib
-import fcntl
 import math
 import os
-import tempfile
+import re
+import sys
 import threading
 import time
 from collections import deque
@@ -19,9 +21,7 @@ from pathlib import Path
 from flows.outcome import UserError
 from flows.process import CancelledError
 from flows.stages import Stage
-
-POLL_S = 0.5
-"""How often a busy GPU is asked for again: another process frees it without a word."""
+from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible, waiting
 
 ANNOUNCED_S = 10.0
 """How long a place is kept at most; Prefect starts a task within a second."""
@@ -49,7 +49,7 @@ class Grant:
     env: dict[str, str]
     """To be set for its process."""
     fds: tuple[int, ...] = ()
-    """Locks that last as long as its processes hold them open."""
+    """Claims that last as long as its processes hold them open."""
 
 
 @dataclass
@@ -63,8 +63,6 @@ class Machine:
     """How many of them a stage gets that wants all; None for no limit."""
     sharing: int = 1
     """How many stages that want all cores may run side by side."""
-    locks: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
-    """The folder of the GPUs' lock files, the same for every process of this machine."""
     interrupted: threading.Event = field(default_factory=threading.Event)
     """When set, nobody waits any more."""
     _free: int = field(init=False)
@@ -87,10 +85,12 @@ class Machine:
             UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
         """
         most = _number("PLM_GPUS", "GPUs")
-        return cls(_cores(), _gpus(), most, max(1, sharing), interrupted=interrupted or threading.Event())
+        return cls(_cores(), visible(), most, max(1, sharing), interrupted=interrupted or threading.Event())
 
     @contextlib.contextmanager
-    def acquire(self, stage: Stage, seconds: float = 0.0, path: float = 0.0) -> Iterator[Grant]:
+    def acquire(
+        self, stage: Stage, seconds: float = 0.0, path: float = 0.0, say: Callable[[str], object] = print
+    ) -> Iterator[Grant]:
         """Wait for the stage's share of the machine and hold it for the block.
 
         With a GPU the work is there, so that a stage which gets one asks for one core for each.
@@ -99,6 +99,7 @@ class Machine:
             stage: Says what it wants.
             seconds: How long it is expected to take.
             path: How long the longest chain of stages is expected to take that begins with it.
+            say: Is told which other process has the GPUs that this waits for.
 
         Raises:
             CancelledError: the pipeline was cancelled while this waited.
@@ -108,9 +109,8 @@ class Machine:
             if not gpus:
                 yield Grant({})
                 return
-            with self._gpus_taken(gpus) as locks:
-                visible = ",".join(gpu for gpu in self.gpus if gpu in locks)
-                yield Grant({"CUDA_VISIBLE_DEVICES": visible}, tuple(locks.values()))
+            with self._gpus_taken(gpus, say) as claim:
+                yield Grant({"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"}, claim.fds)
 
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
         """Keep a place for a stage that comes in a moment, so that no shorter path takes its cores meanwhile."""
@@ -182,40 +182,26 @@ class Machine:
         return 0.0
 
     @contextlib.contextmanager
-    def _gpus_taken(self, wanted: int) -> Iterator[dict[str, int]]:
-        """Take GPUs as they become free, and let nobody in this or another process take one before there are enough.
-
-        Whoever takes a GPU must hold its turn, a second lock. Turns are taken one after the other in the order of the
-        names, and all of them before the first GPU, so that no two wait for each other; one that has every turn gets
-        every GPU that becomes free, so that stages with one GPU do not starve one that waits for all.
-        """
-        turns: dict[str, int] = {}
-        gpus: dict[str, int] = {}
-
-        def take() -> bool:
-            for gpu in sorted(self.gpus):
-                if not self._try_lock(gpu, turns, "turn"):
-                    return False
-            return any(self._try_lock(gpu, gpus, "lock") and len(gpus) == wanted for gpu in self.gpus)
-
+    def _gpus_taken(self, wanted: int, say: Callable[[str], object]) -> Iterator[Claim]:
         try:
-            try:
-                self._wait(take)
-            finally:
-                _close(turns)
-            yield gpus
+            with Claim(self.gpus, wanted) as claim:
+                self._wait(claim, say)
+                yield claim
         finally:
-            _close(gpus)
             with self._changed:
                 self._changed.notify_all()
 
-    def _wait(self, take: Callable[[], bool]) -> None:
+    def _wait(self, claim: Claim, say: Callable[[str], object]) -> None:
         """Strictly in turn: otherwise stages with one GPU would starve one that waits for all."""
         turn = object()
+        said = ""
         with self._changed:
             self._for_gpus.append(turn)
             try:
-                while self._for_gpus[0] is not turn or not take():
+                while self._for_gpus[0] is not turn or not claim.take():
+                    if claim.busy != said and (line := waiting(claim.busy)):
+                        say(line)
+                    said = claim.busy
                     self._changed.wait(POLL_S)
                     if self.interrupted.is_set():
                         raise CancelledError
@@ -223,26 +209,18 @@ class Machine:
                 self._for_gpus.remove(turn)
                 self._changed.notify_all()
 
-    def _try_lock(self, gpu: str, held: dict[str, int], kind: str) -> bool:
-        """Whether the lock of a GPU is held, now or already."""
-        if gpu in held:
-            return True
-        # O_NOFOLLOW and no truncation: the folder is shared with other users.
-        path = self.locks / f"plm-gpu-{gpu.replace('/', '-')}.{kind}"
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            return False
-        held[gpu] = lock
-        return True
 
-
-def _close(locks: dict[str, int]) -> None:
-    for lock in locks.values():
-        # Not LOCK_UN: that would also free it for processes that still hold the descriptor.
-        os.close(lock)
+@contextlib.contextmanager
+def beside_others(say: Callable[[str], object]) -> Iterator[None]:
+    """Be seen by other pipelines of this machine for the block, and say which ones run: their cores are the same."""
+    if sys.platform != "linux":
+        yield
+        return
+    for name in set(re.findall(r"@(plm run \d+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)):
+        if who := holder(name):
+            say(f"another pipeline runs on this machine and has the same cores: {who}; PLM_CORES divides them")
+    with bind(f"plm run {os.getpid()}") or contextlib.nullcontext():
+        yield
 
 
 def _number(name: str, what: str) -> int | None:
@@ -255,34 +233,3 @@ def _number(name: str, what: str) -> int | None:
 def _cores() -> int:
     detected = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return _number("PLM_CORES", "cores") or detected
-
-
-def _gpus() -> tuple[str, ...]:
-    """The GPUs by UUID, because CUDA and NVML may number them differently."""
-    uuids = _nvml_uuids()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not uuids or visible is None:
-        return uuids
-    gpus: list[str] = []
-    for token in map(str.strip, visible.split(",")):
-        if token.isdecimal() and int(token) < len(uuids):
-            gpus.append(uuids[int(token)])
-        elif token.startswith(("GPU-", "MIG-")):
-            gpus.append(token)
-        else:
-            break  # CUDA too stops at the first name that is none, such as -1
-    return tuple(gpus)
-
-
-def _nvml_uuids() -> tuple[str, ...]:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles)
-    finally:
-        pynvml.nvmlShutdown()

@@ -7,15 +7,13 @@ names and moved, and needs no mending.
 
 import contextlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import psutil
-
-CLOCK_S = 2.0
-"""How exactly the time is known at which a process started."""
 
 _ENTRY = re.compile(r"^  \S[^:\n]*:? *$", re.MULTILINE)
 """Where a stage begins in ``dvc.lock``, its name perhaps cut."""
@@ -66,11 +64,10 @@ def _mend_rwlock(path: Path) -> list[str]:
     except ValueError:
         path.unlink()
         return [f"{path}: half written; removed"]
-    written = path.stat().st_mtime
     # Those that are alive stay listed.
     kept = {
-        "write": {name: one for name, one in held["write"].items() if _may_hold(one, written)},
-        "read": {name: [one for one in many if _may_hold(one, written)] for name, many in held["read"].items()},
+        "write": {name: one for name, one in held["write"].items() if _may_hold(one)},
+        "read": {name: [one for one in many if _may_hold(one)] for name, many in held["read"].items()},
     }
     if kept == held:
         return []
@@ -78,12 +75,22 @@ def _mend_rwlock(path: Path) -> list[str]:
     return [f"{path}: held by processes that are gone; released"]
 
 
-def _may_hold(process: dict[str, Any], written: float) -> bool:
-    """Whether the process that this entry names may have made it: it lives, and began before the file was written."""
+def _may_hold(process: dict[str, Any]) -> bool:
+    """Whether the process that this entry names lives, and has the command that made it: no time is compared, for the
+    clock may have been set meanwhile. This process mends before it holds anything.
+    """
+    if process["pid"] == os.getpid():
+        return False
     try:
-        return psutil.Process(process["pid"]).create_time() < written + CLOCK_S
+        lives = " ".join(psutil.Process(process["pid"]).cmdline())
     except psutil.NoSuchProcess:
         return False
+    except psutil.AccessDenied:
+        return True
+    # What DVC writes is sys.argv: Python's own words are left out, and behind -m stood a module's name.
+    program, _, arguments = process["cmd"].partition(" ")
+    path = Path(program)
+    return (path.parent.name if path.stem == "__main__" else path.stem) in lives and lives.endswith(arguments)
 
 
 def _mend_lock_file(path: Path, copy: Path) -> list[str]:

@@ -21,6 +21,8 @@ class Spent:
     seconds: float = 0.0
     cpu: float = 0.0
     """Processor seconds of all its processes."""
+    memory: int = 0
+    """Bytes of its largest process at its peak."""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Packager:
     def __init__(self, root: Path, tracking: Tracking) -> None:
         """Start it: it imports what it needs while this process does something else."""
         store = {"MLFLOW_TRACKING_URI": tracking.uri, "MLFLOW_EXPERIMENT_NAME": tracking.experiment}
+        store["CUDA_VISIBLE_DEVICES"] = ""  # a trial needs none, and they may be others'
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tasks.package"],
             cwd=root,

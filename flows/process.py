@@ -17,13 +17,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
-from flows import supervisor
+from flows import room, supervisor
 from flows.forkserver import ForkServer
+from plm_core.shared.limits import SAVING_S
+from plm_core.shared.memory import needs_less
 
-GRACE_S = 60.0
-"""How long a stage may take to save its state when it is interrupted."""
+GRACE_S = SAVING_S + 30.0
+"""How long a stage may take to end when it is interrupted: the launcher of one that has several processes waits too."""
 
 TAIL_LINES = 40
 """How many of a stage's last lines a failure carries."""
@@ -34,11 +36,23 @@ EX_TEMPFAIL = 75
 PLAIN = re.compile(r"python -m [\w.]+( [\w.,:=@+/-]+)*")
 """A command that is the same without a shell."""
 
+KILLED = f"killed by signal {signal.SIGKILL:d}"
+"""What the launcher of several processes says when one of them was."""
+
 _SIGNALS = {number.value for number in signal.Signals}
 
 
 class CancelledError(Exception):
     """The pipeline is being cancelled: nothing new starts."""
+
+
+class Used(NamedTuple):
+    """What a stage's command used."""
+
+    cpu: float
+    """Processor seconds."""
+    memory: int
+    """Bytes of its largest process at its peak."""
 
 
 class StageError(Exception):
@@ -141,8 +155,8 @@ class StageProcesses:
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         may_fork: bool = True,
-    ) -> float:
-        """Run a stage's command in the repository's folder, wait for it, and return the processor seconds it used.
+    ) -> Used:
+        """Run a stage's command in the repository's folder, wait for it, and return what it used.
 
         Args:
             stage: DVC's address of the stage.
@@ -157,14 +171,16 @@ class StageProcesses:
             CancelledError: ``interrupt_all`` was called before it could start.
         """
         running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds, may_fork)
+        killed = room.killed_for_memory()
         returned = -signal.SIGKILL  # of a supervisor that is killed
-        used = 0.0
+        used = Used(0.0, 0)
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
             for line in running.lines:
                 if line.startswith(supervisor.ENDED):
-                    status, seconds = line.removeprefix(supervisor.ENDED).split()
-                    returned, used = int(status), float(seconds)
+                    status, seconds, largest = line.removeprefix(supervisor.ENDED).split()
+                    returned = int(status)
+                    used = Used(float(seconds), 1024 * int(largest))
                 else:
                     tail.append(line.rstrip())
                     on_line(tail[-1])
@@ -175,7 +191,7 @@ class StageProcesses:
             with self._lock:
                 self._running.discard(running)
         if returned:
-            raise _failure(stage, returned, list(tail))
+            raise _failure(stage, returned, list(tail), used.memory if room.killed_for_memory() > killed else None)
         return used
 
     def interrupt_all(self) -> None:
@@ -239,10 +255,15 @@ def _umask() -> int:
     return mask
 
 
-def _failure(stage: str, returned: int, tail: list[str]) -> StageError:
+def _failure(stage: str, returned: int, tail: list[str], memory: int | None) -> StageError:
+    """The error of a stage; ``memory`` is how large it was if the kernel has meanwhile killed a process for memory."""
     # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also say its name ("Killed").
     status = 128 - returned if returned - 128 in _SIGNALS else returned
-    return StageError(stage, status, tail, transient=status < 0 or status == EX_TEMPFAIL)
+    transient = status < 0 or status == EX_TEMPFAIL
+    if memory is not None and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
+        tail.append(f"error: out of memory, at {room.said(memory)}; {needs_less(stage)}")
+        transient = False
+    return StageError(stage, status, tail, transient)
 
 
 def _signal_name(number: int) -> str:

@@ -21,6 +21,7 @@ from typing import Self
 
 from flows import supervisor
 from flows.outcome import UserError
+from plm_core.shared import stores
 
 START_S = 120.0
 """How long the server may take to answer; 6 s on an idle machine, twice that when it makes its database."""
@@ -33,13 +34,16 @@ def configured_url() -> str | None:
     """The server that the user has chosen, in ``PREFECT_API_URL`` or Prefect's active profile, if any."""
     if url := os.environ.get("PREFECT_API_URL"):
         return url
-    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    path = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    path = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
     if not path.exists():
         return None
     profiles = tomllib.loads(path.read_text())
     active = os.environ.get("PREFECT_PROFILE", profiles.get("active"))
     return profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL") or None
+
+
+def _home() -> Path:
+    return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
 def answers(url: str, timeout_s: float = 5.0) -> bool:
@@ -57,22 +61,29 @@ class LocalServer:
     """A Prefect server on loopback for the time of a ``with`` block, or until this process dies."""
 
     def __init__(self, log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        # The server is given the socket itself: a port that is only looked up could be another's when it is opened.
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        # Uvicorn takes it for a Unix socket, and would leave out that answers go out at once.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"http://127.0.0.1:{self._port}/api"
+        self._starting = contextlib.ExitStack()
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
 
     def __enter__(self) -> Self:
-        """Start it and do not wait: what else is to be prepared can be while it boots."""
+        """Start it and do not wait: what else is to be prepared can be while it boots.
+
+        It waits for another one of this user's to have started: two that make the tables of one database both fail.
+        """
+        self._starting.enter_context(stores.alone(f"{stores.SQLITE}{_home() / 'prefect.db'}"))
         uvicorn = [sys.executable, "-m", "uvicorn", "--app-dir", str(distribution("prefect").locate_file(""))]
         uvicorn += ["--factory", "prefect.server.api.server:create_app", "--lifespan", "on"]
-        uvicorn += ["--host", "127.0.0.1", "--port", str(self._port), "--log-level", "error"]
+        uvicorn += ["--fd", str(self._socket.fileno()), "--log-level", "error"]
         # The variables of Prefect's own temporary server: no scheduler, no user interface.
         marks = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1", "PREFECT_UI_ENABLED": "0"}
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, self._socket:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", supervisor.__file__, str(STOP_S), *uvicorn],
                 env={**os.environ, **marks},
@@ -80,11 +91,13 @@ class LocalServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=[self._socket.fileno()],
             )
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop it and wait until it has."""
+        self._starting.close()
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -102,7 +115,8 @@ class LocalServer:
             import prefect.main  # noqa: F401
             from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-            self._wait()
+            with self._starting:
+                self._wait()
             # Nobody listens to heartbeats here, and each flow waits a second for their thread to end.
             with temporary_settings({PREFECT_API_URL: self.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 yield

@@ -13,8 +13,10 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 
@@ -26,10 +28,13 @@ POLL_S = 0.05
 
 ENDED = "\0ended: "
 """Begins the supervisor's own last line: the exit status of the command, 128 + n if signal n killed it, and the
-processor seconds of all that it started and waited for."""
+processor seconds of all that it started and waited for, and the kilobytes of the largest of these processes."""
 
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """The signals that do not end the supervisor."""
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): processes whose parent died become children of this one, so that none is lost sight of."""
@@ -38,14 +43,18 @@ PR_SET_CHILD_SUBREAPER = 36
 def main(grace_s: float, command: list[str]) -> int:
     """Run the command to its end; return its exit status, 128 + n if signal n killed it."""
     prepare()
-    child = os.posix_spawnp(
-        command[0],
-        command,
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these two, and others need not
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, close_fds=False, preexec_fn=partial(end_with, os.getpid())
     )
-    return supervise(child, grace_s)
+    return supervise(child.pid, grace_s)
+
+
+def end_with(parent: int) -> None:
+    """Have this process, the supervisor's child, hear SIGTERM when that is killed; nobody else would end it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)
 
 
 def prepare() -> None:
@@ -76,7 +85,7 @@ def supervise(child: int, grace_s: float) -> int:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 128 - status if status < 0 else status
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{ENDED}{status} {used.ru_utime + used.ru_stime:.2f}", flush=True)
+    print(f"{ENDED}{status} {used.ru_utime + used.ru_stime:.2f} {used.ru_maxrss}", flush=True)
     return status
 
 

@@ -16,8 +16,8 @@ from flows.outcome import Outcome, Result
 from flows.stages import Stage
 from plm_core.shared.paths import METERS
 
-REMEMBERED = ".dvc/tmp/plm-seconds.json"
-"""What each stage took when it ran last on this machine."""
+REMEMBERED = ".dvc/tmp/plm-spent.json"
+"""What each stage took when it ran last on this machine: seconds, and bytes of memory."""
 
 PICTURE = METERS / "run/stages.svg"
 """Below the page of the meters, which shows it."""
@@ -37,7 +37,7 @@ COLORS = {"ran": "#3b78b5", "failed": "#c0392b"}
 def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, float]]:
     """For each stage the seconds that it is expected to take, and those of the longest path that begins with it."""
     known = _remembered(root)
-    own = {stage.name: known.get(stage.name, UNKNOWN_S[stage.gpu]) for stage in stages}
+    own = {stage.name: known.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
     path = dict(own)
     for stage in reversed(stages):  # each after all that it depends on
         for name in stage.upstream:
@@ -45,9 +45,15 @@ def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, floa
     return {name: (own[name], path[name]) for name in own}
 
 
+def peaks(root: Path) -> dict[str, int]:
+    """The bytes of memory that each stage took when it ran last, where that is known."""
+    return {name: memory for name, (_, memory) in _remembered(root).items()}
+
+
 def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
     """Keep what the stages took for the next run; a disk without room costs no more than a worse order."""
-    took = {outcome.name: round(outcome.spent.seconds, 1) for outcome in outcomes if outcome.outcome == "ran"}
+    ran = [outcome for outcome in outcomes if outcome.outcome == "ran"]
+    took = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
     with contextlib.suppress(OSError):
         (root / REMEMBERED).write_text(json.dumps(_remembered(root) | took))
 
@@ -120,8 +126,9 @@ def _end(ran: Sequence[Outcome]) -> float:
     return max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
 
 
-def _remembered(root: Path) -> dict[str, float]:
+def _remembered(root: Path) -> dict[str, tuple[float, int]]:
     try:
-        return {str(name): float(value) for name, value in json.loads((root / REMEMBERED).read_text()).items()}
+        known = json.loads((root / REMEMBERED).read_text())
+        return {str(name): (float(seconds), int(memory)) for name, (seconds, memory) in known.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

@@ -95,4 +95,4 @@ def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(attend)
+    main(attend, gpus=1)

@@ -163,4 +163,4 @@ def run(name: str, checkpoint: Path | None = None, evidence: Path | None = None)
 
 
 if __name__ == "__main__":
-    main(run)
+    main(run, gpus=1)

@@ -82,4 +82,4 @@ def _told(asked: Asked, shots: int, figures: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main(fewshot)
+    main(fewshot, gpus=1)

@@ -212,6 +212,6 @@ if __name__ == "__main__":
     if (given.checkpoint is None) != (given.evidence is None) or (given.checkpoint is None) == (given.seed is None):
         parser.error("expected a seed, or --checkpoint and --evidence together")
     if given.checkpoint:
-        main(lambda: finetune_checkpoint(given.task, given.checkpoint, given.evidence))
+        main(lambda: finetune_checkpoint(given.task, given.checkpoint, given.evidence), gpus=1)
     else:
-        main(lambda: finetune(given.name, given.task, given.seed, given.after))
+        main(lambda: finetune(given.name, given.task, given.seed, given.after), gpus=1)

@@ -58,4 +58,4 @@ def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
 
 
 if __name__ == "__main__":
-    main(generate)
+    main(generate, gpus=1)

@@ -34,6 +34,7 @@ from tasks.runtime.launch import launch, ranks_wanted
 from tasks.runtime.stage import main, stage
 from tasks.runtime.training import follow, write_curve
 from tasks.settings import params
+from tasks.settings.machine import pretraining_gpus
 from tasks.settings.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
 
 SPLITS = ("train", "valid")
@@ -207,4 +208,4 @@ def _said_of_packing(metrics: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main(run)
+    main(run, gpus=pretraining_gpus())

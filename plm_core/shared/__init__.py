@@ -1,1 +1,1 @@
-"""What flows, tasks and the core have agreed on, each thing once. Needs nothing but the standard library."""
+"""What flows, tasks and the core have agreed on, each thing once. Needs the standard library, and NVML for GPUs."""

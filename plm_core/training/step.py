@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from plm_core.objectives.loss import Batch, Carry, Loss
+from plm_core.shared.memory import is_out_of_memory
 from plm_core.training.anomalies import judged
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
@@ -92,7 +93,7 @@ def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
         try:
             return work()
         except RuntimeError as error:
-            if not _out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             _cut_smaller(setup, state, " ".join(str(error).split()))
         # What the parts before the failure have added must go, and on a GPU the memory they held.
@@ -143,8 +144,3 @@ def _cut_smaller(setup: Setup, state: State, error: str) -> None:
         f"in {len(state.carries)} parts of the same batch ({error})",
         stacklevel=2,
     )
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """Whether a GPU or the CPU's allocator had no memory left."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

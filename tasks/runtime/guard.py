@@ -61,7 +61,8 @@ class Guard:
 
     def _require_older(self, sources: Iterable[Path]) -> None:
         for path in sources:
-            if path.stat().st_mtime > self._started:
+            # One dated ahead comes from another clock, or from this one before it was set: that says nothing.
+            if self._started < path.stat().st_mtime <= time.time():
                 raise _edited(path)
 
 

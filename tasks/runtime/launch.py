@@ -10,11 +10,10 @@ import signal
 import sys
 
 from plm_core.config import UserError
+from plm_core.shared.limits import SAVING_S
 from tasks.runtime.stage import USER_ERROR
 from tasks.tracking.client import INTERRUPTED
 
-SAVING_S = 600
-"""How long processes that were told to end may take to save their state before they are killed."""
 PR_SET_PDEATHSIG = 1
 
 

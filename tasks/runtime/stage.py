@@ -15,6 +15,8 @@ from typing import Any
 from plm_core.config import UserError, digest
 from plm_core.files import atomic_text, sha256_path
 from plm_core.shared import paths
+from plm_core.shared.gpus import claimed
+from plm_core.shared.memory import is_out_of_memory, needs_less
 from tasks.runtime.guard import Guard
 from tasks.settings import params
 from tasks.settings.machine import leads
@@ -80,21 +82,29 @@ def stage(
             atomic_text(paths.METRICS / f"{name}.json", text)
 
 
-def main(task: Callable[..., None]) -> None:
+def main(task: Callable[..., None], gpus: int = 0) -> None:
     """Run a task as a process: its one-line error and its exit status are the contract with whoever started it.
 
-    The signature of the task is the command line. What torch compiles is kept below ``artifacts/`` from one process to
-    the next, unless the environment says where.
+    The signature of the task is the command line. It sees as many of the machine's GPUs as ``gpus`` says, and nobody
+    else uses them meanwhile; those of a torchrun of the user's own are the user's to share. What torch compiles is
+    kept below ``artifacts/`` from one process to the next, unless the environment says where.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
 
     @functools.wraps(task)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            task(*arguments, **options)
+            with claimed(0 if "RANK" in os.environ else gpus, lambda said: print(said, file=sys.stderr, flush=True)):
+                task(*arguments, **options)
         except (UserError, OSError) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             sys.exit(USER_ERROR if isinstance(error, UserError) else 1)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            stage = "@".join([Path(sys.argv[0]).stem, *words[:1]])
+            print(f"error: out of memory: {error}; {needs_less(stage)}", file=sys.stderr, flush=True)
+            sys.exit(1)
         except KeyboardInterrupt as error:
             print(f"interrupted: {error}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)

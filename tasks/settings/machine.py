@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import sys
 
 from plm_core.config import UserError
 
@@ -22,6 +23,12 @@ def memory() -> str:
 def leads() -> bool:
     """Whether this process writes and says what is written and said once: the first of those that train together."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def pretraining_gpus() -> int:
+    """How many GPUs a pretraining may have: what ``PLM_RANKS`` or ``PLM_GPUS`` says, else as many as there are."""
+    limits = (os.environ.get(name, "") for name in ("PLM_RANKS", "PLM_GPUS"))
+    return max(1, min((int(limit) for limit in limits if limit.isdecimal()), default=sys.maxsize))
 
 
 def price() -> float | None:

@@ -14,6 +14,7 @@ from plm_core import files
 from plm_core.config import UserError
 from plm_core.files import (
     CHECKSUMS,
+    atomic_file,
     atomic_folder,
     atomic_text,
     sha256_path,
@@ -62,6 +63,25 @@ def test_a_crash_inside_the_block_leaves_the_old_folder_whole(tmp_path, error):
         crash()
     assert contents(tmp_path / "x") == before
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_all_that_was_written_is_on_the_disk_before_it_has_its_name_and_then_the_name_is(tmp_path, monkeypatch):
+    flushed = []
+
+    def fsync(descriptor, really=os.fsync):
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with atomic_folder(tmp_path / "x") as folder:
+        fill(folder, "new")
+    written = [f"{folder}/{name}" for name in ("a.txt", "sub", "sub/b.bin", CHECKSUMS)]
+    assert sorted(flushed[:-2]) == sorted(written)
+    assert flushed[-2:] == [str(folder), str(tmp_path)]
+    flushed.clear()
+    with atomic_file(tmp_path / "y") as file:
+        file.write_text("new")
+    assert flushed == [str(file)]
 
 
 WRITER = """

@@ -1,11 +1,11 @@
 """Cores in one process, GPUs across processes."""
 
-import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,13 @@ from flows.machine import Machine
 from flows.outcome import UserError
 from flows.process import CancelledError
 from flows.stages import Stage
+from plm_core.shared.gpus import CLAIMED
 
 ALL = Stage("all", cores="all")
 ONE = Stage("one")
 GPU = Stage("gpu", gpu=True, cores="all")
 GPUS = Stage("gpus", gpu="all", cores="all")
+A, B, C = (f"GPU-{letter}-{uuid.uuid4()}" for letter in "abc")  # claims hold on the whole machine
 
 
 def test_a_stage_waits_until_its_cores_are_free():
@@ -117,65 +119,78 @@ def test_more_cores_than_there_are_is_all_of_them():
         assert grant == machine.Grant({})
 
 
-def test_each_gpu_goes_to_one_stage_with_one_core_for_it(tmp_path):
-    shared = Machine(4, ("GPU-a", "GPU-b"), locks=tmp_path)
+def test_each_gpu_goes_to_one_stage_with_one_core_for_it():
+    shared = Machine(4, (A, B))
     with shared.acquire(GPU) as first, shared.acquire(GPU) as second, shared.acquire(ONE) as third:
         given = {first.env["CUDA_VISIBLE_DEVICES"], second.env["CUDA_VISIBLE_DEVICES"]}
-        assert given == {"GPU-a", "GPU-b"}
+        assert given == {A, B}
         assert third.env == {}
     assert Machine(2, ()).gpus == ()
-    with Machine(2, (), locks=tmp_path).acquire(GPU) as without:
+    with Machine(2, ()).acquire(GPU) as without:
         assert without == machine.Grant({})
 
 
-def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go(tmp_path, monkeypatch):
+def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go(monkeypatch):
     monkeypatch.setattr(machine, "POLL_S", 0.05)
-    with Machine(1, ("GPU-a",), locks=tmp_path).acquire(GPU) as grant:
+    with Machine(1, (A,)).acquire(GPU) as grant:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=grant.fds)
     order: list[str] = []
-    waiting = _later(Machine(1, ("GPU-a",), locks=tmp_path), GPU, order)
+    waiting = _later(Machine(1, (A,)), GPU, order)
     assert order == []
     child.communicate(b"\n")
     waiting.join(5)
     assert order == ["gpu"]
 
 
-def test_a_stage_that_wants_all_gpus_gets_those_it_sees_with_a_core_for_each(tmp_path):
-    shared = Machine(4, ("GPU-c", "GPU-a", "GPU-b"), locks=tmp_path)
+def test_it_is_said_which_other_process_has_what_is_waited_for(monkeypatch, capsys):
+    monkeypatch.setattr(machine, "POLL_S", 0.05)
+    code = "import sys\nfrom plm_core.shared.gpus import Claim\nclaim = Claim(sys.argv[1:], 1)\n"
+    code += "print(claim.take(), flush=True)\ninput()"
+    holder = subprocess.Popen([sys.executable, "-c", code, A], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"True\n"
+    waiting = _later(Machine(1, (A,)), GPU, [])
+    wait_for(lambda: waiting.is_alive() and f"waits for a GPU: process {holder.pid} of " in capsys.readouterr().out)
+    holder.communicate(b"\n")
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+def test_a_stage_that_wants_all_gpus_gets_those_it_sees_with_a_core_for_each():
+    shared = Machine(4, (C, A, B))
     order: list[str] = []
     with shared.acquire(GPUS) as grant, shared.acquire(ONE):
-        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-c,GPU-a,GPU-b"}
+        assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": f"{C},{A},{B}"}
         assert len(grant.fds) == 3
         waiting = _later(shared, GPU, order)
         assert order == []
     waiting.join(5)
     assert order == ["gpu"]
-    with Machine(2, ("GPU-a", "GPU-b", "GPU-c"), locks=tmp_path).acquire(GPUS) as grant:
-        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c"}
-    with Machine(2, (), locks=tmp_path).acquire(GPUS) as grant:
+    with Machine(2, (A, B, C)).acquire(GPUS) as grant:
+        assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": f"{A},{B},{C}"}
+    with Machine(2, ()).acquire(GPUS) as grant:
         assert grant == machine.Grant({})
 
 
-def test_a_limit_lets_stages_that_want_all_gpus_run_side_by_side(tmp_path):
-    shared = Machine(4, ("GPU-a", "GPU-b", "GPU-c"), 1, tmp_path)
+def test_a_limit_lets_stages_that_want_all_gpus_run_side_by_side():
+    shared = Machine(4, (A, B, C), 1)
     with shared.acquire(GPUS) as one, shared.acquire(GPUS) as two, shared.acquire(GPUS) as three:
         given = {grant.env["CUDA_VISIBLE_DEVICES"] for grant in (one, two, three)}
-    assert given == {"GPU-a", "GPU-b", "GPU-c"}
-    with Machine(4, ("GPU-a", "GPU-b", "GPU-c"), 2, tmp_path).acquire(GPUS) as grant:
-        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
-    with Machine(4, ("GPU-a",), 2, tmp_path).acquire(GPUS) as grant:
-        assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
+    assert given == {A, B, C}
+    with Machine(4, (A, B, C), 2).acquire(GPUS) as grant:
+        assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": f"{A},{B}"}
+    with Machine(4, (A,), 2).acquire(GPUS) as grant:
+        assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": A}
 
 
 @pytest.mark.parametrize("same_process", [True, False])
-def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(tmp_path, monkeypatch, same_process):
+def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(monkeypatch, same_process):
     monkeypatch.setattr(machine, "POLL_S", 0.05)
-    shared = Machine(8, ("GPU-a", "GPU-b"), locks=tmp_path)
-    other = shared if same_process else Machine(8, ("GPU-b", "GPU-a"), locks=tmp_path)
+    shared = Machine(8, (A, B))
+    other = shared if same_process else Machine(8, (B, A))
     order: list[str] = []
     with shared.acquire(GPU):
         large = _later(shared, GPUS, order)
-        wait_for(lambda: _taken(tmp_path / "plm-gpu-GPU-b.turn"))
+        wait_for(lambda: f"@plm turn of {B}" in Path("/proc/net/unix").read_text())
         small = _later(other, GPU, order)  # there would be a GPU for it now
         assert order == []
     large.join(10)
@@ -183,9 +198,9 @@ def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(tmp_path, monkeypa
     assert order == ["gpus", "gpu"]
 
 
-def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other(tmp_path, monkeypatch):
+def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other(monkeypatch):
     monkeypatch.setattr(machine, "POLL_S", 0.001)
-    names = ("GPU-a", "GPU-b", "GPU-c")
+    names = (A, B, C)
     order: list[str] = []
 
     def work(shared: Machine) -> None:
@@ -194,10 +209,7 @@ def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other(tmp_
                 order.append("taken")
                 order.append("given back")
 
-    threads = [
-        threading.Thread(target=work, args=(Machine(3, gpus, locks=tmp_path),), daemon=True)
-        for gpus in (names, names[::-1])
-    ]
+    threads = [threading.Thread(target=work, args=(Machine(3, gpus),), daemon=True) for gpus in (names, names[::-1])]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -205,32 +217,36 @@ def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other(tmp_
     assert order == ["taken", "given back"] * 40
 
 
-def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others(tmp_path):
+def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others():
     order: list[str] = []
-    with Machine(2, ("GPU-a",), locks=tmp_path).acquire(GPUS):
-        waiting = _later(Machine(2, ("GPU-a", "GPU-b"), locks=tmp_path), GPUS, order)
-        with Machine(2, ("GPU-c",), locks=tmp_path).acquire(GPUS) as grant:
-            assert grant.env == {"CUDA_VISIBLE_DEVICES": "GPU-c"}
+    with Machine(2, (A,)).acquire(GPUS):
+        waiting = _later(Machine(2, (A, B)), GPUS, order)
+        with Machine(2, (C,)).acquire(GPUS) as grant:
+            assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": C}
         assert order == []
     waiting.join(5)
     assert order == ["gpus"]
 
 
-def _taken(path: Path) -> bool:
-    """Whether somebody holds a lock."""
-    if not path.exists():
-        return False
-    with path.open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+def test_a_pipeline_says_which_other_one_has_the_same_cores():
+    code = "from flows.machine import beside_others\nwith beside_others(print):\n    print(1, flush=True)\n    input()"
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while other.stdout.readline() != "1\n":  # pipelines of other tests
+        pass
+    with machine.beside_others(print):
+        said: list[str] = []
+        with machine.beside_others(said.append):
+            (line,) = [line for line in said if f"process {other.pid} of" in line]
+            assert line.startswith("another pipeline runs on this machine and has the same cores: process ")
+            assert not any(f"process {os.getpid()} of" in line for line in said)
+    other.communicate("\n")
+    with machine.beside_others(said.append):
+        assert len([line for line in said if f"process {other.pid} of" in line]) == 1
 
 
-@pytest.mark.parametrize("gpus", [(), ("GPU-a",)])
-def test_waiting_ends_when_the_pipeline_is_cancelled(tmp_path, gpus):
-    shared = Machine(1, gpus, locks=tmp_path)
+@pytest.mark.parametrize("gpus", [(), (A,)])
+def test_waiting_ends_when_the_pipeline_is_cancelled(gpus):
+    shared = Machine(1, gpus)
     caught: list[type] = []
 
     def work() -> None:
@@ -240,7 +256,7 @@ def test_waiting_ends_when_the_pipeline_is_cancelled(tmp_path, gpus):
         except CancelledError as error:
             caught.append(type(error))
 
-    with Machine(1, gpus, locks=tmp_path).acquire(GPU) if gpus else shared.acquire(ONE):
+    with Machine(1, gpus).acquire(GPU) if gpus else shared.acquire(ONE):
         thread = threading.Thread(target=work)
         thread.start()
         time.sleep(0.2)
@@ -264,24 +280,3 @@ def test_detection_listens_to_the_environment(monkeypatch):
     monkeypatch.delenv("PLM_GPUS")
     assert Machine.detect().gpus_at_most is None
     assert Machine.detect().cores == len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize(
-    ("visible", "gpus"),
-    [
-        (None, ("GPU-a", "GPU-b")),
-        ("1", ("GPU-b",)),
-        ("1, 0", ("GPU-b", "GPU-a")),
-        ("GPU-b", ("GPU-b",)),
-        ("", ()),
-        ("-1", ()),
-        ("0,-1,1", ("GPU-a",)),
-        ("7", ()),
-    ],
-)
-def test_visible_gpus_are_named_by_uuid(monkeypatch, visible, gpus):
-    monkeypatch.setattr(machine, "_nvml_uuids", lambda: ("GPU-a", "GPU-b"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert Machine.detect().gpus == gpus

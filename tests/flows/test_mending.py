@@ -3,11 +3,14 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from toys import wait_for
 
 from flows import pipeline
 from flows.graph import Graph
@@ -95,16 +98,39 @@ def test_an_empty_list_of_locks(done):
     assert repro(done, "first").returncode == 0
 
 
-def test_a_lock_of_a_process_whose_number_another_has_now_is_released_and_of_a_living_one_is_not(done):
+def test_the_locks_of_a_dvc_that_lives_stay_whatever_the_clock_says(done, monkeypatch):
+    (done / "dvc.yaml").write_text(STAGES.replace("cp code.py first.txt", "touch begun; sleep 600"))
+    process = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "first"], cwd=done, start_new_session=True)
+    wait_for((done / "begun").exists)
+    path = done / ".dvc/tmp/rwlock"
+    try:
+        boot = psutil.boot_time()
+        for hours in (-2, 2):
+            monkeypatch.setattr(psutil._pslinux, "boot_time", lambda hours=hours: boot + 3600 * hours)
+            os.utime(path, (boot + 3600 * hours,) * 2)
+            assert mend(done) == []
+        assert str(process.pid) in path.read_text()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert mend(done) == [f"{path}: held by processes that are gone; released"]
+
+
+@pytest.mark.parametrize("command", ["/bin/dvc repro", " ".join(sys.argv), "/x/prefect/flow_engine.py"])
+def test_a_lock_of_a_process_whose_number_another_has_now_is_released(done, command):
     """As after a restart of a container, where numbers begin anew."""
     path = done / ".dvc/tmp/rwlock"
-    path.write_text(json.dumps({"write": {str(done / "first.txt"): {"pid": os.getpid(), "cmd": "dvc repro"}}}))
+    other = subprocess.Popen(["sleep", "60"])
+    pid = os.getpid() if command.endswith(sys.argv[-1]) else other.pid
+    path.write_text(json.dumps({"write": {str(done / "first.txt"): {"pid": pid, "cmd": command}}}))
     (done / "code.py").write_text("1\n")
-    assert mend(done) == []
-    assert "is busy" in repro(done, "first").stderr
-    os.utime(path, (1e9, 1e9))  # written long before this process began
-    assert mend(done) == [f"{path}: held by processes that are gone; released"]
-    assert repro(done, "first").returncode == 0
+    try:
+        assert "is busy" in repro(done, "first").stderr
+        assert mend(done) == [f"{path}: held by processes that are gone; released"]
+        assert repro(done, "first").returncode == 0
+    finally:
+        other.kill()
+        other.wait()
 
 
 @pytest.mark.parametrize("left", [None, "cmd: cp\n"])

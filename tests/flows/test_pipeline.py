@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +133,8 @@ def test_what_is_stale_runs_side_by_side_and_nothing_else(diamond, tracker, on_s
     assert (left["stage"], left["parent"]) == ("left", "run-1")
     assert tracker.events == ["open", "register ['right'] for run-1", "closed"]
     assert not any(Graph(diamond).status().values())
+    files = [path for path in diamond.rglob("*") if not path.is_symlink()]
+    assert [path for path in files if path.stat().st_mode & stat.S_IWOTH] == []
 
     again = tracker.run(diamond)
     assert again.ok
@@ -284,6 +288,16 @@ def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
         pytest.raises(UserError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
     ):
         tracker.run(root)
+
+
+def test_a_checkout_stays_held_when_files_in_it_are_deleted(toy, tracker):
+    root = one(toy, "echo x > out.txt")
+    with checkout.only_one(root):
+        shutil.rmtree(root / ".dvc/tmp")
+        with pytest.raises(UserError, match=r"another pipeline \(process unknown\) runs in"):
+            tracker.run(root)
+    with checkout.only_one(root):
+        pass
 
 
 def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):

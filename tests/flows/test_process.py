@@ -1,7 +1,9 @@
 """One stage as a process: what it says, how it fails, how it ends; with real signals."""
 
 import contextlib
+import inspect
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,8 +17,9 @@ import psutil
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import forkserver
+from flows import forkserver, room
 from flows.process import CancelledError, StageError, StageProcesses
+from tasks.runtime import launch
 
 SLEEPER = """
 import os, signal, subprocess, sys, time
@@ -35,7 +38,7 @@ except KeyboardInterrupt:
 DRIVER = """
 import sys, time
 from pathlib import Path
-from flows import forkserver
+from flows import forkserver, room
 from flows.process import StageProcesses
 forkserver.LIBRARIES = ()
 processes = StageProcesses(Path(sys.argv[1]), grace_s=10)
@@ -101,7 +104,8 @@ def test_lines_come_as_they_are_written_and_processor_seconds_are_told(tmp_path,
     used = make(root).run("one", command, lambda line: lines.append((line, time.time())), env={"WORD": "second"})
     assert [line for line, _ in lines] == ["first", "second"]
     assert lines[1][1] - lines[0][1] > 0.5
-    assert 0.05 < used < 60
+    assert 0.05 < used.cpu < 60
+    assert 1e6 < used.memory < 1e9
 
 
 def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp_path, make, command):
@@ -136,6 +140,23 @@ def test_a_failure_tells_the_commands_own_status_and_reason(tmp_path, make, comm
     assert reason in caught.value.reason
 
 
+@pytest.mark.parametrize("said", ["", "print('interrupted: a process was killed by signal 9'); sys.exit(75)"])
+def test_a_stage_that_the_kernel_kills_for_memory_is_told_as_such_and_not_tried_again(
+    tmp_path, make, command, said, monkeypatch
+):
+    counter = tmp_path / "vmstat"
+    counter.write_text("oom_kill 7\n")
+    code = f"import os, sys\nopen({str(counter)!r}, 'w').write('pgfault 9\\noom_kill 8\\n')\n"
+    code += f"{said}\nos.kill(os.getpid(), 9)\n"
+    processes = make(one(tmp_path, code))
+    monkeypatch.setattr(room, "CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(room, "VMSTAT", counter)
+    with pytest.raises(StageError) as caught:
+        processes.run("finetune@gpt", command, lambda _: None)
+    assert not caught.value.transient
+    assert re.match(r"out of memory, at \d+ MB; expected a smaller finetune.training.batch, ", caught.value.reason)
+
+
 def test_a_signal_seen_by_a_shell_in_between_is_still_a_signal(tmp_path, command):
     root = one(tmp_path, "import os; os.kill(os.getpid(), 9)")
     command[-1] += " || exit $?"
@@ -163,6 +184,10 @@ def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, ma
     assert "state saved" in failure.tail
     with pytest.raises(CancelledError):
         processes.run("one", command, lambda _: None)
+
+
+def test_who_ends_a_stage_outlasts_the_launcher_of_its_processes():
+    assert inspect.signature(StageProcesses).parameters["grace_s"].default > launch.SAVING_S
 
 
 def _collect(processes: StageProcesses, command: list[str], failures: list[StageError]) -> None:

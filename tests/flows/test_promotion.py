@@ -15,11 +15,12 @@ import urllib.request
 from pathlib import Path
 
 import mlflow
+import psutil
 import pytest
 import torch
 
-from flows import cli, promotion, registry, standing
-from flows.packaging import evidence_files
+from flows import cli, promotion, registry, settings, standing
+from flows.packaging import Packager, evidence_files
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
 from plm_core import checkpoint
@@ -130,6 +131,11 @@ def ledger(root):
     experiment = client.get_experiment_by_name("plm-decisions").experiment_id
     runs = client.search_runs([experiment], order_by=["attributes.start_time ASC"])
     return [(run.data.params["action"], run.data.params["version"], run.data.params["previous"]) for run in runs]
+
+
+def test_a_trial_of_a_version_takes_no_gpu_from_others(root):
+    with Packager(root, settings.read(root)[0]) as packager:
+        assert psutil.Process(packager._process.pid).environ()["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_the_life_of_a_registered_model(root, tokenizer, capfd):

@@ -38,7 +38,7 @@ def test_the_path_of_a_stage_is_the_longest_that_begins_with_it(tmp_path):
     }
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"train": "x"}'])
+@pytest.mark.parametrize("content", ["", "[1]", '{"train": "x"}', '{"train": 7.0}'])
 def test_what_cannot_be_read_is_not_known(tmp_path, content):
     (tmp_path / timing.REMEMBERED).parent.mkdir(parents=True)
     (tmp_path / timing.REMEMBERED).write_text(content)

@@ -1,0 +1,88 @@
+"""Whether a stage will find the disk and the memory that it took when it ran last, and whether one was killed for want
+of memory. Used by ``flows/flow.py`` and ``flows/process.py``.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from flows.outcome import UserError
+
+RESERVE = 100 << 20
+"""How many bytes of the disk are left for what is no stage's output: snapshots, journals, logs."""
+
+LEAST = 1 << 20
+"""With less DVC cannot record that a stage has run."""
+
+FREES = "`dvc gc --workspace` frees what no stage needs any more"
+
+CGROUPS = Path("/sys/fs/cgroup")
+VMSTAT = Path("/proc/vmstat")
+
+
+class FullError(UserError):
+    """There is surely too little room for a stage."""
+
+
+def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) -> None:
+    """Say what may not suffice for a stage whose outputs and largest process had so many bytes when it ran last.
+
+    Raises:
+        FullError: it surely does not.
+    """
+    free = shutil.disk_usage(root).free
+    disk = f"{root}: {said(free)} of the disk are free"
+    if free < LEAST:
+        raise FullError(f"{disk}, too little for any stage; {FREES}")
+    if free < 2 * outputs + RESERVE:
+        say(f"{disk}, but the last outputs had {said(outputs)}, which are kept here and in DVC's cache; {FREES}")
+    if (left := available()) < memory:
+        say(f"{said(left)} of memory are free, but the last run of this stage took {said(memory)}: it may be killed")
+
+
+def available() -> int:
+    """How many bytes of memory this process and its children may still take: of the machine, or of its control groups
+    (cgroups(7), version 2), as in a container.
+    """
+    left = [psutil.virtual_memory().available]
+    for group in _groups():
+        try:
+            limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        except (OSError, ValueError):  # none, or "max"
+            continue
+        left.append(limit - used + _count(group / "memory.stat", "inactive_file"))
+    return max(0, min(left))
+
+
+def killed_for_memory() -> int:
+    """How many processes the kernel has killed for want of memory: in this control group, else on this machine."""
+    events = [group / "memory.events" for group in _groups()]
+    return next((_count(path, "oom_kill") for path in events if path.exists()), _count(VMSTAT, "oom_kill"))
+
+
+def said(size: int) -> str:
+    """Bytes as a person says them: ``1.2 GB``."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _groups() -> Iterator[Path]:
+    """This process's control group and those above it."""
+    try:
+        found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found:
+        group = CGROUPS / found[1]
+        yield from (path for path in (group, *group.parents) if path.is_relative_to(CGROUPS))
+
+
+def _count(path: Path, name: str) -> int:
+    """A number of a file with a name and a number in each line; 0 where it is not there."""
+    try:
+        found = re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0

@@ -1,0 +1,22 @@
+"""What is said of a stage that had no memory left, by itself or, when the kernel has killed it, by the flow."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, a library, the CPU's allocator of torch or a GPU had no memory left."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's, which is not imported for this
+        or "DefaultCPUAllocator" in str(error)
+    )
+
+
+def needs_less(stage: str) -> str:
+    """What to change so that a stage needs less memory; ``stage`` is as in ``dvc.yaml``, such as ``pretrain@gpt``."""
+    name, _, key = stage.partition("@")
+    own = {
+        "deduplicate": "a smaller PLM_MEMORY, ",
+        "evaluate": "a smaller evaluate.excerpt, ",
+        "finetune": "a smaller finetune.training.batch, ",
+        "pretrain": f"a larger pretrain.{key}.training.accumulation, a smaller pretrain.{key}.model.context, ",
+    }
+    return f"expected {own.get(name, '')}no other stage beside it (PLM_CORES=1), or a machine with more memory"

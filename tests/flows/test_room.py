@@ -1,0 +1,78 @@
+"""What is known of disk and memory before a stage starts, and of what the kernel has killed."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows import room, timing
+from flows.graph import Graph
+from flows.outcome import Outcome, Spent
+
+ENOUGH = (1 << 20, 1 << 20)
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """A control group with a limit, as in a container, below one without; its files are real, its kernel is not."""
+    monkeypatch.setattr(room, "CGROUPS", tmp_path)
+    own = tmp_path / re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)[1]
+    own.mkdir(exist_ok=True)
+    (own / "memory.max").write_text("9000000000\n")
+    (own / "memory.current").write_text("8000000000\n")
+    (own / "memory.stat").write_text("anon 7000000000\ninactive_file 500000000\n")
+    (own / "memory.events").write_text("oom 3\noom_kill 2\noom_group_kill 0\n")
+    return own
+
+
+def looked(*arguments) -> list[str]:
+    said: list[str] = []
+    room.look(*arguments, said.append)
+    return said
+
+
+def test_what_suffices_is_not_spoken_of(tmp_path):
+    assert looked(tmp_path, *ENOUGH) == []
+
+
+def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(tmp_path):
+    half = shutil.disk_usage(tmp_path).free // 2
+    (said,) = looked(tmp_path, half, 0)
+    assert said.startswith(f"{tmp_path}: ")
+    assert "`dvc gc --workspace`" in said
+
+
+def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "LEAST", shutil.disk_usage(tmp_path).total)
+    with pytest.raises(room.FullError, match="too little for any stage; `dvc gc"):
+        room.look(tmp_path, *ENOUGH, print)
+
+
+def test_memory_is_that_of_the_machine_or_what_its_control_group_leaves(tmp_path, group):
+    assert room.available() == min(1_500_000_000, psutil.virtual_memory().available)
+    (said,) = looked(tmp_path, 0, 1 << 40)
+    assert said.endswith("of memory are free, but the last run of this stage took 1099.5 GB: it may be killed")
+    (group / "memory.max").write_text("max\n")
+    assert room.available() > 1_500_000_000 or psutil.virtual_memory().available < 1_600_000_000
+
+
+def test_what_the_kernel_killed_is_counted_in_the_control_group_or_on_the_machine(group, tmp_path, monkeypatch):
+    assert room.killed_for_memory() == 2
+    (group / "memory.events").unlink()
+    assert room.killed_for_memory() == int(re.search(r"oom_kill (\d+)", Path("/proc/vmstat").read_text())[1])
+    monkeypatch.setattr(room, "VMSTAT", tmp_path / "none")
+    assert room.killed_for_memory() == 0
+
+
+def test_a_stage_is_compared_with_its_last_run(toy):
+    root = toy("stages:\n  s: {cmd: head -c 70000 /dev/zero > out.txt, outs: [out.txt]}\n")
+    assert Graph(root).size("s") == 0
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=root, check=True)
+    assert Graph(root).size("s") == 70000
+    assert timing.peaks(root) == {}
+    timing.remember(root, [Outcome("s", "ran", Spent(0.0, 1.0, 1.0, 1 << 30))])
+    assert timing.peaks(root) == {"s": 1 << 30}

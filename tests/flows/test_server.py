@@ -1,0 +1,53 @@
+"""The Prefect server of a run's own: it starts beside others, and ends however its run or its supervisor does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from toys import wait_for
+
+SERVED = """
+import sys
+from pathlib import Path
+from flows import pipeline
+pipeline.prepare_environment()
+from flows.server import LocalServer, answers
+with LocalServer(Path(sys.argv[1])) as local, local.environment():
+    print(local.url, flush=True)
+    input()
+    assert answers(local.url)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a run's server; all of them share a home that is empty at first."""
+    started = []
+
+    def start() -> "subprocess.Popen[str]":
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PREFECT_HOME": str(tmp_path / "home")}
+        command = [sys.executable, "-c", SERVED, str(tmp_path / f"{len(started)}.log")]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, env=env, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_two_runs_make_the_users_database_at_once_and_no_killed_supervisor_leaves_a_server(start):
+    first, second = start(), start()
+    urls = {process.stdout.readline() for process in (first, second)}
+    assert len(urls) == 2
+    assert all(urls), [process.communicate() for process in (first, second)]
+    second.communicate("\n")
+    assert second.returncode == 0
+    (supervisor,) = psutil.Process(first.pid).children()
+    (server,) = supervisor.children()
+    supervisor.kill()
+    wait_for(lambda: not server.is_running(), 30)
