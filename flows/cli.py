@@ -18,9 +18,7 @@ from flows.outcome import UserError
 from plm_core.shared import paths
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.shared.sampling import SamplingConfig
-
-USER_ERROR = 2
-"""Exit status for what the user must mend; 1 is for work that failed."""
+from plm_core.shared.statuses import USER_ERROR
 
 app = typer.Typer(
     help="Continuous pretraining of language models of your own.",

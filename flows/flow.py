@@ -130,6 +130,7 @@ class Execution:
                             env=command.env | env,
                             pass_fds=(self._held, *grant.fds),
                             may_fork=not grant.fds,  # no GPU's driver is known to stand it
+                            minutes=stage.minutes,
                         )
                         spent.cpu += sum(map(run, command.lines))
                 self._announce_after(stage)
@@ -158,6 +159,9 @@ class Execution:
         if not isinstance(error, StageError):
             what = str(error) or "cancelled before it started"
             error = StageError(stage.name, None, [what], transient=isinstance(error, BusyError))
+        before = self._errors.get(stage.name)
+        if error.over and before and before.over:  # it hung twice, unless it is a training that came further
+            error.transient = error.saved not in ("", before.saved)
         self._errors[stage.name] = error
         self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason)
         if stage.optional:  # those that look through what such stages make find nothing, but find the folder

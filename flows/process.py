@@ -21,6 +21,7 @@ from typing import TextIO
 
 from flows import supervisor
 from flows.forkserver import ForkServer
+from plm_core.shared.statuses import INTERRUPTED
 
 GRACE_S = 60.0
 """How long a stage may take to save its state when it is interrupted."""
@@ -28,11 +29,11 @@ GRACE_S = 60.0
 TAIL_LINES = 40
 """How many of a stage's last lines a failure carries."""
 
-EX_TEMPFAIL = 75
-"""sysexits(3): interrupted, state saved, worth another try."""
-
 PLAIN = re.compile(r"python -m [\w.]+( [\w.,:=@+/-]+)*")
 """A command that is the same without a shell."""
+
+SAVED = "interrupted: state saved"
+"""How the last line of a training begins that was ended and will go on; behind it stands the step."""
 
 _SIGNALS = {number.value for number in signal.Signals}
 
@@ -53,6 +54,8 @@ class StageError(Exception):
         """The last lines that the stage wrote."""
         self.transient = transient
         """Worth another try: its files were busy, a signal killed the command, or it asks for that."""
+        self.over: float | None = None
+        """The limit in minutes, if the stage was ended because it took longer."""
 
     @property
     def reason(self) -> str:
@@ -62,7 +65,14 @@ class StageError(Exception):
         errors = [line for line in said if line.startswith("error: ")]
         return (errors or said or ["no output"])[-1].removeprefix("error: ")
 
+    @property
+    def saved(self) -> str:
+        """What the stage said of the state that it saved when it was ended; empty when it said nothing of the kind."""
+        return next((line for line in self.tail if line.startswith(SAVED)), "")
+
     def __str__(self) -> str:
+        if self.over:
+            return f"{self.stage}: ended after {self.over:g} minutes (meta.minutes in dvc.yaml): {self.reason}"
         if self.status is None:
             return f"{self.stage}: {self.reason}"
         if self.status < 0:
@@ -82,6 +92,8 @@ class Running:
         """Set when its last process has ended."""
         self.process: subprocess.Popen[bytes] | None = None
         """None for one that was forked: it is another process's child."""
+        self.over = False
+        """Whether it was ended because it took too long."""
         self._closing = threading.Lock()
 
     def end(self) -> None:
@@ -90,6 +102,11 @@ class Running:
             if self._pipe >= 0:
                 os.close(self._pipe)
                 self._pipe = -1
+
+    def end_late(self) -> None:
+        """Have it end for it took too long."""
+        self.over = True
+        self.end()
 
     def started(self) -> None:
         """Leave its ends of the pipes to it, so that they end when it does."""
@@ -141,6 +158,7 @@ class StageProcesses:
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         may_fork: bool = True,
+        minutes: float | None = None,
     ) -> float:
         """Run a stage's command in the repository's folder, wait for it, and return the processor seconds it used.
 
@@ -151,6 +169,7 @@ class StageProcesses:
             env: What the stage finds in its environment besides this process's.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
             may_fork: Whether it may be forked, where that can be done.
+            minutes: After so many it is ended as if it were interrupted.
 
         Raises:
             StageError: the command failed.
@@ -160,6 +179,9 @@ class StageProcesses:
         returned = -signal.SIGKILL  # of a supervisor that is killed
         used = 0.0
         tail: deque[str] = deque(maxlen=TAIL_LINES)
+        clock = threading.Timer(60 * (minutes or 0), running.end_late)
+        if minutes:
+            clock.start()
         try:
             for line in running.lines:
                 if line.startswith(supervisor.ENDED):
@@ -169,13 +191,14 @@ class StageProcesses:
                     tail.append(line.rstrip())
                     on_line(tail[-1])
         finally:
+            clock.cancel()
             # One that still runs, because a callback raised, ends as if it had been interrupted.
             running.end()
             running.wait()
             with self._lock:
                 self._running.discard(running)
         if returned:
-            raise _failure(stage, returned, list(tail))
+            raise _failure(stage, returned, list(tail), minutes if running.over else None)
         return used
 
     def interrupt_all(self) -> None:
@@ -239,10 +262,12 @@ def _umask() -> int:
     return mask
 
 
-def _failure(stage: str, returned: int, tail: list[str]) -> StageError:
+def _failure(stage: str, returned: int, tail: list[str], over: float | None) -> StageError:
     # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also say its name ("Killed").
     status = 128 - returned if returned - 128 in _SIGNALS else returned
-    return StageError(stage, status, tail, transient=status < 0 or status == EX_TEMPFAIL)
+    error = StageError(stage, status, tail, transient=status < 0 or status == INTERRUPTED or over is not None)
+    error.over = over
+    return error
 
 
 def _signal_name(number: int) -> str:

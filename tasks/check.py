@@ -23,8 +23,8 @@ from plm_core.finetuning.config import FinetuneConfig
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.shared import paths
+from plm_core.shared.statuses import USER_ERROR
 from plm_core.text.tokenizer import TokenizerConfig
-from tasks.runtime.stage import USER_ERROR
 from tasks.settings import params
 from tasks.settings.pretraining import pretrain_section, require_start, require_trainable
 

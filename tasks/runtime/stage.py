@@ -15,17 +15,19 @@ from typing import Any
 from plm_core.config import UserError, digest
 from plm_core.files import atomic_text, sha256_path
 from plm_core.shared import paths
+from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.guard import Guard
 from tasks.settings import params
 from tasks.settings.machine import leads
-from tasks.tracking.client import INTERRUPTED, Tracker, tracked
-
-USER_ERROR = 2
-"""Exit status for what the user must mend: never retried."""
+from tasks.tracking.client import Tracker, tracked
 
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked the stage to end, and its state is saved."""
+
+
+class BudgetSpent(UserError):
+    """A training has cost what it may, and its state is saved."""
 
 
 @dataclass
@@ -92,6 +94,9 @@ def main(task: Callable[..., None]) -> None:
     def run(*arguments: Any, **options: Any) -> None:
         try:
             task(*arguments, **options)
+        except BudgetSpent as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            sys.exit(BUDGET_SPENT)
         except (UserError, OSError) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             sys.exit(USER_ERROR if isinstance(error, UserError) else 1)
