@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.graph import Graph
-from flows.outcome import UserError
+from flows.outcome import Outcome, Result, UserError
 from flows.stages import GraphError, Stage
 
 REGISTERED = ".dvc/tmp/plm-registered"
@@ -97,6 +97,13 @@ def only_one(root: Path) -> Iterator[int]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield lock.fileno()
+
+
+def idle(checkout: Checkout) -> Result | None:
+    """The result of a run in a checkout in which nothing is to be done; None where something is."""
+    if checkout.due or registration_due(checkout.root, checkout.graph.stages):
+        return None
+    return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))
 
 
 def registration_due(root: Path, stages: Sequence[Stage]) -> bool:

@@ -9,7 +9,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import timing
-from flows.checkout import Checkout, HeldError, checked_out, mark_registered, registration_due
+from flows import display, nights, settings, timing
+from flows.checkout import Checkout, HeldError, checked_out, idle, mark_registered, registration_due
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine
-from flows.outcome import FailedError, Outcome, Result, Spent
+from flows.outcome import FailedError, Outcome, Result, Spent, UserError
 from flows.process import CancelledError, StageError, StageProcesses
 from flows.stages import GraphError, Register, Stage
 from flows.tracking import Track, pipeline_run, send_leftovers
@@ -55,6 +54,8 @@ class Execution:
         self._machine = Machine.detect(self.processes.interrupted, sharing)
         self._expected = timing.expected(self._root, self._graph.stages)
         self._errors: dict[str, StageError] = {}
+        self._withheld = {settings.notify(self._root).urls_from: ""}
+        """Secrets that no stage needs."""
 
     def stages(self, parent_run_id: str | None) -> None:
         """Run every stage that has to; wait for all."""
@@ -118,7 +119,7 @@ class Execution:
             with self._machine.acquire(stage, *self._expected[stage.name]) as grant:
                 log.info("runs: %s", "; ".join(reasons))
                 spent = Spent(time.monotonic() - self.begun)
-                env = {"PLM_STAGE": stage.name, **grant.env}
+                env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
                 if parent_run_id:
                     env["PLM_PARENT_RUN_ID"] = parent_run_id
                 with self._graph.reproducing(stage.name, self._force) as command:
@@ -163,7 +164,7 @@ class Execution:
         if error.over and before and before.over:  # it hung twice, unless it is a training that came further
             error.transient = error.saved not in ("", before.saved)
         self._errors[stage.name] = error
-        self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason)
+        self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason, error.status)
         if stage.optional:  # those that look through what such stages make find nothing, but find the folder
             for out in stage.outs:
                 (self._root / out).parent.mkdir(parents=True, exist_ok=True)
@@ -208,20 +209,25 @@ def bound(
             force: Run every stage, up to date or not.
         """
         for name in ("prefect.task_runs", "prefect.flow_runs"):
-            logging.getLogger(name).addFilter(_not_seen)
+            logging.getLogger(name).addFilter(display.not_said_yet)
         close_dead_runs(NAME)
-        taken = checked_out(Path(root).resolve(), force, get_run_logger().warning)
-        try:
-            with contextlib.nullcontext(checkout) if checkout else taken as held:
-                result = execute(held, track, register)
-        except HeldError as error:
-            # A run looks at everything there is: what this one would have done, the other does, or the next one.
-            return Completed(name="Skipped", message=str(error))
+        folder = Path(root).resolve()
+        with contextlib.ExitStack() as stack:
+            try:
+                held = checkout or stack.enter_context(checked_out(folder, force, get_run_logger().warning))
+            except HeldError as error:
+                # A run looks at everything there is: what this one would have done, the other does, or the next one.
+                nights.skipped(folder, str(error))
+                return Completed(name="Skipped", message=str(error))
+            except UserError as error:
+                nights.failed(folder, str(error))
+                raise
+            with nights.remembered(folder) as tell:
+                tell(result := execute(held, track, register))
         if report:
             report(result)
-        if result.ok:
-            return Completed(message=f"ran: {', '.join(result.ran) or 'nothing, all is up to date'}")
-        return Failed(message=result.error)
+        said = f"ran: {', '.join(result.ran)}" if result.ran else "nothing has changed, so nothing ran"
+        return Completed(message=said) if result.ok else Failed(message=result.error)
 
     return plm
 
@@ -233,10 +239,15 @@ def execute(checkout: Checkout, track: Track | None, register: Register | None) 
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
     root = checkout.root
     stages = checkout.graph.stages
+    if not checkout.due:
+        send_leftovers(root)
+    if result := idle(checkout):
+        return result
     execution = Execution(checkout)
-    track = (track or pipeline_run) if checkout.due else _untracked
+    track = (track or pipeline_run) if checkout.due else lambda _: contextlib.nullcontext()
     forked = execution.processes.forked() if checkout.due >= WORTH_FORKING else contextlib.nullcontext()
     error = ""
+    models: Sequence[Any] = ()
     registered = 0.0
     try:
         with contextlib.chdir(root), track(root) as parent_run_id:
@@ -244,20 +255,14 @@ def execute(checkout: Checkout, track: Track | None, register: Register | None) 
                 _work(execution, parent_run_id)
             if execution.complete and registration_due(root, stages):
                 begun = time.monotonic()
-                _registered(root, stages, parent_run_id, register)
+                models = _registered(root, stages, parent_run_id, register)
                 registered = time.monotonic() - begun
             if execution.error:
                 raise FailedError(execution.error)
     except FailedError as failure:
         error = str(failure)
     outcomes = tuple(execution.outcomes[stage.name] for stage in stages)
-    return Result(outcomes, error, execution.begun, registered)
-
-
-def _untracked(root: Path) -> AbstractContextManager[None]:
-    """No tracking run when no stage has to run; only what an outage left is sent."""
-    send_leftovers(root)
-    return contextlib.nullcontext()
+    return Result(outcomes, error, execution.begun, registered, tuple(models))
 
 
 def _work(execution: Execution, parent_run_id: str | None) -> None:
@@ -272,14 +277,16 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
         raise
 
 
-def _registered(root: Path, stages: Sequence[Stage], parent_run_id: str | None, register: Register | None) -> None:
+def _registered(
+    root: Path, stages: Sequence[Stage], parent_run_id: str | None, register: Register | None
+) -> Sequence[Any]:
     if register is None:
         from flows import promotion
 
         register = promotion.register
 
-    def registration() -> None:
-        register(root, stages, parent_run_id)
+    def registration() -> Sequence[Any]:
+        return register(root, stages, parent_run_id) or ()
 
     task = prefect.Task(
         registration, name="register", task_run_name="register", cache_policy=NO_CACHE, persist_result=False
@@ -288,9 +295,4 @@ def _registered(root: Path, stages: Sequence[Stage], parent_run_id: str | None, 
     if not state.is_completed():
         raise FailedError(f"register: {state.message}")
     mark_registered(root)
-
-
-def _not_seen(record: logging.LogRecord) -> bool:
-    """Drop what Prefect says of a stage or of the run once the flow has said it: tracebacks, ends, what was not run."""
-    known = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
-    return not known and not (record.exc_info and isinstance(record.exc_info[1], StageError))
+    return state.result()

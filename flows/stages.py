@@ -87,5 +87,5 @@ def _wrong(key: str, value: Any) -> str:
             return "one of the keys gpu, cores, minutes, retries, optional, register"
 
 
-Register = Callable[[Path, Sequence[Stage], str | None], object]
-"""Registers what the stages made; see ``flows.promotion.register``."""
+Register = Callable[[Path, Sequence[Stage], str | None], Sequence[Any] | None]
+"""Registers what the stages made and says what became of the versions; see ``flows.promotion.register``."""

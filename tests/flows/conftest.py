@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from ears import Hook, serving
 from toys import wait_for
 
 from flows import server
@@ -34,6 +36,7 @@ def prefect_home(tmp_path_factory) -> Iterator[Path]:
         for name, value in {**QUIET, "PREFECT_HOME": str(home)}.items():
             patch.setenv(name, value)
         patch.delenv("PREFECT_API_URL", raising=False)
+        patch.delenv("PLM_NOTIFY_URLS", raising=False)
         yield home
 
 
@@ -99,3 +102,9 @@ def toy(tmp_path, empty_repository) -> Toy:
         return root
 
     return make
+
+
+@pytest.fixture
+def hook() -> Iterator[ThreadingHTTPServer]:
+    """A web server that keeps what is posted to it."""
+    yield from serving(ThreadingHTTPServer(("127.0.0.1", 0), Hook))

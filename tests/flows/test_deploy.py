@@ -23,7 +23,7 @@ from pathlib import Path
 from prefect.schedules import Interval
 from flows import checkout, deploy, pipeline
 pipeline.prepare_environment()
-deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=5)), "often")
+deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=5)), "often", sys.argv[2])
 """
 
 SLEEPER = """
@@ -68,7 +68,7 @@ def _runs(deployment: str) -> list:
 
 def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_server):
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
-    with _process([sys.executable, "-c", SERVE, str(root)], PREFECT_API_URL=on_server):
+    with _process([sys.executable, "-c", SERVE, str(root), on_server], PREFECT_API_URL=on_server):
         (stage,) = pids(root / "pids", 1, seconds=60)
         # The schedule goes on meanwhile, and never starts a second run beside the first.
         wait_for(lambda: "Skipped" in {run.state.name for run in _runs("often")}, 60)
