@@ -17,6 +17,9 @@ from flows.graph import Graph
 from flows.outcome import Outcome, Result, UserError
 from flows.stages import GraphError, Stage
 
+LOCK = ".dvc/tmp/plm.lock"
+"""Held by the pipeline that runs in the checkout, which writes its process into it when it begins."""
+
 REGISTERED = ".dvc/tmp/plm-registered"
 """The digest of the ``dvc.lock`` that is registered."""
 
@@ -82,7 +85,7 @@ def only_one(root: Path) -> Iterator[int]:
     Raises:
         HeldError: another one holds it.
     """
-    path = root / ".dvc/tmp/plm.lock"
+    path = root / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as lock:
         try:

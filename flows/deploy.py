@@ -3,6 +3,8 @@
 ``infra/systemd`` keeps this process alive, and ``infra/prefect.yaml`` is the same for a work pool.
 """
 
+import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,23 +58,23 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
 
     from flows.flow import plm
 
-    while True:
-        try:
-            plm.serve(
-                name=name,
-                schedule=schedule,
-                paused=False,  # as another version of this command has left it
-                # A run that was due while nobody served it waits, and is made up for.
-                pause_on_shutdown=False,
-                parameters={"root": str(root.resolve())},
-                # Not the file's path: that would be taken from whatever folder this process started in.
-                entrypoint_type=EntrypointType.MODULE_PATH,
-            )
-            return
-        except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup):
-            print(f"warning: no Prefect server answers at {url}; the schedule waits for it", flush=True)
-            while not server.answers(url):
-                time.sleep(AGAIN_S)
+    try:
+        plm.serve(
+            name=name,
+            schedule=schedule,
+            paused=False,  # as another version of this command has left it
+            # A run that was due while nobody served it waits, and is made up for.
+            pause_on_shutdown=False,
+            parameters={"root": str(root.resolve())},
+            # Not the file's path: that would be taken from whatever folder this process started in.
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+    except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup):
+        print(f"warning: no Prefect server answers at {url}; the schedule waits for it", flush=True)
+        while not server.answers(url):
+            time.sleep(AGAIN_S)
+        # As a new process, for Prefect's remains of this one would take runs and never start them.
+        os.execv(sys.executable, sys.orig_argv)
 
 
 def _tidy(root: Path, name: str) -> None:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from flows.checkout import LOCK
 from flows.outcome import Result
 
 if TYPE_CHECKING:
@@ -138,13 +139,13 @@ def failed(root: Path, error: str) -> None:
 
 
 def skipped(root: Path, why: str) -> None:
-    """Remember that a scheduled run was skipped, and tell it where the run at work is as old as the schedule's gap."""
+    """Remember that a scheduled run was skipped, and tell it unless the run at work has just begun in its place."""
     from flows import due, notify
 
     nights = Nights.read(root)
     _schedule(nights, found := due.of_this_run())
     nights.write(root)
-    if found and nights.begun and found.next and time.time() - nights.begun > (found.next - found.due) / 2:
+    if found and found.next and time.time() - (root / LOCK).stat().st_mtime > (found.next - found.due) / 2:
         notify.tell(root, "missed", f"The run that was due at {moment(found.due)} was skipped: {why}.")
 
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ears import Hook, serving
-from toys import wait_for
+from toys import free_port, start_server
 
 from flows import server
 
@@ -43,22 +42,8 @@ def prefect_home(tmp_path_factory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def prefect_url(prefect_home) -> Iterator[str]:
     """A standing server with its scheduler, in a process group of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # Not `--port`: the server's user interface would look for its API elsewhere.
-    env = {**os.environ, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_SERVER_API_HOST": "127.0.0.1"}
-    with (prefect_home / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start"],
-            env=env,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    url = f"http://127.0.0.1:{port}/api"
+    process, url = start_server(prefect_home, free_port())
     try:
-        wait_for(lambda: server.answers(url), 120)
         yield url
     finally:
         server.send_what_is_left()
