@@ -37,6 +37,7 @@ from plm_core.objectives import OBJECTIVES
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.sections.models import MODELS
+from plm_core.shared.notices import NotifyConfig
 from plm_core.text.tokenizer import TokenizerConfig
 from tasks.settings.pretraining import PretrainConfig
 
@@ -72,6 +73,7 @@ PARTS: list[Part] = [
     ("finetune", "", None, {"": FinetuneConfig}),
     ("fewshot", "", None, {"": FewshotConfig}),
     ("tracking", "", None, {"": Tracking}),
+    ("notify", "", None, {"": NotifyConfig}),
     ("promotion", "", None, {"flow": Promotion, "gate": GateRules}),
 ]
 

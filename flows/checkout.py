@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.graph import Graph
-from flows.outcome import UserError
-from flows.stages import GraphError
+from flows.outcome import Outcome, Result, UserError
+from flows.stages import GraphError, Registration
+
+LOCK = ".dvc/tmp/plm.lock"
+"""Held by the pipeline that runs in the checkout, which writes its process into it when it begins."""
 
 
 class HeldError(UserError):
@@ -80,7 +83,7 @@ def only_one(root: Path) -> Iterator[int]:
     Raises:
         HeldError: another one holds it.
     """
-    path = root / ".dvc/tmp/plm.lock"
+    path = root / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(root, os.O_RDONLY)
     try:
@@ -111,3 +114,10 @@ def _locked(folder: int, file: int) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return file
     return folder
+
+
+def idle(checkout: Checkout, registration: Registration) -> Result | None:
+    """The result of a run in a checkout in which nothing is to be done; None where something is."""
+    if checkout.due or registration.due(checkout.root, checkout.graph.stages):
+        return None
+    return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))

@@ -18,9 +18,7 @@ from flows.outcome import UserError
 from plm_core.shared import paths, stores
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.shared.sampling import SamplingConfig
-
-USER_ERROR = 2
-"""Exit status for what the user must mend; 1 is for work that failed."""
+from plm_core.shared.statuses import USER_ERROR
 
 app = typer.Typer(
     help="Continuous pretraining of language models of your own.",
@@ -95,6 +93,23 @@ def deploy(
 
 
 @app.command()
+def nights(
+    test: Annotated[bool, Option("--test", help="Send a message to those whom the pipeline tells.")] = False,
+) -> None:
+    """Show what the schedule did last; exit status 1 if a run failed or did not happen."""
+    from flows import nights as remembered
+    from flows import notify
+
+    root = project()
+    if test and (problem := notify.send(root, "test", "This is a test: whoever reads it is told.")):
+        raise UserError(problem)
+    missed = remembered.tell_missed(root)
+    for line in [*remembered.lines(root), *filter(None, [missed])]:
+        print(line)
+    raise typer.Exit(int(bool(missed or remembered.Nights.read(root).error)))
+
+
+@app.command()
 def status(
     every: Annotated[bool, Option("--all", help="Show every stage, and all metrics of the newest versions.")] = False,
     as_json: Json = False,
@@ -147,10 +162,11 @@ def promote(
     force: Annotated[bool, Option("--force", help="Promote it even if the gate refuses.")] = False,
 ) -> None:
     """Make a version the champion, if the gate agrees."""
-    from flows import promotion
+    from flows import notify, promotion
 
     outcome = promotion.promote(project(), version, reason, force=force)
     print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
+    notify.tell_models(project(), [outcome])
     if outcome.action == "refused":
         raise typer.Exit(1)
 
@@ -158,10 +174,11 @@ def promote(
 @app.command()
 def rollback(reason: Reason) -> None:
     """Make the champion before this one the champion again."""
-    from flows import promotion
+    from flows import notify, promotion
 
     outcome = promotion.rollback(project(), reason)
     print(f"version {outcome.version} is the champion again: {'; '.join(outcome.reasons)}")
+    notify.tell_models(project(), [outcome])
 
 
 @app.command()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from flows import timing
 from flows.outcome import Result
+from flows.process import StageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,6 +78,12 @@ class Stages(logging.Handler):
                 note = found[4]
             table.add_row(name, f"{time.monotonic() - begun:.0f} s", share, left, note.replace("[", "\\[")[:100])
         return table
+
+
+def not_said_yet(record: logging.LogRecord) -> bool:
+    """Whether a line of Prefect's is news: not a traceback, an end or a begin, which the flow says in its own words."""
+    known = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
+    return not known and not (record.exc_info and isinstance(record.exc_info[1], StageError))
 
 
 @contextlib.contextmanager

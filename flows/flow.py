@@ -9,7 +9,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +20,21 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import promotion, room, timing
-from flows.checkout import Checkout, HeldError, checked_out
+from flows import display, nights, promotion, room, settings, timing
+from flows.checkout import Checkout, HeldError, checked_out, idle
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine, beside_others
-from flows.outcome import FailedError, Outcome, Result, Spent
+from flows.outcome import FailedError, Outcome, Result, Spent, UserError
 from flows.process import CancelledError, StageError, StageProcesses
+from flows.registering import registered
 from flows.room import FullError
 from flows.stages import GraphError, Registration, Stage
-from flows.store import RegistrationFailed
 from flows.tracking import Track, pipeline_run, send_leftovers
 from plm_core.shared.limits import SAVING_S
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 """How long to wait before the first, second and every later retry."""
-
-REGISTRATION_RETRIES = 2
-"""How often MLflow is tried again that cannot be reached, or has no room."""
 
 WORTH_FORKING = 4
 """How many stages must have to run for a process to be started that forks them."""
@@ -62,6 +58,8 @@ class Execution:
         self._expected = timing.expected(self._root, self._graph.stages)
         self._peaks = timing.peaks(self._root)
         self._errors: dict[str, StageError] = {}
+        self._withheld = {settings.notify(self._root).urls_from: ""}
+        """Secrets that no stage needs."""
 
     def stages(self, parent_run_id: str | None) -> None:
         """Run every stage that has to; wait for all."""
@@ -126,7 +124,7 @@ class Execution:
                 room.look(self._root, self._graph.size(stage.name), self._peaks.get(stage.name, 0), log.warning)
                 log.info("runs: %s", "; ".join(reasons))
                 spent = Spent(time.monotonic() - self.begun)
-                env = {"PLM_STAGE": stage.name, **grant.env}
+                env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
                 if parent_run_id:
                     env["PLM_PARENT_RUN_ID"] = parent_run_id
                 with self._graph.reproducing(stage.name, self._force) as command:
@@ -138,6 +136,7 @@ class Execution:
                             env=command.env | env,
                             pass_fds=(self._held, *grant.fds),
                             may_fork=not grant.fds,  # no GPU's driver is known to stand it
+                            minutes=stage.minutes,
                         )
                         for used in map(run, command.lines):
                             spent.cpu += used.cpu
@@ -168,8 +167,11 @@ class Execution:
         if not isinstance(error, StageError):
             what = str(error) or "cancelled before it started"
             error = StageError(stage.name, None, [what], transient=isinstance(error, BusyError))
+        before = self._errors.get(stage.name)
+        if error.over and before and before.over:  # it hung twice, unless it is a training that came further
+            error.transient = error.saved not in ("", before.saved)
         self._errors[stage.name] = error
-        self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason)
+        self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason, error.status)
         if stage.optional:  # those that look through what such stages make find nothing, but find the folder
             for out in stage.outs:
                 (self._root / out).parent.mkdir(parents=True, exist_ok=True)
@@ -214,20 +216,25 @@ def bound(
             force: Run every stage, up to date or not.
         """
         for name in ("prefect.task_runs", "prefect.flow_runs"):
-            logging.getLogger(name).addFilter(_not_seen)
-        taken = checked_out(Path(root).resolve(), force, get_run_logger().warning)
-        try:
-            with contextlib.nullcontext(checkout) if checkout else taken as held:
-                close_dead_runs(NAME, held.root)
-                result = execute(held, track, registration)
-        except HeldError as error:
-            # A run looks at everything there is: what this one would have done, the other does, or the next one.
-            return Completed(name="Skipped", message=str(error))
+            logging.getLogger(name).addFilter(display.not_said_yet)
+        folder = Path(root).resolve()
+        with contextlib.ExitStack() as stack:
+            try:
+                held = checkout or stack.enter_context(checked_out(folder, force, get_run_logger().warning))
+            except HeldError as error:
+                # A run looks at everything there is: what this one would have done, the other does, or the next one.
+                nights.skipped(folder, str(error))
+                return Completed(name="Skipped", message=str(error))
+            except UserError as error:
+                nights.failed(folder, str(error))
+                raise
+            close_dead_runs(NAME, folder)
+            with nights.remembered(folder) as tell:
+                tell(result := execute(held, track, registration))
         if report:
             report(result)
-        if result.ok:
-            return Completed(message=f"ran: {', '.join(result.ran) or 'nothing, all is up to date'}")
-        return Failed(message=result.error)
+        said = f"ran: {', '.join(result.ran)}" if result.ran else "nothing has changed, so nothing ran"
+        return Completed(message=said) if result.ok else Failed(message=result.error)
 
     return plm
 
@@ -239,31 +246,30 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
     root = checkout.root
     stages = checkout.graph.stages
+    if not checkout.due:
+        send_leftovers(root)
+    if result := idle(checkout, registration):
+        return result
     execution = Execution(checkout)
-    track = (track or pipeline_run) if checkout.due else _untracked
+    track = (track or pipeline_run) if checkout.due else lambda _: contextlib.nullcontext()
     forked = execution.processes.forked() if checkout.due >= WORTH_FORKING else contextlib.nullcontext()
     error = ""
-    registered = 0.0
+    models: Sequence[Any] = ()
+    registering = 0.0
     try:
         with beside_others(get_run_logger().warning), contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
                 _work(execution, parent_run_id)
             if execution.complete and registration.due(root, stages):
                 begun = time.monotonic()
-                _registered(root, stages, parent_run_id, registration)
-                registered = time.monotonic() - begun
+                models = registered(root, stages, parent_run_id, registration)
+                registering = time.monotonic() - begun
             if execution.error:
                 raise FailedError(execution.error)
     except FailedError as failure:
         error = str(failure)
     outcomes = tuple(execution.outcomes[stage.name] for stage in stages)
-    return Result(outcomes, error, execution.begun, registered)
-
-
-def _untracked(root: Path) -> AbstractContextManager[None]:
-    """No tracking run when no stage has to run; only what an outage left is sent."""
-    send_leftovers(root)
-    return contextlib.nullcontext()
+    return Result(outcomes, error, execution.begun, registering, tuple(models))
 
 
 def _work(execution: Execution, parent_run_id: str | None) -> None:
@@ -277,31 +283,3 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
         get_run_logger().warning("ends; stages that run save their state, which may take %.0f minutes", SAVING_S / 60)
         execution.processes.interrupt_all()
         raise
-
-
-def _registered(root: Path, stages: Sequence[Stage], parent_run_id: str | None, registration: Registration) -> None:
-    def register() -> None:
-        registration.register(root, stages, parent_run_id)
-
-    def worth_another_try(_task: object, _run: object, state: State[Any]) -> bool:
-        return isinstance(state.result(raise_on_failure=False), RegistrationFailed)
-
-    task = prefect.Task(
-        register,
-        name="register",
-        task_run_name="register",
-        retries=REGISTRATION_RETRIES,
-        retry_delay_seconds=RETRY_DELAYS_S[:REGISTRATION_RETRIES],
-        retry_condition_fn=worth_another_try,
-        cache_policy=NO_CACHE,
-        persist_result=False,
-    )
-    state = task(return_state=True)
-    if not state.is_completed():
-        raise FailedError(f"register: {state.message}")
-
-
-def _not_seen(record: logging.LogRecord) -> bool:
-    """Drop what Prefect says of a stage or of the run once the flow has said it: tracebacks, ends, what was not run."""
-    known = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
-    return not known and not (record.exc_info and isinstance(record.exc_info[1], StageError))

@@ -1,7 +1,7 @@
 """What becomes of a pipeline and of its stages. Used by the flow, by what shows it, and by the `plm` command."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 class UserError(Exception):
@@ -35,6 +35,8 @@ class Outcome:
     """Of the last try."""
     reason: str = ""
     """Why it failed or did not run."""
+    status: int | None = None
+    """The exit status with which it failed."""
 
     @property
     def ok(self) -> bool:
@@ -53,6 +55,8 @@ class Result:
     """When the first stage was looked at, on the monotonic clock."""
     registered: float = 0.0
     """How many seconds the registration took."""
+    models: tuple[Any, ...] = ()
+    """What became of the model versions, each an ``Outcome`` of ``promotion.py``."""
 
     @property
     def ok(self) -> bool:

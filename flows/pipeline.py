@@ -9,10 +9,10 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, promotion, server
-from flows.checkout import Checkout, checked_out
+from flows import display, nights, promotion, server
+from flows.checkout import Checkout, checked_out, idle
 from flows.machine import Machine
-from flows.outcome import FailedError, Outcome, Result, UserError
+from flows.outcome import FailedError, Result, UserError
 from flows.stages import Registration
 from flows.tracking import Track, pipeline_run, send_leftovers
 
@@ -40,12 +40,13 @@ def run(
     prepare_environment()
     Machine.detect()
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
+        nights.tell_missed(root)
         if configured := server.configured_url():
             _require(configured)
             return _run_flow(checkout, track, registration)
-        if not checkout.due and not registration.due(root, checkout.graph.stages):
+        if result := idle(checkout, registration):
             send_leftovers(root)
-            return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))
+            return result
         # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
         tracked = (track or pipeline_run)(root) if checkout.due else contextlib.nullcontext()
         results: list[Result] = []

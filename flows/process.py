@@ -23,6 +23,7 @@ from flows import room, supervisor
 from flows.forkserver import ForkServer
 from plm_core.shared.limits import SAVING_S
 from plm_core.shared.memory import needs_less
+from plm_core.shared.statuses import INTERRUPTED
 
 GRACE_S = SAVING_S + 30.0
 """How long a stage may take to end when it is interrupted: the launcher of one that has several processes waits too."""
@@ -30,14 +31,13 @@ GRACE_S = SAVING_S + 30.0
 TAIL_LINES = 40
 """How many of a stage's last lines a failure carries."""
 
-EX_TEMPFAIL = 75
-"""sysexits(3): interrupted, state saved, worth another try."""
-
 PLAIN = re.compile(r"python -m [\w.]+( [\w.,:=@+/-]+)*")
 """A command that is the same without a shell."""
 
 KILLED = f"killed by signal {signal.SIGKILL:d}"
 """What the launcher of several processes says when one of them was."""
+SAVED = "interrupted: state saved"
+"""How the last line of a training begins that was ended and will go on; behind it stands the step."""
 
 _SIGNALS = {number.value for number in signal.Signals}
 
@@ -67,6 +67,8 @@ class StageError(Exception):
         """The last lines that the stage wrote."""
         self.transient = transient
         """Worth another try: its files were busy, a signal killed the command, or it asks for that."""
+        self.over: float | None = None
+        """The limit in minutes, if the stage was ended because it took longer."""
 
     @property
     def reason(self) -> str:
@@ -76,7 +78,14 @@ class StageError(Exception):
         errors = [line for line in said if line.startswith("error: ")]
         return (errors or said or ["no output"])[-1].removeprefix("error: ")
 
+    @property
+    def saved(self) -> str:
+        """What the stage said of the state that it saved when it was ended; empty when it said nothing of the kind."""
+        return next((line for line in self.tail if line.startswith(SAVED)), "")
+
     def __str__(self) -> str:
+        if self.over:
+            return f"{self.stage}: ended after {self.over:g} minutes (meta.minutes in dvc.yaml): {self.reason}"
         if self.status is None:
             return f"{self.stage}: {self.reason}"
         if self.status < 0:
@@ -96,6 +105,8 @@ class Running:
         """Set when its last process has ended."""
         self.process: subprocess.Popen[bytes] | None = None
         """None for one that was forked: it is another process's child."""
+        self.over = False
+        """Whether it was ended because it took too long."""
         self._closing = threading.Lock()
 
     def end(self) -> None:
@@ -104,6 +115,11 @@ class Running:
             if self._pipe >= 0:
                 os.close(self._pipe)
                 self._pipe = -1
+
+    def end_late(self) -> None:
+        """Have it end for it took too long."""
+        self.over = True
+        self.end()
 
     def started(self) -> None:
         """Leave its ends of the pipes to it, so that they end when it does."""
@@ -155,6 +171,7 @@ class StageProcesses:
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         may_fork: bool = True,
+        minutes: float | None = None,
     ) -> Used:
         """Run a stage's command in the repository's folder, wait for it, and return what it used.
 
@@ -165,6 +182,7 @@ class StageProcesses:
             env: What the stage finds in its environment besides this process's.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
             may_fork: Whether it may be forked, where that can be done.
+            minutes: After so many it is ended as if it were interrupted.
 
         Raises:
             StageError: the command failed.
@@ -175,6 +193,9 @@ class StageProcesses:
         returned = -signal.SIGKILL  # of a supervisor that is killed
         used = Used(0.0, 0)
         tail: deque[str] = deque(maxlen=TAIL_LINES)
+        clock = threading.Timer(60 * (minutes or 0), running.end_late)
+        if minutes:
+            clock.start()
         try:
             for line in running.lines:
                 if line.startswith(supervisor.ENDED):
@@ -185,13 +206,18 @@ class StageProcesses:
                     tail.append(line.rstrip())
                     on_line(tail[-1])
         finally:
+            clock.cancel()
             # One that still runs, because a callback raised, ends as if it had been interrupted.
             running.end()
             running.wait()
             with self._lock:
                 self._running.discard(running)
         if returned:
-            raise _failure(stage, returned, list(tail), used.memory if room.killed_for_memory() > killed else None)
+            error = _failure(stage, returned, list(tail), used.memory if room.killed_for_memory() > killed else None)
+            if running.over:
+                error.over = minutes
+                error.transient = True
+            raise error
         return used
 
     def interrupt_all(self) -> None:
@@ -259,7 +285,7 @@ def _failure(stage: str, returned: int, tail: list[str], memory: int | None) -> 
     """The error of a stage; ``memory`` is how large it was if the kernel has meanwhile killed a process for memory."""
     # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also say its name ("Killed").
     status = 128 - returned if returned - 128 in _SIGNALS else returned
-    transient = status < 0 or status == EX_TEMPFAIL
+    transient = status < 0 or status == INTERRUPTED
     if memory is not None and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
         tail.append(f"error: out of memory, at {room.said(memory)}; {needs_less(stage)}")
         transient = False

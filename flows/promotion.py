@@ -71,8 +71,8 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
         return []
     # It imports for as long as this process does.
     with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
-        _catch_up(root, registry)
-        outcomes = _register(root, registry, packager, graph, wanted, parent_run_id)
+        outcomes = _catch_up(root, registry)
+        outcomes += _register(root, registry, packager, graph, wanted, parent_run_id)
     if failed := [f"{o.stage}: {'; '.join(o.reasons)}" for o in outcomes if o.action == "not judged"]:
         raise RegistryError(" | ".join(failed))
     return outcomes
@@ -135,7 +135,7 @@ def rollback(root: Path, reason: str) -> Outcome:
         return _decided(registry, target, decided)
 
 
-def _catch_up(root: Path, registry: Registry) -> None:
+def _catch_up(root: Path, registry: Registry) -> list[Outcome]:
     """What died in the middle, and what a person did in MLflow's UI, is in the ledger before anything else happens."""
 
     def judged(moved: Version, before: Version | None) -> Decision:
@@ -149,7 +149,8 @@ def _catch_up(root: Path, registry: Registry) -> None:
         reasons = [f"moved by {who}", f"{verdict}: {'; '.join(found['reasons'])}"]
         return _decision("moved in the UI", moved, before, reasons, "passed" if found["passed"] else "overruled", found)
 
-    catch_up(registry, judged)
+    moved = catch_up(registry, judged)
+    return [Outcome(moved.version, "by hand", moved.action, moved.reasons)] if moved else []
 
 
 def _register(

@@ -10,6 +10,9 @@ from flows.outcome import UserError
 RETRIES = 2
 """How often a transient failure of a stage is tried again, unless its ``meta:`` says otherwise."""
 
+MOST_MINUTES = 1_000_000
+"""The longest limit of a stage's time: two years."""
+
 REGISTER_KEYS = {"checkpoint", "evidence"}
 """What ``meta: register`` holds, each the path of an output."""
 
@@ -32,6 +35,8 @@ class Stage:
     """How many cores it wants."""
     retries: int = RETRIES
     """How often a transient failure is tried again."""
+    minutes: float | None = None
+    """How long a try may take before it is ended; None for as long as it likes."""
     optional: bool = False
     """Whether the others go on without it when it fails, those that read its outputs among them."""
     register: dict[str, str] | None = None
@@ -69,6 +74,9 @@ def _wrong(key: str, value: Any) -> str:
             return "" if isinstance(value, bool) or value == "all" else "true, false or `all`"
         case "cores":
             return "" if value == "all" or is_int(1) else "a number of cores, 1 or more, or `all`"
+        case "minutes":
+            right = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_MINUTES
+            return "" if right else f"a number of minutes above 0, at most {MOST_MINUTES:,}"
         case "retries":
             return "" if is_int(0) else "a number of times, 0 or more"
         case "register":
@@ -76,7 +84,7 @@ def _wrong(key: str, value: Any) -> str:
             right = right and all(isinstance(path, str) for path in value.values())
             return "" if right else f"a mapping of {' and '.join(sorted(REGISTER_KEYS))} to paths"
         case _:
-            return "one of the keys gpu, cores, retries, optional, register"
+            return "one of the keys gpu, cores, minutes, retries, optional, register"
 
 
 class Registration(Protocol):
@@ -85,5 +93,5 @@ class Registration(Protocol):
     def due(self, root: Path, stages: Sequence[Stage], /) -> bool:
         """Whether there is anything to register."""
 
-    def register(self, root: Path, stages: Sequence[Stage], parent_run_id: str | None, /) -> object:
-        """Register it."""
+    def register(self, root: Path, stages: Sequence[Stage], parent_run_id: str | None, /) -> Sequence[Any]:
+        """Register it, and say what became of each version."""

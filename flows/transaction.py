@@ -69,12 +69,15 @@ def settle(registry: Registry) -> None:
             warn(f"{what} is taken back" + (f": version {decision.version} {decision.action}" if decision else ""))
 
 
-def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> None:
+def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> Decision | None:
     """Settle what was begun; where a person has moved the alias ``champion``, keep that in the ledger, with a verdict.
 
     Args:
         registry: Where.
         judge: Asks the gate about the version that the alias names, against the champion before it.
+
+    Returns:
+        What is in the ledger now about a move by a person; None where nobody has moved it.
     """
     with alone(registry):
         settle(registry)
@@ -86,11 +89,14 @@ def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Deci
             f"`plm promote` and `plm rollback` set it; until then {_standing_in(registry)}"
         )
     if alias is None or alias == (known[-1] if known else None):
-        return
+        return None
     decision = judge(registry.get(alias), registry.former(alias))
     warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
-    with contextlib.suppress(StaleError):  # it has been moved on: the next command sees where
+    try:
         decide(registry, decision, alias)
+    except StaleError:  # it has been moved on: the next command sees where
+        return None
+    return decision
 
 
 def _standing_in(registry: Registry) -> str:

@@ -23,13 +23,19 @@ from plm_core.finetuning.config import FinetuneConfig
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.shared import paths
+from plm_core.shared.notices import NotifyConfig
+from plm_core.shared.statuses import USER_ERROR
 from plm_core.text.tokenizer import TokenizerConfig
-from tasks.runtime.stage import USER_ERROR
 from tasks.settings import params
 from tasks.settings.pretraining import pretrain_section, require_start, require_trainable
 
 T = TypeVar("T")
-ALONE = {"deduplicate": DeduplicateConfig, "split": SplitConfig, "evaluate": EvaluateConfig}
+ALONE = {
+    "deduplicate": DeduplicateConfig,
+    "split": SplitConfig,
+    "evaluate": EvaluateConfig,
+    "notify": NotifyConfig,
+}
 """Sections that nothing else is compared with."""
 
 

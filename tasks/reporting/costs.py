@@ -18,7 +18,7 @@ from plm_core.files import atomic_text
 from plm_core.shared import paths
 from plm_core.training.device import Device
 from plm_core.training.profiler import Throughput, device_name
-from tasks.settings.machine import leads, price
+from tasks.settings.machine import budget, leads, price
 
 GIB = 1 << 30
 
@@ -76,9 +76,10 @@ class CostReport:
         """``stage`` and ``training`` are as in ``Taken``; ``bytes_per_position`` is None where it is not known.
 
         Raises:
-            UserError: ``PLM_PRICE_PER_HOUR`` is no price.
+            UserError: ``PLM_PRICE_PER_HOUR`` is no price, or ``PLM_BUDGET`` no budget.
         """
         self._price = price()
+        self._budget = budget()
         self._per_position = bytes_per_position
         self.taken = Taken(stage, training, device_name(device.device), device.threads)
         before = read(paths.METERS / f"{stage}.json")
@@ -93,14 +94,9 @@ class CostReport:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not leads():
-            return
         self._pay()
         self.taken.finished = kind is None
-        try:
-            write(self.taken)
-        except OSError as failure:
-            print(f"warning: {paths.METERS}: {failure}; the meters are not kept", file=sys.stderr, flush=True)
+        self._keep()
 
     def add(self, steps: int, read: int, meters: Throughput | None, first: bool) -> None:
         """A report about so many steps, its meters (None for a restored one), and positions read in all until then."""
@@ -110,6 +106,18 @@ class CostReport:
             self._pay()
             self.taken.add(meters, steps, first)
             self._last = meters, steps, first
+            if self._budget:
+                self._keep()  # what was spent stays spent, even if this process is killed
+
+    def overspent(self) -> str:
+        """That the training has cost what it may by now, as a sentence; empty as long as it may go on."""
+        if self._budget is None or self._price is None:
+            return ""
+        self._pay()
+        # Hours of a process that knew no price cost what they do now.
+        cost = self.taken.seconds / 3600 * self._price if self.taken.cost is None else self.taken.cost
+        said = f"{self.taken.stage} has cost {cost:.4g} of {self._budget:g} (PLM_BUDGET)"
+        return said if cost >= self._budget else ""
 
     def points(self) -> dict[str, float]:
         """The last report for MLflow, by names that say the unit; what is not known is absent.
@@ -144,6 +152,14 @@ class CostReport:
         if not first and meters.mfu_measured is not None:
             parts.append(f"{meters.mfu_measured:.0%} MFU".replace("%", " %"))
         return ", ".join([*parts, f"{meters.peak_memory / GIB:.1f} GiB"])
+
+    def _keep(self) -> None:
+        if not leads():
+            return
+        try:
+            write(self.taken)
+        except OSError as failure:
+            print(f"warning: {paths.METERS}: {failure}; the meters are not kept", file=sys.stderr, flush=True)
 
     def _pay(self) -> None:
         """Add the wall clock since the last time, and what it costs."""

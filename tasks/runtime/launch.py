@@ -11,8 +11,7 @@ import sys
 
 from plm_core.config import UserError
 from plm_core.shared.limits import SAVING_S
-from tasks.runtime.stage import USER_ERROR
-from tasks.tracking.client import INTERRUPTED
+from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 
 PR_SET_PDEATHSIG = 1
 
@@ -67,8 +66,9 @@ def launch(module: str, arguments: list[str], ranks: int) -> None:
         codes = {failure.exitcode for failure in error.failures.values()}
         # The launcher's own SIGTERM, to the others once one has failed, says nothing of why.
         told = codes - {-signal.SIGTERM} or codes
-        if USER_ERROR in told:
-            sys.exit(USER_ERROR)
+        for status in (USER_ERROR, BUDGET_SPENT):
+            if status in told:
+                sys.exit(status)
         if (killed := min(told)) < 0:
             # As a process that trains alone and is killed: its snapshots are there, another try is worth it.
             print(f"interrupted: a process was killed by signal {-killed}", file=sys.stderr, flush=True)

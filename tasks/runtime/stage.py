@@ -17,17 +17,19 @@ from plm_core.files import atomic_text, sha256_path
 from plm_core.shared import paths
 from plm_core.shared.gpus import claimed
 from plm_core.shared.memory import is_out_of_memory, needs_less
+from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.guard import Guard
 from tasks.settings import params
 from tasks.settings.machine import leads
-from tasks.tracking.client import INTERRUPTED, Tracker, tracked
-
-USER_ERROR = 2
-"""Exit status for what the user must mend: never retried."""
+from tasks.tracking.client import Tracker, tracked
 
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked the stage to end, and its state is saved."""
+
+
+class BudgetSpent(UserError):
+    """A training has cost what it may, and its state is saved."""
 
 
 @dataclass
@@ -96,6 +98,9 @@ def main(task: Callable[..., None], gpus: int = 0) -> None:
         try:
             with claimed(0 if "RANK" in os.environ else gpus, lambda said: print(said, file=sys.stderr, flush=True)):
                 task(*arguments, **options)
+        except BudgetSpent as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            sys.exit(BUDGET_SPENT)
         except (UserError, OSError) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             sys.exit(USER_ERROR if isinstance(error, UserError) else 1)

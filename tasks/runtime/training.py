@@ -11,11 +11,14 @@ from tasks.reporting.costs import CostReport
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.guard import Edited
 from tasks.runtime.progress import ProgressBar
-from tasks.runtime.stage import Interrupted, Stage, deferred_signals
+from tasks.runtime.stage import BudgetSpent, Interrupted, Stage, deferred_signals
 from tasks.settings.machine import leads
 
 EDITED = 2
 """Why a training is stopped: something that it depends on was edited. 1 is a signal."""
+SPENT = 3
+"""It has cost what it may."""
+HIGHER = "a higher PLM_BUDGET goes on from there"
 
 
 def follow(
@@ -35,13 +38,18 @@ def follow(
         Diverged: the loss is not finite; the message names the dotted parameter, the step and the batch.
         Unfit: the batch does not fit the machine; the message names the dotted parameter.
         Interrupted: SIGTERM or SIGINT came; the state of the last step is saved.
+        BudgetSpent: the training has cost what it may; the state is saved, or was when it began.
         Edited: something the result depends on has changed; the state is saved too.
     """
     seen: list[StepMetrics] = []
     edited: list[Edited] = []
-    explained = _explained(steps, section, batch, edited)
+    if costs.taken.seconds and (spent := costs.overspent()):  # by the processes before this one
+        raise BudgetSpent(f"{spent}; {HIGHER}")
+    explained = _explained(steps, section, batch, edited, costs)
     with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs, explained:
-        for report in training(interrupted=lambda: EDITED if edited else int(interrupted())):
+        for report in training(
+            interrupted=lambda: EDITED if edited else SPENT if costs.overspent() else int(interrupted())
+        ):
             if seen and report.passed != seen[-1].passed:
                 stage.tracker.repeat(report.step)
             if report.throughput is not None and seen and seen[-1].throughput is None and leads():
@@ -60,7 +68,7 @@ def follow(
 
 @contextlib.contextmanager
 def _explained(
-    steps: int, section: str, batch: Callable[[int], str], edited: Sequence[Edited]
+    steps: int, section: str, batch: Callable[[int], str], edited: Sequence[Edited], costs: CostReport
 ) -> Generator[None, None, None]:
     """The loop's errors in the words of the stage; ``edited`` holds what was noticed, if that is why it stopped."""
     try:
@@ -68,6 +76,9 @@ def _explained(
     except Stopped as error:
         if error.reason == EDITED:  # as the first process has seen
             raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
+        if error.reason == SPENT:
+            spent = costs.overspent() or "another process says that PLM_BUDGET is spent"
+            raise BudgetSpent(f"{spent}; {error} of {steps}; {HIGHER}") from error
         raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
     except Diverged as error:
         raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error

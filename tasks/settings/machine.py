@@ -31,6 +31,23 @@ def pretraining_gpus() -> int:
     return max(1, min((int(limit) for limit in limits if limit.isdecimal()), default=sys.maxsize))
 
 
+def budget() -> float | None:
+    """What one training may cost before it stops with its state saved: ``PLM_BUDGET``, in the currency of ``price``.
+
+    Raises:
+        UserError: it is not a number above 0, or there is no price to reckon with.
+    """
+    value = os.environ.get("PLM_BUDGET")
+    if value is None:
+        return None
+    found = _number(value)
+    if not 0 < found < math.inf:
+        raise UserError(f"PLM_BUDGET: found {value!r}; expected a number above 0, such as 50")
+    if not price():
+        raise UserError(f"PLM_BUDGET: {value}, but nothing says what an hour costs; expected PLM_PRICE_PER_HOUR too")
+    return found
+
+
 def price() -> float | None:
     """What an hour of this machine costs, in whatever currency: ``PLM_PRICE_PER_HOUR``; None when it is not said.
 
@@ -40,10 +57,14 @@ def price() -> float | None:
     value = os.environ.get("PLM_PRICE_PER_HOUR")
     if value is None:
         return None
-    try:
-        found = float(value)
-    except ValueError:
-        found = math.nan
+    found = _number(value)
     if not 0 <= found < math.inf:
         raise UserError(f"PLM_PRICE_PER_HOUR: found {value!r}; expected a number from 0 upwards, such as 2.49")
     return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError
+from plm_core.shared.statuses import INTERRUPTED
 from plm_core.shared.stores import BY_JOURNAL, RECORDER
 from tasks.settings.machine import leads
 from tasks.tracking import service
@@ -25,9 +26,6 @@ from tasks.tracking.journal import FORMAT, Journal, milliseconds, unfinished
 
 LOOK_S = 15.0
 """How often a stage that records looks whether its recorder lives."""
-
-INTERRUPTED = 75
-"""EX_TEMPFAIL: the exit status of a stage that was interrupted with its state saved."""
 
 
 class Tracker:

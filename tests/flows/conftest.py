@@ -4,14 +4,15 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from toys import wait_for
+from ears import Hook, serving
+from toys import free_port, start_server
 
 from flows import server
 
@@ -34,28 +35,15 @@ def prefect_home(tmp_path_factory) -> Iterator[Path]:
         for name, value in {**QUIET, "PREFECT_HOME": str(home)}.items():
             patch.setenv(name, value)
         patch.delenv("PREFECT_API_URL", raising=False)
+        patch.delenv("PLM_NOTIFY_URLS", raising=False)
         yield home
 
 
 @pytest.fixture(scope="session")
 def prefect_url(prefect_home) -> Iterator[str]:
     """A standing server with its scheduler, in a process group of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # Not `--port`: the server's user interface would look for its API elsewhere.
-    env = {**os.environ, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_SERVER_API_HOST": "127.0.0.1"}
-    with (prefect_home / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start"],
-            env=env,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    url = f"http://127.0.0.1:{port}/api"
+    process, url = start_server(prefect_home, free_port())
     try:
-        wait_for(lambda: server.answers(url), 120)
         yield url
     finally:
         server.send_what_is_left()
@@ -99,3 +87,9 @@ def toy(tmp_path, empty_repository) -> Toy:
         return root
 
     return make
+
+
+@pytest.fixture
+def hook() -> Iterator[ThreadingHTTPServer]:
+    """A web server that keeps what is posted to it."""
+    yield from serving(ThreadingHTTPServer(("127.0.0.1", 0), Hook))

@@ -5,13 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
-from toys import alive, pids, wait_for
+from ears import told, webhook
+from toys import alive, free_port, pids, start_server, wait_for
 
 from flows import checkout, deploy
+from flows.nights import Nights
 from flows.outcome import UserError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,7 +29,7 @@ from pathlib import Path
 from prefect.schedules import Interval
 from flows import checkout, deploy, pipeline
 pipeline.prepare_environment()
-deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=5)), "often")
+deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=5)), "often", sys.argv[2])
 """
 
 SLEEPER = """
@@ -39,9 +45,10 @@ except KeyboardInterrupt:
 
 
 @contextlib.contextmanager
-def _process(command: list[str], **env: str) -> Iterator["subprocess.Popen[bytes]"]:
+def _process(command: list[str], stdout: Any = None, **env: str) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
         command,
+        stdout=stdout,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PREFECT_RUNNER_POLL_FREQUENCY": "1", **env},
         start_new_session=True,
     )
@@ -57,6 +64,16 @@ def _process(command: list[str], **env: str) -> Iterator["subprocess.Popen[bytes
         process.wait()
 
 
+def _killed(*processes: "subprocess.Popen[bytes]") -> None:
+    """End processes and all that they started, as a power failure does."""
+    family = [each for process in processes for each in psutil.Process(process.pid).children(recursive=True)]
+    for each in [*(psutil.Process(process.pid) for process in processes), *family]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    for process in processes:
+        process.wait()
+
+
 def _runs(deployment: str) -> list:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter
@@ -67,19 +84,135 @@ def _runs(deployment: str) -> list:
 
 
 @pytest.mark.slow
-def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_server):
+def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_server, hook):
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
-    with _process([sys.executable, "-c", SERVE, str(root)], PREFECT_API_URL=on_server):
+    hears = webhook(hook, "secret")
+    command = [sys.executable, "-c", SERVE, str(root), on_server]
+    with _process(command, PREFECT_API_URL=on_server, PLM_NOTIFY_URLS=hears):
         (stage,) = pids(root / "pids", 1, seconds=60)
         # The schedule goes on meanwhile, and never starts a second run beside the first.
         wait_for(lambda: "Skipped" in {run.state.name for run in _runs("often")}, 60)
         assert len((root / "pids").read_text().split()) == 1
+        # It is longer than its interval, which somebody hears.
+        wait_for(lambda: any("was skipped: another pipeline" in said for _, said in told(hook)), 60)
+        known = Nights.read(root)
+        assert known.next - known.due == pytest.approx(5, abs=5)
         running = [run for run in _runs("often") if run.state.type == "RUNNING"]
         run = min(running, key=lambda run: run.start_time)  # another may be about to be skipped
         _cancel(run.id)
         wait_for(lambda: not alive(stage), 30)
         assert (root / "saved").read_text() == "state"
         wait_for(lambda: run.id in {r.id for r in _runs("often") if r.state.type == "CANCELLED"}, 30)
+
+
+@pytest.mark.slow
+def test_after_a_power_failure_the_next_run_begins_and_the_one_before_is_told(toy, tmp_path, hook, monkeypatch):
+    root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
+    port = free_port()
+    standing, url = start_server(tmp_path, port)
+    env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "PLM_NOTIFY_URLS": webhook(hook, "secret")}
+    command = [sys.executable, "-c", SERVE, str(root), url]
+    with _process(command, **env) as serving:
+        pids(root / "pids", 1, seconds=60)
+        _killed(serving, standing)
+    standing, _ = start_server(tmp_path, port)
+    try:
+        with _process(command, **env):
+            pids(root / "pids", 2, seconds=120)
+    finally:
+        _killed(standing)
+    assert "was killed, or its machine was" in told(hook)[0][1]
+
+
+@pytest.mark.slow
+def test_a_schedule_outlives_its_server(toy, tmp_path):
+    root = toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n")
+    port = free_port()
+    standing, url = start_server(tmp_path, port)
+    env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "PREFECT_CLIENT_MAX_RETRIES": "0"}
+    with (
+        (tmp_path / "said").open("wb") as said,
+        _process([sys.executable, "-c", SERVE, str(root), url], stdout=said, **env),
+    ):
+        wait_for((root / "dvc.lock").exists, 60)
+        _killed(standing)
+        wait_for(lambda: b"the schedule waits for it" in (tmp_path / "said").read_bytes(), 120)
+        back = time.time()
+        standing, _ = start_server(tmp_path, port)
+        try:
+            wait_for(lambda: Nights.read(root).begun > back, 60)
+        finally:
+            _killed(standing)
+
+
+def test_a_schedule_that_cannot_begin_is_told(toy, on_server, hook, monkeypatch):
+    from flows import flow
+
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    root = toy("stages: {s: {cmd: echo x, outs: [o.txt], meta: {gpus: 1}}}\n")
+    with pytest.raises(UserError, match="gpus"):
+        flow.plm(str(root))
+    ((event, said),) = told(hook)
+    assert event == "failure"
+    assert said.startswith("The scheduled run could not begin. dvc.yaml: stages.s.meta.gpus: 1; expected one of")
+    assert Nights.read(root).error.startswith("dvc.yaml: ")
+
+
+def test_a_scheduled_run_starts_nothing_where_nothing_has_changed_and_says_so(toy, on_server):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter
+
+    from flows import flow
+
+    root = toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n")
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=root, check=True)
+    state = flow.plm(str(root), return_state=True)
+    assert (state.type, state.message) == ("COMPLETED", "nothing has changed, so nothing ran")
+    with get_client(sync_client=True) as client:
+        where = FlowRunFilter.model_validate({"id": {"any_": [state.state_details.flow_run_id]}})
+        assert client.read_task_runs(flow_run_filter=where) == []
+    assert Nights.read(root).ended
+
+
+@pytest.fixture
+def deployed(on_server):
+    """Registers a schedule of a name, for a checkout; returns its id."""
+    from flows import flow
+
+    return lambda name, root: flow.plm.to_deployment(name=name, parameters={"root": str(root)}).apply()
+
+
+def test_the_schedule_of_another_checkout_is_not_taken_over(tmp_path, on_server, deployed, monkeypatch):
+    deployed("theirs", "/elsewhere")
+    with pytest.raises(UserError, match=r"plm/theirs of this Prefect server is that of /elsewhere; .* another --name"):
+        deploy.serve(tmp_path, "0 3 * * *", "theirs")
+
+
+def test_of_the_runs_that_nobody_served_the_newest_is_made_up_for(tmp_path, on_server, deployed):
+    from prefect.client.orchestration import get_client
+    from prefect.states import Scheduled
+
+    deployment = deployed("late", tmp_path)
+    now = datetime.now(UTC)
+    with get_client(sync_client=True) as client:
+        made = [
+            client.create_flow_run_from_deployment(
+                deployment, state=Scheduled(scheduled_time=now + timedelta(days=day))
+            )
+            for day in (-3, -1, -2, 1)
+        ]
+        deploy._tidy(tmp_path, "late")
+        left = {run.id for run in client.read_flow_runs()}
+    assert [run.id in left for run in made] == [False, True, False, True]
+
+
+def test_when_the_next_run_is_due(on_server):
+    from flows import due
+
+    moment = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
+    known = deploy._schedule("0 3 * * *")
+    assert due.after(known, moment) == (moment + timedelta(days=1)).timestamp()
+    assert due.after(known, moment - timedelta(minutes=1)) == moment.timestamp()
 
 
 def test_a_run_that_is_due_while_another_is_at_work_is_skipped_without_alarm(toy, on_server):

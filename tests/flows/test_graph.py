@@ -31,6 +31,7 @@ stages:
         gpu: all
         cores: all
         retries: 5
+        minutes: 1.5
         register: {checkpoint: "train-${key}.txt", evidence: last.txt}
   first:
     cmd: cat code.py > first.txt
@@ -62,6 +63,7 @@ def test_stages_come_after_what_they_need_with_foreach_resolved(chain):
         gpu="all",
         cores="all",
         retries=5,
+        minutes=1.5,
         register={"checkpoint": "train-a.txt", "evidence": "last.txt"},
         outs=("train-a.txt",),
     )
@@ -86,13 +88,17 @@ def test_data_added_by_hand_is_no_stage(toy):
     [
         (
             "{gpus: 1}",
-            "dvc.yaml: stages.s.meta.gpus: 1; expected one of the keys gpu, cores, retries, optional, register",
+            "stages.s.meta.gpus: 1; expected one of the keys gpu, cores, minutes, retries, optional, register",
         ),
         ("{gpu: 1}", "dvc.yaml: stages.s.meta.gpu: 1; expected true, false or `all`"),
         ("{cores: 0}", "dvc.yaml: stages.s.meta.cores: 0; expected a number of cores"),
         ("{cores: true}", "dvc.yaml: stages.s.meta.cores: True; expected a number of cores"),
         ("{cores: many}", "dvc.yaml: stages.s.meta.cores: 'many'; expected a number of cores"),
         ("{optional: 1}", "dvc.yaml: stages.s.meta.optional: 1; expected true or false"),
+        ("{minutes: 0}", "dvc.yaml: stages.s.meta.minutes: 0; expected a number of minutes above 0"),
+        ("{minutes: true}", "dvc.yaml: stages.s.meta.minutes: True; expected a number of minutes above 0"),
+        ("{minutes: .nan}", "dvc.yaml: stages.s.meta.minutes: nan; expected a number of minutes above 0"),
+        ("{minutes: .inf}", "dvc.yaml: stages.s.meta.minutes: inf; expected a number of minutes above 0"),
         ("{retries: -1}", "dvc.yaml: stages.s.meta.retries: -1; expected a number of times"),
         ("{register: {checkpoint: a}}", "stages.s.meta.register: .*; expected a mapping of checkpoint and"),
         ("[gpu]", "dvc.yaml: stages.s.meta: .*; expected a mapping"),

@@ -242,6 +242,39 @@ def test_retries_come_to_an_end(toy, tracker, on_server):
     assert (root / "attempts").read_text() == "x\nx\n"
 
 
+LATE = """
+trap 'echo "{said}"; exit 75' INT
+echo x >> tries
+tries=$(($(wc -l < tries)))
+[ $tries -lt 3 ] || {{ echo done > out.txt; exit 0; }}
+sleep 60 &
+wait
+"""
+"""Takes too long twice; what it says when it is ended comes from its maker."""
+
+
+@pytest.fixture
+def late(toy, on_server, monkeypatch):
+    """Makes a repository with a stage that takes too long."""
+    from flows import flow
+
+    monkeypatch.setattr(flow, "RETRY_DELAYS_S", [0.0])
+    return lambda said: one(toy, "sh ./code.py", LATE.format(said=said), "{minutes: 0.03, retries: 5}")
+
+
+def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late, tracker):
+    root = late("interrupted: state saved at step $tries of 9")
+    assert tracker.run(root).ran == ("s",)
+    assert (root / "tries").read_text() == "x\nx\nx\n"
+
+
+@pytest.mark.parametrize("said", ["interrupted: ", "interrupted: state saved at step 7 of 9"])
+def test_a_stage_that_hung_twice_fails(late, tracker, said):
+    root = late(said)
+    assert tracker.run(root).error == f"s: ended after 0.03 minutes (meta.minutes in dvc.yaml): {said.rstrip()}"
+    assert (root / "tries").read_text() == "x\nx\n"
+
+
 def test_a_path_that_another_process_holds_is_waited_for(toy, tracker, on_server):
     cmd = "touch started; sleep 2; echo x > out.txt"
     root = one(toy, cmd)

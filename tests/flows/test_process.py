@@ -211,6 +211,19 @@ def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, c
     thread.join(10)
 
 
+def test_a_stage_that_takes_too_long_is_ended_with_time_to_save(tmp_path, make, command):
+    root = one(tmp_path, SLEEPER)
+    with pytest.raises(StageError, match=r"^one: ended after 0.05 minutes \(meta.minutes in dvc.yaml\): ") as caught:
+        make(root, grace_s=20).run("one", command, lambda _: None, minutes=0.05)
+    assert (root / "saved").read_text() == "state"
+    assert caught.value.transient
+    assert not any(alive(pid) for pid in pids(root / "pids", 3))
+
+
+def test_a_stage_that_ends_in_time_is_left_alone(tmp_path, make, command):
+    make(one(tmp_path, "print('done')")).run("one", command, lambda _: None, minutes=5)
+
+
 def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
     root = one(tmp_path, SLEEPER)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -1,10 +1,16 @@
 """What the tests of the flows share besides fixtures."""
 
+import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+
+from flows import server
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
@@ -25,3 +31,26 @@ def pids(path: Path, count: int, seconds: float = 30) -> list[int]:
     """The process ids in a file, once there are so many."""
     wait_for(lambda: path.exists() and len(path.read_text().split()) >= count, seconds)
     return [int(word) for word in path.read_text().split()]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_server(home: Path, port: int) -> tuple["subprocess.Popen[bytes]", str]:
+    """A Prefect server with its scheduler, in a process group of its own, once it answers; and its address."""
+    # Not `--port`: the server's user interface would look for its API elsewhere.
+    env = {"PREFECT_HOME": str(home), "PREFECT_SERVER_API_PORT": str(port), "PREFECT_SERVER_API_HOST": "127.0.0.1"}
+    with (home / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "server", "start"],
+            env={**os.environ, **env},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    url = f"http://127.0.0.1:{port}/api"
+    wait_for(lambda: server.answers(url), 120)
+    return process, url

@@ -226,6 +226,27 @@ def test_a_price_that_is_none_is_refused_before_the_training(now, monkeypatch):
         CostReport("pretrain-gpt", "abc", DEVICE)
 
 
+def test_what_was_spent_under_a_budget_stays_spent_when_the_process_is_killed(now, monkeypatch):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
+    monkeypatch.setenv("PLM_BUDGET", "3")
+    killed = CostReport("pretrain-gpt", "abc", DEVICE)
+    now[0] += 150.0
+    killed.add(10, 1000, FIRST, first=True)
+    assert killed.overspent() == ""
+    again = CostReport("pretrain-gpt", "abc", DEVICE)
+    assert again.overspent() == ""
+    now[0] += 150.0
+    assert again.overspent() == "pretrain-gpt has cost 3 of 3 (PLM_BUDGET)"
+
+
+def test_hours_without_a_price_count_when_there_is_a_budget(now, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(now)
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
+    monkeypatch.setenv("PLM_BUDGET", "1")
+    assert CostReport("pretrain-gpt", "abc", DEVICE).overspent() == "pretrain-gpt has cost 1 of 1 (PLM_BUDGET)"
+
+
 def test_a_page_that_cannot_be_written_is_a_warning(now, capsys):
     paths.METERS.parent.mkdir(parents=True, exist_ok=True)
     paths.METERS.write_text("no folder")

@@ -1,0 +1,205 @@
+"""What the schedule did: when a run was due, began and ended, when the next one is due, how full the disk was.
+
+A small file remembers it, so that the next process that lives tells of a night that nobody told of: a run that did not
+happen, one that was killed, a disk that fills. Used by the flow, by ``plm deploy`` and by ``plm nights``.
+"""
+
+import contextlib
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from flows.checkout import LOCK
+from flows.outcome import Result
+
+if TYPE_CHECKING:
+    from flows.due import Due
+
+REMEMBERED = ".dvc/tmp/plm-nights.json"
+LATE_S = 900.0
+"""How long after it was due a run may begin, where the next one is not due before."""
+KEPT = 30
+"""How many runs' free space is remembered."""
+DAY_S = 86400.0
+FULL_DAYS = 7.0
+"""A disk that will be full within so many days is told."""
+CLOCK = "was the clock moved? Then start `plm deploy` or deploy again, or the schedule may wait until that time"
+
+
+@dataclass
+class Nights:
+    """The content of the file; moments are seconds since 1970."""
+
+    due: float = 0.0
+    """When the last scheduled run was due, or since when there is a schedule."""
+    next: float | None = None
+    """When the next one is; None without a schedule."""
+    told: float | None = None
+    """The run that was due then and did not happen is told."""
+    begun: float | None = None
+    """When the last run began, on a schedule or not."""
+    ended: float | None = None
+    """When it ended; None while it runs, and where it was killed."""
+    error: str = ""
+    """Why it failed."""
+    free: list[tuple[float, int]] = field(default_factory=list)
+    """When runs ended, and the bytes that the disk had left."""
+
+    @classmethod
+    def read(cls, root: Path) -> Self:
+        """The file of a checkout; one that is not there, or not to be read, says nothing."""
+        try:
+            return cls(**json.loads((root / REMEMBERED).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return cls()
+
+    def write(self, root: Path) -> None:
+        """Replace the file; a disk without room for it is a warning."""
+        path = root / REMEMBERED
+        new = path.with_suffix(".new")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            new.replace(path)
+        except OSError as error:
+            print(f"warning: {path}: {error}; this run is not remembered", file=sys.stderr, flush=True)
+
+    def missed(self, now: float) -> str:
+        """Which run did not happen, as a sentence; empty when all did."""
+        if self.next is None:
+            return ""
+        if self.begun is not None and self.begun > now + LATE_S:
+            return f"The last run began at {moment(self.begun)}, which is still to come: {CLOCK}."
+        if now - self.next > min(LATE_S, self.next - self.due):
+            return f"The scheduled run that was due at {moment(self.next)} did not begin."
+        return ""
+
+    def days_left(self) -> float | None:
+        """In how many days the disk is full, by a straight line through what it had left; None when it is not filling.
+
+        None too before there are three runs over at least a day.
+        """
+        times = [at for at, _ in self.free]
+        if len(times) < 3 or max(times) - min(times) < DAY_S:
+            return None
+        slope = statistics.linear_regression(times, [left for _, left in self.free]).slope
+        return self.free[-1][1] / -slope / DAY_S if slope < 0 else None
+
+
+@contextlib.contextmanager
+def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
+    """Remember the block as a run and tell what there is to tell; it is to call what is yielded with its result."""
+    from flows import due, notify
+
+    tell_missed(root)
+    nights = Nights.read(root)
+    if nights.begun and not nights.ended:
+        killed = f"The run that began at {moment(nights.begun)} was killed, or its machine was."
+        notify.tell(root, "failure", f"{killed} This one goes on from there.")
+    _schedule(nights, due.of_this_run())
+    nights.begun = time.time()
+    nights.ended = None
+    nights.error = "interrupted"
+    nights.write(root)
+
+    def say(result: Result) -> None:
+        nights.error = result.error
+        notify.tell_result(root, result)
+
+    try:
+        yield say
+    except Exception as error:
+        nights.error = str(error)
+        notify.tell(root, "failure", f"The run failed. {error}")
+        raise
+    finally:
+        nights.ended = time.time()
+        nights.free = [*nights.free, (nights.ended, shutil.disk_usage(root).free)][-KEPT:]
+        nights.write(root)
+        _tell_disk(root, nights)
+
+
+def failed(root: Path, error: str) -> None:
+    """Remember and tell that a scheduled run could not begin."""
+    from flows import due, notify
+
+    nights = Nights.read(root)
+    _schedule(nights, due.of_this_run())
+    nights.begun = nights.ended = time.time()
+    nights.error = error
+    nights.write(root)
+    notify.tell(root, "failure", f"The scheduled run could not begin. {error}")
+
+
+def skipped(root: Path, why: str) -> None:
+    """Remember that a scheduled run was skipped, and tell it unless the run at work has just begun in its place."""
+    from flows import due, notify
+
+    nights = Nights.read(root)
+    _schedule(nights, found := due.of_this_run())
+    nights.write(root)
+    if found and found.next and time.time() - (root / LOCK).stat().st_mtime > (found.next - found.due) / 2:
+        notify.tell(root, "missed", f"The run that was due at {moment(found.due)} was skipped: {why}.")
+
+
+def expect(root: Path, next_due: float | None) -> None:
+    """Remember that a schedule begins now, whose first run is due then; tells what was missed before."""
+    tell_missed(root)
+    nights = Nights.read(root)
+    nights.due = time.time()
+    nights.next = next_due
+    nights.write(root)
+
+
+def tell_missed(root: Path) -> str:
+    """Tell, once, that a scheduled run did not happen; returns the sentence, told before or not, or nothing."""
+    nights = Nights.read(root)
+    missed = nights.missed(time.time())
+    if missed and nights.told != nights.next:
+        from flows import notify
+
+        notify.tell(root, "missed", missed, "See `plm nights`, and whether `plm deploy` and its server run.")
+        nights.told = nights.next
+        nights.write(root)
+    return missed
+
+
+def lines(root: Path) -> Iterator[str]:
+    """What ``plm nights`` shows."""
+    nights = Nights.read(root)
+    if nights.begun is None:
+        yield "last run       none yet"
+    else:
+        how = f"failed: {nights.error}" if nights.error else "all well"
+        ended = f"ended {moment(nights.ended)}, {how}" if nights.ended else "at work, or killed"
+        yield f"last run       began {moment(nights.begun)}, {ended}"
+    yield f"next run       {'no schedule' if nights.next is None else f'due {moment(nights.next)}'}"
+    days = nights.days_left()
+    yield f"disk           {'not filling, as far as is known' if days is None else f'full in {days:.1f} days'}"
+
+
+def moment(seconds: float) -> str:
+    """A moment in UTC, as schedules are written."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _schedule(nights: Nights, found: "Due | None") -> None:
+    if found:
+        nights.due, nights.next = found.due, found.next
+
+
+def _tell_disk(root: Path, nights: Nights) -> None:
+    from flows import notify
+
+    days = nights.days_left()
+    if days is not None and days < FULL_DAYS:
+        free = nights.free[-1][1] / 1e9
+        said = f"The disk has {free:,.1f} GB left and will be full in {days:.1f} days, as the last runs filled it."
+        notify.tell(root, "disk", said, f"See `du -sh {root}/.dvc/cache {root}/artifacts/*`.")

@@ -1,0 +1,205 @@
+"""What is remembered of scheduled runs, and who is told of a night that nobody told of."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ears import told, webhook
+
+from flows import nights
+from flows.nights import DAY_S, LATE_S, Nights
+from flows.outcome import Result
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def root(tmp_path, hook, monkeypatch) -> Path:
+    """A checkout whose messages the web server hears."""
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    return tmp_path
+
+
+def test_a_run_that_did_not_happen_is_told_once_by_whoever_lives_next(root, hook):
+    now = time.time()
+    Nights(due=now - DAY_S - HOUR_S, next=now - HOUR_S).write(root)
+    missed = nights.tell_missed(root)
+    assert missed == f"The scheduled run that was due at {nights.moment(now - HOUR_S)} did not begin."
+    assert nights.tell_missed(root) == missed
+    assert told(hook) == [("missed", missed)]
+    # The next night that is missed is told again.
+    known = Nights.read(root)
+    known.next = now - HOUR_S / 2
+    known.write(root)
+    nights.tell_missed(root)
+    assert len(told(hook)) == 2
+
+
+@pytest.mark.parametrize(
+    ("next_due", "interval", "late"),
+    [(0.0, DAY_S, False), (LATE_S - 9, DAY_S, False), (LATE_S + 9, DAY_S, True), (301.0, 300.0, True)],
+)
+def test_a_run_is_missed_when_it_is_older_than_its_interval_by_a_quarter_of_an_hour(next_due, interval, late):
+    now = 1_800_000_000.0
+    known = Nights(due=now - next_due - interval, next=now - next_due)
+    assert bool(known.missed(now)) == late
+
+
+def test_without_a_schedule_nothing_is_missed():
+    assert Nights(begun=1.0, ended=2.0).missed(1e12) == ""
+
+
+def test_a_clock_that_went_back_is_told(root, hook):
+    now = time.time()
+    Nights(due=now + 6 * DAY_S, next=now + 7 * DAY_S, begun=now + 6 * DAY_S, ended=now + 6 * DAY_S + 9).write(root)
+    assert "which is still to come: was the clock moved?" in nights.tell_missed(root)
+    assert [event for event, _ in told(hook)] == ["missed"]
+
+
+def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(root, hook):
+    program = (
+        "import os, sys; from pathlib import Path; from flows import nights\n"
+        "with nights.remembered(Path(sys.argv[1])): os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(root)], check=False)
+    assert killed.returncode == -9
+    begun = nights.moment(Nights.read(root).begun)
+    for _ in range(2):
+        with nights.remembered(root) as tell:
+            tell(Result(()))
+    said = f"The run that began at {begun} was killed, or its machine was. This one goes on from there."
+    assert told(hook) == [("failure", said)]
+
+
+def test_a_run_that_fails_is_told_and_one_that_a_person_ended_is_not(root, hook):
+    with nights.remembered(root) as tell:
+        tell(Result((), error="register: no server"))
+    assert Nights.read(root).error == "register: no server"
+    with pytest.raises(ConnectionError), nights.remembered(root):
+        raise ConnectionError("nobody there")
+    with pytest.raises(KeyboardInterrupt), nights.remembered(root):
+        raise KeyboardInterrupt
+    assert Nights.read(root).error == "interrupted"
+    assert told(hook) == [
+        ("failure", "The run failed. register: no server"),
+        ("failure", "The run failed. nobody there"),
+    ]
+
+
+def filling(root: Path, days: float) -> None:
+    """Remember three nights, after which the disk is full in so many days from the last."""
+    free, now = shutil.disk_usage(root).free, time.time()
+    before = [(now - ago * DAY_S, int(free * (1 + ago / days))) for ago in (3, 2, 1)]
+    Nights(free=before).write(root)
+
+
+@pytest.mark.parametrize(("days", "events"), [(3.0, ["disk"]), (30.0, [])])
+def test_a_disk_that_will_be_full_within_days_is_told(root, hook, days, events):
+    filling(root, days)
+    with nights.remembered(root) as tell:
+        tell(Result(()))
+    assert [event for event, _ in told(hook)] == events
+    assert Nights.read(root).days_left() == pytest.approx(days, rel=0.1)
+    if events:
+        assert " GB left and will be full in 3." in told(hook)[0][1] or "in 2." in told(hook)[0][1]
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        [],
+        [(0.0, 100), (DAY_S, 90)],
+        [(0.0, 100), (60.0, 90), (120.0, 80)],
+        [(0.0, 80), (DAY_S, 90), (2 * DAY_S, 100)],
+        [(0.0, 80), (DAY_S, 80), (2 * DAY_S, 80)],
+    ],
+    ids=["none", "two", "within minutes", "emptied", "level"],
+)
+def test_nothing_is_foretold_from_too_little_or_of_a_disk_that_is_not_filling(free):
+    assert Nights(free=free).days_left() is None
+
+
+def test_only_the_newest_runs_are_remembered(root):
+    Nights(free=[(float(day), 100) for day in range(40)]).write(root)
+    with nights.remembered(root) as tell:
+        tell(Result(()))
+    kept = Nights.read(root).free
+    assert len(kept) == nights.KEPT
+    assert kept[0][0] == 11.0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"dues": 1}', '{"due": 1, "nex'])
+def test_a_file_that_cannot_be_read_says_nothing(root, content):
+    path = root / nights.REMEMBERED
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert Nights.read(root) == Nights()
+    assert nights.tell_missed(root) == ""
+
+
+def test_a_disk_without_room_costs_a_warning(root, capsys):
+    (root / ".dvc").write_text("a file where the folder would be")
+    with nights.remembered(root) as tell:
+        tell(Result(()))
+    assert "this run is not remembered" in capsys.readouterr().err
+
+
+@pytest.fixture
+def project(toy) -> Path:
+    return toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n", params_yaml="notify: {events: [missed]}\n")
+
+
+def plm(root: Path, *words: str) -> subprocess.CompletedProcess:
+    program = "import sys; from flows.cli import main; main(sys.argv[1:])"
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=root, capture_output=True, text=True, check=False
+    )
+
+
+def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    now = time.time()
+    Nights(due=now, next=now + DAY_S, begun=now, ended=now + 60).write(project)
+    done = plm(project, "nights")
+    assert done.returncode == 0, done.stderr
+    assert "all well" in done.stdout
+    Nights(due=now, next=now + DAY_S, begun=now, ended=now + 60, error="s: exit status 1: no").write(project)
+    done = plm(project, "nights")
+    assert done.returncode == 1
+    assert "failed: s: exit status 1: no" in done.stdout
+    Nights(due=now - 2 * DAY_S, next=now - DAY_S, begun=now - 2 * DAY_S, ended=now - 2 * DAY_S + 60).write(project)
+    done = plm(project, "nights")
+    assert done.returncode == 1
+    assert "did not begin." in done.stdout
+    assert [event for event, _ in told(hook)] == ["missed"]
+
+
+def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_address(project, hook, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    assert plm(project, "nights", "--test").returncode == 0
+    assert told(hook) == [("test", "This is a test: whoever reads it is told.")]
+    monkeypatch.setenv("PLM_NOTIFY_URLS", "json://127.0.0.1:9/secret")
+    done = plm(project, "nights", "--test")
+    assert (done.returncode, done.stderr) == (2, "error: PLM_NOTIFY_URLS: number 1 does not take it\n")
+
+
+def test_an_idle_run_tells_what_was_missed_and_imports_nothing_heavy(project, hook, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=project, check=True)
+    now = time.time()
+    Nights(due=now - 2 * DAY_S, next=now - DAY_S).write(project)
+    program = (
+        "import json, sys; from pathlib import Path; from flows import pipeline\n"
+        "pipeline.run(Path.cwd())\n"
+        "print(json.dumps([name for name in ('prefect', 'mlflow', 'torch', 'apprise') if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+    assert [event for event, _ in told(hook)] == ["missed"]

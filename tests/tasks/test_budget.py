@@ -1,0 +1,66 @@
+"""What a training may cost: it ends with its state saved, and goes on when it may cost more."""
+
+import json
+
+import pytest
+
+from plm_core.config import UserError
+from plm_core.shared.statuses import BUDGET_SPENT
+from tasks.settings.machine import budget
+
+DEAR = {"PLM_PRICE_PER_HOUR": "3600000"}
+"""A thousand a second: whatever the machine, a budget of 0.001 is spent by the first step."""
+OUTS = ("artifacts/models/gpt", "artifacts/curves/gpt.csv", "artifacts/metrics/pretrain-gpt.json")
+
+
+def results(project):
+    return {name: data for name, data in project.files().items() if name.startswith(OUTS)}
+
+
+@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_training_that_has_spent_its_budget_goes_on_with_a_higher_one_bit_for_bit(built, small, ranks):
+    if ranks == "1":
+        expected = results(built)
+    else:
+        whole = small.copied(small.root.parent / "whole")
+        whole.run("tasks.pretrain", "gpt", PLM_RANKS=ranks)
+        expected = results(whole)
+    for name in results(small):
+        (small.root / name).unlink()
+    _, err = small.run("tasks.pretrain", "gpt", code=BUDGET_SPENT, **DEAR, PLM_BUDGET="0.001", PLM_RANKS=ranks)
+    assert "error: pretrain-gpt has cost " in err
+    assert " of 0.001 (PLM_BUDGET); state saved at step 1 of 26; a higher PLM_BUDGET goes on from there\n" in err
+    assert len(list((small.root / "artifacts/snapshots").glob("*/step-*"))) == 1
+    spent = json.loads((small.root / "artifacts/meters/pretrain-gpt.json").read_text())["cost"]
+    # The next night finds nothing to spend, and does not train a step of it.
+    _, err = small.run("tasks.pretrain", "gpt", code=BUDGET_SPENT, **DEAR, PLM_BUDGET="0.001", PLM_RANKS=ranks)
+    assert "state saved at" not in err
+    assert err.count(" of 0.001 (PLM_BUDGET); a higher PLM_BUDGET goes on from there\n") >= 1
+    assert not results(small)
+    small.run("tasks.pretrain", "gpt", **DEAR, PLM_BUDGET="1000000", PLM_RANKS=ranks)
+    assert results(small) == expected
+    assert json.loads((small.root / "artifacts/meters/pretrain-gpt.json").read_text())["cost"] > spent
+
+
+def test_nobody_has_to_set_a_budget(monkeypatch):
+    monkeypatch.delenv("PLM_BUDGET", raising=False)
+    assert budget() is None
+
+
+@pytest.mark.parametrize("value", ["", "much", "0", "-1", "nan", "inf", "2,49"])
+def test_a_budget_that_is_none_is_refused(monkeypatch, value):
+    monkeypatch.setenv("PLM_BUDGET", value)
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "2")
+    with pytest.raises(UserError) as caught:
+        budget()
+    assert str(caught.value).startswith(f"PLM_BUDGET: found {value!r}; expected a number above 0")
+
+
+@pytest.mark.parametrize("price", [None, "0"])
+def test_a_budget_without_a_price_would_never_end_anything(monkeypatch, price):
+    monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
+    if price:
+        monkeypatch.setenv("PLM_PRICE_PER_HOUR", price)
+    monkeypatch.setenv("PLM_BUDGET", "5")
+    with pytest.raises(UserError, match=r"PLM_BUDGET: 5, but .*expected PLM_PRICE_PER_HOUR too"):
+        budget()
