@@ -112,7 +112,10 @@ def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a supervisor says itself how its stage ended
     requests.send(b"\n")
     while True:
-        message, descriptors, *_ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
+        try:
+            message, descriptors, *_ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
+        except ConnectionError:
+            message = b""  # who asked was killed before it had read an answer
         if not message:
             sys.exit()
         if os.fork() == 0:
