@@ -69,7 +69,7 @@ def test_all_that_was_written_is_on_the_disk_before_it_has_its_name_and_then_the
     flushed = []
 
     def fsync(descriptor, really=os.fsync):
-        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         really(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
