@@ -199,9 +199,7 @@ class StageProcesses:
         try:
             for line in running.lines:
                 if line.startswith(supervisor.ENDED):
-                    status, seconds, largest = line.removeprefix(supervisor.ENDED).split()
-                    returned = int(status)
-                    used = Used(float(seconds), 1024 * int(largest))
+                    returned, used = _told(line)
                 else:
                     tail.append(line.rstrip())
                     on_line(tail[-1])
@@ -279,6 +277,12 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def _told(line: str) -> tuple[int, Used]:
+    """What the supervisor's last line says: the exit status, and what was used."""
+    status, seconds, kilobytes = line.removeprefix(supervisor.ENDED).split()
+    return int(status), Used(float(seconds), 1024 * int(kilobytes))
 
 
 def _failure(stage: str, returned: int, tail: list[str], memory: int | None) -> StageError:

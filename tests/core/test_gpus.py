@@ -111,8 +111,7 @@ def test_a_task_whose_gpus_the_flow_has_claimed_takes_none(gpu):
     with Claim([gpu], 1) as claim:
         assert claim.take()
         task = start(TASK, gpu, CUDA_VISIBLE_DEVICES=gpu, **{CLAIMED: "1"})
-        assert task.stdout.readline() == f"{gpu}\n"
-        end(task)
+        assert end(task) == (f"{gpu}\n", "")
 
 
 def test_a_claim_lasts_for_the_block_and_all_there_are_is_enough(gpu, monkeypatch):

@@ -116,7 +116,7 @@ def test_the_locks_of_a_dvc_that_lives_stay_whatever_the_clock_says(done, monkey
     assert mend(done) == [f"{path}: held by processes that are gone; released"]
 
 
-@pytest.mark.parametrize("command", ["/bin/dvc repro", " ".join(sys.argv), "/x/prefect/flow_engine.py"])
+@pytest.mark.parametrize("command", ["/bin/dvc repro", "sleep 7", " ".join(sys.argv), "/x/flow_engine.py"])
 def test_a_lock_of_a_process_whose_number_another_has_now_is_released(done, command):
     """As after a restart of a container, where numbers begin anew."""
     path = done / ".dvc/tmp/rwlock"

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import checkout, pipeline
+from flows import checkout, pipeline, room
 from flows.graph import Graph
 from flows.outcome import UserError
 from flows.stages import Stage
@@ -62,7 +62,7 @@ stages:
 DRIVER = """
 import sys
 from pathlib import Path
-from flows import checkout, pipeline
+from flows import checkout, pipeline, room
 result = pipeline.run(Path(sys.argv[1]))
 print([(stage.name, stage.outcome) for stage in result.stages], "prefect" in sys.modules)
 """
@@ -233,6 +233,19 @@ def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
     result = tracker.run(root)
     assert result.ok
     assert result.ran == ("s",)
+
+
+def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
+    toy, tracker, on_server, monkeypatch, capfd
+):
+    root = one(toy, "echo x >> attempts; echo x > out.txt")
+    monkeypatch.setattr(room, "LEAST", 1 << 62)
+    assert "of the disk are free, too little for any stage" in tracker.run(root).error
+    assert not (root / "attempts").exists()
+    monkeypatch.setattr(room, "LEAST", 0)
+    monkeypatch.setattr(room, "RESERVE", 1 << 62)
+    assert tracker.run(root).ok
+    assert "of the disk are free, but the last outputs had" in "".join(capfd.readouterr())
 
 
 def test_retries_come_to_an_end(toy, tracker, on_server):
