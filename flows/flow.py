@@ -8,7 +8,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,25 +218,35 @@ def bound(
         for name in ("prefect.task_runs", "prefect.flow_runs"):
             logging.getLogger(name).addFilter(display.not_said_yet)
         folder = Path(root).resolve()
-        with contextlib.ExitStack() as stack:
-            try:
-                held = checkout or stack.enter_context(checked_out(folder, force, get_run_logger().warning))
-            except HeldError as error:
-                # A run looks at everything there is: what this one would have done, the other does, or the next one.
-                nights.skipped(folder, str(error))
-                return Completed(name="Skipped", message=str(error))
-            except UserError as error:
-                nights.failed(folder, str(error))
-                raise
-            close_dead_runs(NAME, folder)
-            with nights.remembered(folder) as tell:
-                tell(result := execute(held, track, registration))
+        try:
+            with contextlib.nullcontext(checkout) if checkout else _taken(folder, force) as held:
+                close_dead_runs(NAME, folder)
+                with nights.remembered(folder) as tell:
+                    tell(result := execute(held, track, registration))
+        except HeldError as error:
+            # A run looks at everything there is: what this one would have done, the other does, or the next one.
+            return Completed(name="Skipped", message=str(error))
         if report:
             report(result)
         said = f"ran: {', '.join(result.ran)}" if result.ran else "nothing has changed, so nothing ran"
         return Completed(message=said) if result.ok else Failed(message=result.error)
 
     return plm
+
+
+@contextlib.contextmanager
+def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
+    """Hold the checkout for a scheduled run, and remember what keeps it from that."""
+    with contextlib.ExitStack() as stack:
+        try:
+            held = stack.enter_context(checked_out(folder, force, get_run_logger().warning))
+        except HeldError as error:
+            nights.skipped(folder, str(error))
+            raise
+        except UserError as error:
+            nights.failed(folder, str(error))
+            raise
+        yield held
 
 
 plm = bound()

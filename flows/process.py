@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -190,19 +190,12 @@ class StageProcesses:
         """
         running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds, may_fork)
         killed = room.killed_for_memory()
-        returned = -signal.SIGKILL  # of a supervisor that is killed
-        used = Used(0.0, 0)
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         clock = threading.Timer(60 * (minutes or 0), running.end_late)
         if minutes:
             clock.start()
         try:
-            for line in running.lines:
-                if line.startswith(supervisor.ENDED):
-                    returned, used = _told(line)
-                else:
-                    tail.append(line.rstrip())
-                    on_line(tail[-1])
+            returned, used = _followed(running.lines, tail, on_line)
         finally:
             clock.cancel()
             # One that still runs, because a callback raised, ends as if it had been interrupted.
@@ -211,11 +204,8 @@ class StageProcesses:
             with self._lock:
                 self._running.discard(running)
         if returned:
-            error = _failure(stage, returned, list(tail), used.memory if room.killed_for_memory() > killed else None)
-            if running.over:
-                error.over = minutes
-                error.transient = True
-            raise error
+            memory = used.memory if room.killed_for_memory() > killed else None
+            raise _failure(stage, returned, list(tail), memory, minutes if running.over else None)
         return used
 
     def interrupt_all(self) -> None:
@@ -279,21 +269,34 @@ def _umask() -> int:
     return mask
 
 
-def _told(line: str) -> tuple[int, Used]:
-    """What the supervisor's last line says: the exit status, and what was used."""
-    status, seconds, kilobytes = line.removeprefix(supervisor.ENDED).split()
+def _followed(lines: Iterable[str], tail: deque[str], on_line: Callable[[str], None]) -> tuple[int, Used]:
+    """Pass a stage's lines on; what the supervisor's last one says: the exit status, and what was used."""
+    ended = f"{-signal.SIGKILL:d} 0 0"  # of a supervisor that is killed
+    for line in lines:
+        if line.startswith(supervisor.ENDED):
+            ended = line.removeprefix(supervisor.ENDED)
+        else:
+            tail.append(line.rstrip())
+            on_line(tail[-1])
+    status, seconds, kilobytes = ended.split()
     return int(status), Used(float(seconds), 1024 * int(kilobytes))
 
 
-def _failure(stage: str, returned: int, tail: list[str], memory: int | None) -> StageError:
-    """The error of a stage; ``memory`` is how large it was if the kernel has meanwhile killed a process for memory."""
+def _failure(stage: str, returned: int, tail: list[str], memory: int | None, over: float | None) -> StageError:
+    """The error of a stage.
+
+    ``memory`` is how large it was if the kernel has meanwhile killed a process for memory, ``over`` the limit in
+    minutes if it took longer.
+    """
     # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also say its name ("Killed").
     status = 128 - returned if returned - 128 in _SIGNALS else returned
-    transient = status < 0 or status == INTERRUPTED
+    transient = status < 0 or status == INTERRUPTED or over is not None
     if memory is not None and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
         tail.append(f"error: out of memory, at {room.said(memory)}; {needs_less(stage)}")
         transient = False
-    return StageError(stage, status, tail, transient)
+    error = StageError(stage, status, tail, transient)
+    error.over = over
+    return error
 
 
 def _signal_name(number: int) -> str:

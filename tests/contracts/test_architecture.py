@@ -225,7 +225,10 @@ def test_a_file_says_what_it_is_and_stays_readable(path):
             assert node.end_lineno - node.lineno < 45, f"{node.name} is too long"
         if isinstance(node, ast.ExceptHandler) and path.is_relative_to(ROOT / "plm_core"):
             assert node.type is not None, f"line {node.lineno}: bare except"
-            assert getattr(node.type, "id", "") not in ("Exception", "BaseException"), f"line {node.lineno}"
+            anything = getattr(node.type, "id", "") in ("Exception", "BaseException")
+            # But for one that lets go on what it does not know.
+            goes_on = any(isinstance(each, ast.Raise) and each.exc is None for each in ast.walk(node))
+            assert not anything or goes_on, f"line {node.lineno}"
 
 
 def form(value):

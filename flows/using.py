@@ -1,0 +1,104 @@
+"""The commands of `plm` that use models and tokenizers: what they write, look at and become. Part of ``cli.py``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+from flows.command import checkpoint_folder, task
+from flows.outcome import UserError
+from plm_core.shared import paths
+from plm_core.shared.kinds import TOKENIZERS
+from plm_core.shared.sampling import SamplingConfig
+
+tokenizer = typer.Typer(help="Compare tokenizers of several kinds and sizes.", no_args_is_help=True)
+
+Model = Annotated[str | None, Option(show_default="champion", help="Use this trained section, version or alias.")]
+Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoint in this folder instead of --model.")]
+Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
+Format = Literal["hf"]
+Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), help="Train this kind; can be repeated.")]
+
+
+def generate(
+    prompts: Annotated[list[str], Argument(help="Continue these; behind -- they may begin with a dash.")],
+    model: Model = None,
+    checkpoint: Checkpoint = None,
+    max_new_tokens: Annotated[int, Option(help="Stop after so many tokens.")] = SamplingConfig.max_new_tokens,
+    until_end: Annotated[bool, Option(help="Stop where the model ends the text.")] = SamplingConfig.until_end,
+    temperature: Annotated[float, Option(help="Divide the logits by it; 0 is greedy.")] = SamplingConfig.temperature,
+    top_k: Annotated[int, Option(help="Draw among so many likeliest tokens; 0 for all.")] = SamplingConfig.top_k,
+    top_p: Annotated[float, Option(help="Draw among the likeliest that sum to it; 1 for all.")] = SamplingConfig.top_p,
+    repetition_penalty: Annotated[float, Option(help="Avoid repetition, above 1.")] = SamplingConfig.repetition_penalty,
+    seed: Annotated[int, Option(help="Draw from this seed; equal seeds give equal texts.")] = SamplingConfig.seed,
+) -> None:
+    """Continue prompts: one is streamed, several are read together."""
+    try:
+        sampling = SamplingConfig(max_new_tokens, until_end, temperature, top_k, top_p, repetition_penalty, seed)
+    except ValueError as error:
+        raise UserError(f"generate.{error}") from error
+    with checkpoint_folder(model, checkpoint) as folder:
+        task("generate", *prompts, checkpoint=folder, sampling=json.dumps(asdict(sampling)))
+
+
+def attend(
+    text: Annotated[str, Argument(help="Draw the attention to this text.")],
+    model: Model = None,
+    checkpoint: Checkpoint = None,
+    out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
+) -> None:
+    """Draw what each attention head of a model looks at."""
+    with checkpoint_folder(model, checkpoint) as folder:
+        task("attend", text, checkpoint=folder, out=out.resolve())
+
+
+def seen(
+    model: Annotated[str, Option(help="Look at the pretraining of this section.")],
+    step: Annotated[int, Option(help="Show this step, from 1, as in the curves: step 1 is the first batch.")],
+    rows: Annotated[int, Option(help="Show so many rows.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Show what a model read at a step of its pretraining."""
+    task("seen", model, step=step, rows=rows, json=as_json)
+
+
+def export(
+    folder: Annotated[Path, Argument(metavar="DIR", help="Write into this folder, a new or an empty one.")],
+    to: Annotated[Format, Option(help="Write this format: Hugging Face transformers.")],
+    model: Model = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a model as a folder that Hugging Face transformers loads."""
+    with checkpoint_folder(model, checkpoint) as source:
+        task("export", folder.resolve(), checkpoint=source)
+
+
+def import_(
+    folder: Annotated[Path, Argument(metavar="DIR", help="Read config.json, safetensors and a tokenizer here.")],
+    from_: Annotated[Format, Option("--from", help="Read this format: Hugging Face transformers.")],
+    name: Annotated[str, Option(help=f"Write the checkpoint {paths.IMPORTED}/NAME.")],
+) -> None:
+    """Read a Hugging Face folder, to start a pretraining from it."""
+    task("import_", folder.resolve(), name=name)
+
+
+def _sizes_are_arguments(_: typer.Context, old: str | None) -> None:
+    if old:
+        expected = "plm tokenizer compare 2000 4000 8000 --kind bpe --kind unigram"
+        raise typer.BadParameter(f"expected sizes without a name, and --kind for each kind: {expected}")
+
+
+@tokenizer.command("compare")
+def compare_tokenizers(
+    sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
+    kind: Kind = None,
+    lowercase: Annotated[bool, Option("--lowercase", help="Make wordpiece as BERT's uncased models have it.")] = False,
+    sample: Annotated[int | None, Option(help="Train on every k-th document, so many characters.")] = None,
+    as_json: Json = False,
+    _: Annotated[str | None, Option("--sizes", "--kinds", hidden=True, callback=_sizes_are_arguments)] = None,
+) -> None:
+    """Train tokenizers on the training split, and measure them on the validation split."""
+    task("compare_tokenizers", *sizes, kind=kind, lowercase=lowercase, sample=sample, json=as_json)
