@@ -21,7 +21,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from flows.cli import app
-from flows.settings import Promotion, Tracking
+from flows.settings import Promotion, Retention, Tracking
 from plm_core.benchmarks.prompts import FewshotConfig
 from plm_core.benchmarks.sources import ExamplesConfig
 from plm_core.corpus.clean import CleanConfig
@@ -73,6 +73,7 @@ PARTS: list[Part] = [
     ("fewshot", "", None, {"": FewshotConfig}),
     ("tracking", "", None, {"": Tracking}),
     ("promotion", "", None, {"flow": Promotion, "gate": GateRules}),
+    ("retention", "Without it nothing is deleted.", None, {"": Retention}),
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
+from flows import upkeep
 from flows.command import checkpoint_folder, evidence_folders, project, task
 from flows.outcome import UserError
 from plm_core.shared import paths
@@ -31,6 +32,8 @@ app = typer.Typer(
 )
 tokenizer = typer.Typer(help="Compare tokenizers of several kinds and sizes.", no_args_is_help=True)
 app.add_typer(tokenizer, name="tokenizer")
+for command in (upkeep.doctor, upkeep.gc):
+    app.command()(command)
 
 Model = Annotated[str | None, Option(show_default="champion", help="Use this trained section, version or alias.")]
 Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoint in this folder instead of --model.")]

@@ -72,7 +72,8 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         task = task_in(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)
-        snapshots = Snapshots(paths.SNAPSHOTS / digest(config.rule, task_name, seed, run.inputs, run.guard.code)[:16])
+        state = digest(config.rule, task_name, seed, run.inputs, run.guard.code)
+        snapshots = Snapshots(paths.SNAPSHOTS / f"{run.name}-{state[:16]}")
         outcome = fit(pretrained, task, config, seed, device, snapshots, run)
         evidence = paths.EVIDENCE / name / f"{task_name}.{seed}.csv"
         curve = paths.CURVES / f"{key}.csv"

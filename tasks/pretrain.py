@@ -66,7 +66,7 @@ def pretrain(name: str) -> None:
         def documents(step: int) -> str:
             return documents_read(stores[0], train_set.spans(loop.order_seed, step))
 
-        folder = paths.SNAPSHOTS / digest(name, config, run.inputs, run.guard.code)[:16]
+        folder = paths.SNAPSHOTS / f"{run.name}-{digest(name, config, run.inputs, run.guard.code)[:16]}"
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
         training = partial(train, model, objective.loss, batch_at, mean_loss(held_out), loop, device, snapshots, ranks)
         costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
