@@ -1,6 +1,10 @@
 """`plm doctor` and `plm gc` with a real Prefect server: schedules that stand still, old flow runs, the last step."""
 
+import contextlib
+import os
+import sqlite3
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from registries import PARAMS, project, register
@@ -84,12 +88,15 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
 
 
 def ended(client, root, days_ago):
-    from prefect.states import Completed, Running
+    """A flow run that ended then by the server's database: its API takes its own clock's time."""
+    from prefect.states import Completed
 
-    run = client.create_flow_run(flow.plm, parameters={"root": str(root)}, state=Running()).id
-    state = Completed()
-    state.timestamp = datetime.now(UTC) - timedelta(days=days_ago)
-    client.set_flow_run_state(run, state, force=True)
+    run = client.create_flow_run(flow.plm, parameters={"root": str(root)}, state=Completed()).id
+    when = datetime.now(UTC) - timedelta(days=days_ago)
+    with contextlib.closing(sqlite3.connect(Path(os.environ["PREFECT_HOME"]) / "prefect.db", timeout=60)) as database:
+        values = (f"{when:%Y-%m-%d %H:%M:%S.%f}", str(run))
+        assert database.execute("update flow_run set end_time = ? where id = ?", values).rowcount == 1
+        database.commit()
     return run
 
 
