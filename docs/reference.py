@@ -100,7 +100,7 @@ def commands() -> str:
     text = [
         "# Commands",
         "Each command prints this with `--help`. Exit status: 0 when all is well, 1 when work failed, "
-        "2 when you must mend something, 130 after Ctrl-C.",
+        "2 when you must mend something, 130 after Ctrl-C. `plm doctor` has its own.",
     ]
     for name, command in _leaves("plm", typer.main.get_command(app)):
         context = command.make_context("plm", [], resilient_parsing=True)

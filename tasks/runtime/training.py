@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
+from plm_core.config import digest
+from plm_core.shared import paths
 from plm_core.training.loop import Stopped
 from plm_core.training.recovery import Diverged
 from plm_core.training.state import StepMetrics, Unfit
@@ -16,6 +18,12 @@ from tasks.settings.machine import leads
 
 EDITED = 2
 """Why a training is stopped: something that it depends on was edited. 1 is a signal."""
+
+
+def snapshots_folder(stage: Stage, *parts: object) -> Path:
+    """Where a training keeps its snapshots: named by its stage, and by ``parts``, inputs and code, all that its result
+    depends on."""
+    return paths.SNAPSHOTS / f"{stage.name}-{digest(*parts, stage.inputs, stage.guard.code)[:16]}"
 
 
 def follow(
