@@ -21,7 +21,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from flows.cli import app
-from flows.settings import Promotion, Tracking
+from flows.settings import Promotion, Retention, Tracking
 from plm_core.benchmarks.prompts import FewshotConfig
 from plm_core.benchmarks.sources import ExamplesConfig
 from plm_core.corpus.clean import CleanConfig
@@ -75,6 +75,7 @@ PARTS: list[Part] = [
     ("tracking", "", None, {"": Tracking}),
     ("notify", "", None, {"": NotifyConfig}),
     ("promotion", "", None, {"flow": Promotion, "gate": GateRules}),
+    ("retention", "Without it nothing is deleted.", None, {"": Retention}),
 ]
 
 
@@ -101,7 +102,7 @@ def commands() -> str:
     text = [
         "# Commands",
         "Each command prints this with `--help`. Exit status: 0 when all is well, 1 when work failed, "
-        "2 when you must mend something, 130 after Ctrl-C.",
+        "2 when you must mend something, 130 after Ctrl-C. `plm doctor` has its own.",
     ]
     for name, command in _leaves("plm", typer.main.get_command(app)):
         context = command.make_context("plm", [], resilient_parsing=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from flows import using
+from flows import upkeep, using
 from flows.command import evidence_folders, project, task
 from flows.outcome import UserError
 from plm_core.shared import paths, stores
@@ -174,39 +174,6 @@ def rollback(reason: Reason) -> None:
 
 
 @app.command()
-def backup(
-    target: Annotated[str, Argument(help="Write into this folder, or to an address such as s3://bucket/folder.")],
-    keep: Annotated[int | None, Option(min=1, show_default="all", help="Delete all but so many backups there.")] = None,
-) -> None:
-    """Copy what nothing makes again: registry, decisions, snapshots, imports, DVC's results."""
-    from flows import backup as backups
-
-    _show(backups.backup(project(), _address(target), keep))
-
-
-@app.command()
-def restore(
-    source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
-    at: Annotated[str, Option(show_default="the newest", help="Take the one whose name begins so: 2026-11-22.")] = "",
-) -> None:
-    """Bring a backup back; what it replaces is kept beside it."""
-    from flows import backup as backups
-
-    _show(backups.restore(project(), _address(source), at))
-
-
-def _address(given: str) -> str:
-    return given if "://" in given else str(Path(given).resolve())
-
-
-def _show(summary: Any) -> None:
-    copied = f"{summary.moved / 1e6:,.1f} MB copied"
-    print(f"backup {summary.name}: {summary.files:,} files of {summary.size / 1e6:,.1f} MB, {copied}")
-    for note in summary.notes:
-        print(note)
-
-
-@app.command()
 def ui(
     which: Annotated[Literal["mlflow", "prefect"], Argument(help="Serve this one.")] = "mlflow",
     port: Annotated[int | None, Option(show_default="5000 for MLflow, 4200 for Prefect", help="Listen here.")] = None,
@@ -236,7 +203,8 @@ def ui(
     raise typer.Exit(done.returncode)
 
 
-for command in (using.generate, using.attend, using.seen, using.export):
+UPKEEP = (upkeep.doctor, upkeep.backup, upkeep.restore, upkeep.gc)
+for command in (*UPKEEP, using.generate, using.attend, using.seen, using.export):
     app.command()(command)
 app.command("import")(using.import_)
 app.add_typer(using.tokenizer, name="tokenizer")

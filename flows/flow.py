@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import display, nights, promotion, room, settings, timing
+from flows import display, nights, promotion, retention, room, settings, timing
 from flows.checkout import Checkout, HeldError, checked_out, idle
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
@@ -75,8 +75,7 @@ class Execution:
         for stage in self._graph.stages:
             futures[stage.name].wait()
             self._settle(stage, futures[stage.name].state)
-        not_run = [name for name, outcome in self.outcomes.items() if outcome.outcome == "not run"]
-        if not_run:
+        if not_run := [name for name, outcome in self.outcomes.items() if outcome.outcome == "not run"]:
             get_run_logger().warning("not run, for what they need failed: %s", ", ".join(not_run))
         timing.remember(self._root, self.outcomes.values())
 
@@ -223,6 +222,7 @@ def bound(
                 close_dead_runs(NAME, folder)
                 with nights.remembered(folder) as tell:
                     tell(result := execute(held, track, registration))
+                retention.last_step(folder)
         except HeldError as error:
             # A run looks at everything there is: what this one would have done, the other does, or the next one.
             return Completed(name="Skipped", message=str(error))

@@ -1,8 +1,8 @@
 """The graph of stages as DVC reads it from ``dvc.yaml``: what there is, in which order, and what is not up to
 date.
 
-Only this file and ``mending.py`` import DVC. Its Python interface is not public, so the version is pinned and every use
-is there. DVC takes 0.5 s to import, hence the imports inside the functions.
+Only this file, ``mending.py`` and ``cache.py`` import DVC. Its Python interface is not public, so the version is pinned
+and every use is there. DVC takes 0.5 s to import, hence the imports inside the functions.
 """
 
 import contextlib

@@ -110,6 +110,12 @@ class Ledger:
                 stack.append(number)
         return stack
 
+    def tags_of(self, version: str) -> dict[str, str]:
+        """What the decisions that were carried through have tagged a version with; later ones win."""
+        about = [run for run in self._runs() if run.data.params.get("version") == version]
+        found = [self._read(run) for run in about if run.info.status == "FINISHED"]
+        return {key: value for decision in found if decision for key, value in decision.tags.items()}
+
     def _runs(self) -> list["Run"]:
         """In the order of the decisions: the clock may have been set back between two of them."""
         about = f"tags.`{MODEL_TAG}` = '{self._model}'"

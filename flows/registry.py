@@ -82,7 +82,7 @@ class Registry:
 
     def versions(self) -> list[Version]:
         """All versions, the newest first."""
-        aliases = self._aliases()
+        aliases = self.aliases()
         found = [
             Version(
                 number=str(version.version),
@@ -140,7 +140,7 @@ class Registry:
         return any(version.number == number for version in self.versions())
 
     def champion(self) -> Version | None:
-        """The version that the alias ``champion`` names."""
+        """The version that the alias ``champion`` names; None, too, where there is no version of that number."""
         return next((version for version in self.versions() if CHAMPION in version.aliases), None)
 
     def former(self, but: str | None = None) -> Version | None:
@@ -155,7 +155,7 @@ class Registry:
 
     def alias(self, alias: str) -> str | None:
         """The number of the version that the alias names."""
-        return self._aliases().get(alias)
+        return self.aliases().get(alias)
 
     def set_alias(self, alias: str, number: str) -> None:
         """Let the alias name this version."""
@@ -170,6 +170,16 @@ class Registry:
 
         Where it is deleted or damaged, a warning says so, and the folder is empty: the gate measures a champion again.
         """
+        found, wrong = self.stored_evidence(version, target)
+        if not wrong:
+            return found
+        said = f"{self.name} version {version.number}: its stored evidence {wrong}"
+        print(f"warning: {said}", file=sys.stderr, flush=True)
+        (empty := target / "none").mkdir()
+        return empty
+
+    def stored_evidence(self, version: Version, target: Path) -> tuple[Path, str]:
+        """Download the evidence as ``evidence`` does; returns its folder, and what is wrong with it, if anything is."""
         from mlflow.exceptions import MlflowException
 
         again = version.tags.get(AGAIN_TAG)
@@ -177,16 +187,12 @@ class Registry:
         target.mkdir()
         try:
             found = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
-            what = "is damaged" if expected not in (None, evidence_digest(sorted(found.iterdir()))) else ""
         except (MlflowException, FileNotFoundError) as error:
             if isinstance(error, MlflowException) and error.error_code not in GONE:
                 raise
-            what = "has been deleted"
-        if not what:
-            return found
-        print(f"warning: {self.name} version {version.number}: its stored evidence {what}", file=sys.stderr, flush=True)
-        (empty := target / "none").mkdir()
-        return empty
+            return target, "has been deleted"
+        whole = expected in (None, evidence_digest(sorted(found.iterdir())))
+        return found, "" if whole else "is damaged"
 
     def keep_evidence(self, version: Version, folder: Path) -> None:
         """Let the files in ``folder`` be the evidence of a version from now on."""
@@ -201,8 +207,10 @@ class Registry:
             return  # its run was deleted: it is measured again each time
         self.tag(version.number, {AGAIN_TAG: digest})
 
-    def checkpoint(self, version: Version, target: Path) -> Path:
-        """Download the checkpoint inside a version; whoever loads it compares its files with its checksums.
+    def checkpoint(self, version: Version, target: Path, only: str = "") -> Path:
+        """Download the checkpoint inside a version, or ``only`` this file of it; returns the checkpoint's folder.
+
+        Whoever loads it compares its files with its checksums.
 
         Raises:
             RegistryError: its checksums are not those that were registered.
@@ -211,9 +219,12 @@ class Registry:
         import yaml
 
         uri = f"models:/{self.name}/{version.number}"
-        folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(target)))
-        flavors = yaml.safe_load((folder / "MLmodel").read_text(encoding="utf-8"))["flavors"]
-        found = folder / flavors["python_function"]["artifacts"]["checkpoint"]["path"]
+        model = Path(mlflow.artifacts.download_artifacts(artifact_uri=f"{uri}/MLmodel", dst_path=str(target)))
+        flavors = yaml.safe_load(model.read_text(encoding="utf-8"))["flavors"]
+        inside = flavors["python_function"]["artifacts"]["checkpoint"]["path"]
+        wanted = f"{uri}/{inside}/{only}".rstrip("/")
+        found = Path(mlflow.artifacts.download_artifacts(artifact_uri=wanted, dst_path=str(target)))
+        found = found.parent if only else found
         if (digest := sha256(found / CHECKSUMS)) != version.tags.get(DIGEST_TAG, digest):
             raise RegistryError(
                 f"{self.name}: the checkpoint of version {version.number} is damaged: {CHECKSUMS} has the sha256 "
@@ -230,7 +241,8 @@ class Registry:
         uri = self.tracking.uri
         return self.client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
 
-    def _aliases(self) -> dict[str, str]:
+    def aliases(self) -> dict[str, str]:
+        """The numbers that aliases name; there may be no version of such a number."""
         from mlflow.exceptions import MlflowException
 
         try:

@@ -1,13 +1,13 @@
-"""The sections of ``params.yaml`` that belong to the flow: ``tracking``, ``promotion`` and ``notify``, read strictly.
+"""The sections of ``params.yaml`` that belong to the flow, read strictly.
 
-Used by the modules of ``flows`` that talk to MLflow and to people. What the gate alone needs of ``promotion`` it
-checks itself.
+Used by the modules of ``flows`` that talk to MLflow and to people, and by ``plm gc``. What the gate alone needs of
+``promotion`` it checks itself.
 """
 
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import Field
@@ -17,7 +17,9 @@ from plm_core import config
 from plm_core.shared.notices import NotifyConfig
 from plm_core.shared.stores import absolute
 
+T = TypeVar("T")
 Name = Annotated[str, Field(min_length=1)]
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 @config.section
@@ -42,6 +44,24 @@ class Promotion:
     metrics: Any
 
 
+@config.section
+class Retention:
+    """The section ``retention``: what ``plm gc`` leaves; the last step of each scheduled run is the same."""
+
+    versions: AtLeastOne
+    """So many model versions stay, the newest. Versions with an alias or the tag ``keep``, and those of the checkpoints
+    in the checkout, stay too."""
+    champions: AtLeastOne
+    """So many champions stay, the last ones in the ledger: ``plm rollback`` goes back to them."""
+    days: AtLeastOne
+    """What is older goes: cached files that no output in ``dvc.lock`` or in a commit of that time needs, deleted runs,
+    compiled code that nobody has read, and flow runs in Prefect with their logs."""
+    snapshots_days: AtLeastOne
+    """The state of a training that did not end stays so long for it to go on, and so does its journal, once sent."""
+    remote: bool = False
+    """Whether files go from DVC's remote, too. Only for a remote that no other checkout uses."""
+
+
 def read(root: Path) -> tuple[Tracking, Promotion]:
     """Read both sections of the ``params.yaml`` in the repository ``root``.
 
@@ -49,12 +69,19 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
         UserError: the file, a section or a parameter is missing, unknown or wrong.
     """
     sections = _sections(root)
-    try:
-        tracking = config.from_dict(Tracking, sections.get("tracking"), "tracking")
-        promotion = config.from_dict(Promotion, sections.get("promotion"), "promotion")
-    except config.UserError as error:
-        raise UserError(str(error)) from error
+    tracking = _section(Tracking, sections.get("tracking"), "tracking")
+    promotion = _section(Promotion, sections.get("promotion"), "promotion")
     return replace(tracking, uri=absolute(os.environ.get("MLFLOW_TRACKING_URI") or tracking.uri, root)), promotion
+
+
+def retention(root: Path) -> Retention | None:
+    """Read the section ``retention``; None where there is none, and nothing is ever deleted.
+
+    Raises:
+        UserError: the file, the section or a parameter is missing, unknown or wrong.
+    """
+    found = _sections(root).get("retention")
+    return None if found is None else _section(Retention, found, "retention")
 
 
 def notify(root: Path) -> NotifyConfig:
@@ -72,3 +99,10 @@ def _sections(root: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
     return found if isinstance(found, dict) else {}
+
+
+def _section(cls: type[T], data: object, where: str) -> T:
+    try:
+        return config.from_dict(cls, data, where)
+    except config.UserError as error:
+        raise UserError(str(error)) from error

@@ -6,13 +6,16 @@ leaves a run marked KILLED, for the recorder sees the pipe end.
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+from flows.outcome import UserError
 from plm_core.shared import stores
 from plm_core.shared.paths import JOURNALS
 
@@ -59,6 +62,21 @@ def send_leftovers(root: Path) -> None:
     """Send what an outage of MLflow has left; every recorder does so too."""
     if os.environ.get("PLM_TRACKING") != "off" and any((root / JOURNALS).glob("*.jsonl")):
         subprocess.run([*stores.RECORDER, "--leftovers"], cwd=root, check=False)
+
+
+def journals(root: Path) -> list[dict[str, Any]]:
+    """How each journal of the checkout stands, with the fields of ``tasks.journals.State``.
+
+    Raises:
+        UserError: they cannot be looked at.
+    """
+    if not any((root / JOURNALS).glob("*.jsonl")):
+        return []
+    command = [sys.executable, "-m", "tasks.journals"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"{root / JOURNALS}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+    return json.loads(done.stdout)
 
 
 def _start(root: Path, name: str, *key: str) -> "subprocess.Popen[str]":

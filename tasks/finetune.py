@@ -20,7 +20,7 @@ from plm_core import checkpoint
 from plm_core.benchmarks.checks import COLUMNS, FILE, counted, examined, read_checks
 from plm_core.benchmarks.examples import SPLITS, Example, file_of, read_examples
 from plm_core.benchmarks.task import GlueTask, read_task
-from plm_core.config import digest, listed
+from plm_core.config import listed
 from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.finetuning import results
@@ -41,7 +41,7 @@ from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.evidence import write_rows, write_sealed
 from tasks.runtime.stage import Stage, main, stage
-from tasks.runtime.training import follow, write_curve
+from tasks.runtime.training import follow, snapshots_folder, write_curve
 from tasks.settings import params
 
 
@@ -72,7 +72,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         task = task_in(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)
-        snapshots = Snapshots(paths.SNAPSHOTS / digest(config.rule, task_name, seed, run.inputs, run.guard.code)[:16])
+        snapshots = Snapshots(snapshots_folder(run, config.rule, task_name, seed))
         outcome = fit(pretrained, task, config, seed, device, snapshots, run)
         evidence = paths.EVIDENCE / name / f"{task_name}.{seed}.csv"
         curve = paths.CURVES / f"{key}.csv"

@@ -32,7 +32,7 @@ from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.launch import launch, ranks_wanted
 from tasks.runtime.stage import main, stage
-from tasks.runtime.training import follow, write_curve
+from tasks.runtime.training import follow, snapshots_folder, write_curve
 from tasks.settings import params
 from tasks.settings.machine import pretraining_gpus
 from tasks.settings.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
@@ -67,7 +67,7 @@ def pretrain(name: str) -> None:
         def documents(step: int) -> str:
             return documents_read(stores[0], train_set.spans(loop.order_seed, step))
 
-        folder = paths.SNAPSHOTS / digest(name, config, run.inputs, run.guard.code)[:16]
+        folder = snapshots_folder(run, name, config)
         snapshots = Snapshots(folder, loop.keep_snapshots, ranks)
         training = partial(train, model, objective.loss, batch_at, mean_loss(held_out), loop, device, snapshots, ranks)
         costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
+from plm_core.config import digest
+from plm_core.shared import paths
 from plm_core.training.loop import Stopped
 from plm_core.training.recovery import Diverged
 from plm_core.training.state import StepMetrics, Unfit
@@ -19,6 +21,12 @@ EDITED = 2
 SPENT = 3
 """It has cost what it may."""
 HIGHER = "a higher PLM_BUDGET goes on from there"
+
+
+def snapshots_folder(stage: Stage, *parts: object) -> Path:
+    """Where a training keeps its snapshots: named by its stage, and by ``parts``, inputs and code, all that its result
+    depends on."""
+    return paths.SNAPSHOTS / f"{stage.name}-{digest(*parts, stage.inputs, stage.guard.code)[:16]}"
 
 
 def follow(

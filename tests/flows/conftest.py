@@ -74,6 +74,19 @@ def empty_repository(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory) -> Path:
+    """A database of MLflow with all tables and no experiment of ours: making them takes seconds."""
+    import mlflow
+
+    from flows.store import environment
+
+    database = tmp_path_factory.mktemp("store") / "mlflow.db"
+    with environment():
+        mlflow.MlflowClient(f"sqlite:///{database}").create_registered_model("plm")
+    return database
+
+
 @pytest.fixture
 def toy(tmp_path, empty_repository) -> Toy:
     """Makes a repository from the text of ``dvc.yaml`` and of other files."""

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from flows import cli, promotion, registry, settings, standing
+from flows import cli, doctor, promotion, registry, settings, standing
 from flows.packaging import Packager, evidence_files
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
@@ -166,6 +166,8 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     (better,) = promotion.register(root, [STAGE], None)
     assert (better.version, better.action) == ("3", "promoted")
     assert aliases(root) == {"3": ["champion"]}
+    well = doctor.look(root, True, {"registry": doctor.CHECKS["registry"]})
+    assert (well.findings, well.unseen) == ([], {})
     with registry.opened(root) as opened:
         opened.client = Counted(opened.client)
         assert len(opened.versions()) == len(opened.metrics()) == 3

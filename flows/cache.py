@@ -1,0 +1,144 @@
+"""DVC's cache and the outputs that ``dvc.lock`` records. Used by ``plm doctor`` and ``plm gc``.
+
+What DVC's own ``gc`` would keep is asked of DVC. Which of the rest goes is decided here, for DVC's command knows no age
+and does not say how much it frees: a result of last week, to which somebody may go back, stays.
+"""
+
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.outcome import UserError
+
+DAY_S = 86400.0
+FOLDER = ".dir"
+"""Ends the name of an object that lists the files of a folder."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output that ``dvc.lock`` records and that is not as it says."""
+
+    path: str
+    stage: str
+    state: str
+    """In DVC's words: ``modified``, ``deleted`` or ``not in cache``."""
+    cached: bool
+
+
+def differing(root: Path) -> list[Output]:
+    """The recorded outputs that are missing, changed or not in the cache. Raises UserError: DVC fails."""
+    with _opened(root) as repo:
+        return [
+            Output(Path(out.fs_path).relative_to(repo.root_dir).as_posix(), node.addressing, state, out.use_cache)
+            for node in repo.index.stages
+            for out in node.outs
+            if out.hash_info
+            for state in out.status().values()
+        ]
+
+
+def restore(root: Path, path: str) -> None:
+    """Bring an output that is missing back from the cache. Raises UserError: DVC fails."""
+    with _opened(root) as repo:
+        repo.checkout([str(root / path)])
+
+
+def recorded_bytes(root: Path) -> int:
+    """The sizes of all recorded outputs together. Raises UserError: DVC fails."""
+    with _opened(root) as repo:
+        return sum(out.meta.size or 0 for node in repo.index.stages for out in node.outs if out.hash_info)
+
+
+def damaged(root: Path) -> list[Path]:
+    """The objects of the cache whose bytes are not those that their names say; reads them all.
+
+    Raises:
+        UserError: DVC fails.
+    """
+    with _opened(root) as repo:
+        cache = repo.cache.local
+        paths = {oid: Path(cache.oid_to_path(oid)) for oid in cache.all()}
+    return sorted(path for oid, path in paths.items() if _md5(path) != oid.removesuffix(FOLDER))
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Unused:
+    """Objects of one store that nothing needs."""
+
+    where: str
+    names: list[str]
+    bytes: int
+
+
+def unused(root: Path, days: int, remote: bool) -> list[Unused]:
+    """The objects that are older, and that no output recorded now or in a commit of so many days needs, by store.
+
+    Raises:
+        UserError: DVC fails.
+    """
+    with _opened(root) as repo:
+        needed = _needed(repo, days)
+        return [found for store in _stores(repo, remote) if (found := _old(store, needed, days)).names]
+
+
+def delete(root: Path, days: int, remote: bool) -> None:
+    """Delete what ``unused`` finds now. Raises UserError, as it does."""
+    with _opened(root) as repo:
+        needed = _needed(repo, days)
+        for store in _stores(repo, remote):
+            # Those that list folders first, as DVC does: a list without its files would be taken for a result.
+            for name in sorted(_old(store, needed, days).names, key=lambda name: not name.endswith(FOLDER)):
+                store.fs.remove(store.oid_to_path(name))
+
+
+def _stores(repo: Any, remote: bool) -> list[Any]:
+    found = [repo.cache.local]
+    if remote and repo.config["core"].get("remote"):
+        found.append(repo.cloud.get_remote_odb(hash_name="md5"))
+    return found
+
+
+def _needed(repo: Any, days: int) -> set[str]:
+    from dvc.scm import NoSCM
+
+    since = time.strftime("%Y-%m-%d", time.gmtime(time.time() - days * DAY_S))
+    committed = not isinstance(repo.scm, NoSCM) and repo.scm.list_all_commits()
+    # force: the files of a folder whose list is nowhere are of no use to anybody.
+    used = repo.used_objs(commit_date=since if committed else None, force=True)
+    return {each.value for found in used.values() for each in found}
+
+
+def _old(store: Any, needed: set[str], days: int) -> Unused:
+    """Objects whose age the store does not tell stay."""
+    before = time.time() - days * DAY_S
+    sizes: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError):  # an empty remote
+        for name in set(store.all()) - needed:
+            about = store.fs.info(store.oid_to_path(name))
+            if about.get("mtime", before) < before:
+                sizes[name] = about["size"]
+    return Unused(store.path, sorted(sizes), sum(sizes.values()))
+
+
+@contextlib.contextmanager
+def _opened(root: Path) -> Iterator[Any]:
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo, lock_repo
+
+    logging.getLogger("dvc").setLevel(logging.CRITICAL)
+    try:
+        with Repo(str(root), _wait_for_lock=True) as repo, lock_repo(repo):
+            yield repo
+    except DvcException as error:
+        raise UserError(f"{root / 'dvc.yaml'}: {error}") from error

@@ -1,0 +1,98 @@
+"""What lies in the checkout and on its machine: journals, snapshots, locks, room on the disk."""
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from flows import cache
+from flows.health.finding import Finding, Note
+from flows.tracking import journals as journals_of
+from flows.tracking import send_leftovers
+from plm_core.shared import paths
+
+SNAPSHOTS = re.compile(r"(?P<stage>.+)-[0-9a-f]{16}")
+"""The folder of a training's snapshots: its stage, and a digest of all that the result depends on."""
+COPIES = 2
+"""A run that makes everything anew keeps each output in the checkout and in DVC's cache."""
+
+
+def journals(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+    """Journals that MLflow does not have, and damaged ones."""
+    for journal in journals_of(root):
+        if journal["damaged"]:
+            lines = ", ".join(map(str, journal["damaged"]))
+            mend = "restore the file from a backup, if there is one; the next `plm run` sends the other lines"
+            yield Finding(f"lines cannot be read: {lines}", journal["path"], mend)
+        if not journal["living"] and not journal["sent"] and journal["sender"] != "":
+            because = f": {journal['sender']}" if journal["sender"] else ""
+            mend = "the next `plm run` sends it, once MLflow answers"
+            what = f"MLflow does not have all of the run {journal['name'] or journal['key']}{because}"
+            # Sending deletes a journal, and with it the lines of which somebody may make sense.
+            safe = None if journal["damaged"] else partial(send_leftovers, root)
+            yield Finding(what, journal["path"], mend, safe)
+
+
+def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+    """Snapshots that no training goes on from: a later one of the same stage has begun or ended."""
+    newest: dict[str, float] = {}
+    found = []
+    for folder in sorted((root / paths.SNAPSHOTS).glob("*/")):
+        named = SNAPSHOTS.fullmatch(folder.name)
+        stage = named["stage"] if named else ""
+        if stage not in newest:
+            metrics = root / paths.METRICS / f"{stage}.json"
+            newest[stage] = metrics.stat().st_mtime if metrics.is_file() else 0.0
+        written = max((path.stat().st_mtime for path in (folder, *folder.glob("step-*"))), default=0.0)
+        newest[stage] = max(newest[stage], written)
+        found.append((stage, written, folder))
+    for stage, written, folder in found:
+        if not stage or written < newest[stage]:
+            what = f"the snapshots are of other parameters, text or code than the latest training of {stage or 'today'}"
+            mend = "delete the folder, unless you want to go back to those"
+            yield Finding(what, folder.relative_to(root).as_posix(), mend, partial(shutil.rmtree, folder))
+
+
+def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+    """A checkout that stages of a dead pipeline hold, and leases of GPUs that this user may not take."""
+    path = root / ".dvc/tmp/plm.lock"
+    if path.exists() and _held(path) and not psutil.pid_exists(pid := _number(path)):
+        what = f"the pipeline (process {pid}) has died, and processes that it left hold the checkout"
+        yield Finding(what, path.relative_to(root).as_posix(), f"`fuser {path}` names them; end them with `kill`")
+    for lease in sorted(Path(tempfile.gettempdir()).glob("plm-gpu-*")):
+        if not os.access(lease, os.R_OK | os.W_OK):
+            mend = f"its owner opens it to all: `chmod 666 {lease}`"
+            yield Finding("another user's lease keeps you from this GPU", str(lease), mend)
+
+
+def _held(path: Path) -> bool:
+    with path.open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _number(path: Path) -> int:
+    text = path.read_text(encoding="utf-8").strip()
+    return int(text) if text.isdecimal() else os.getpid()
+
+
+def disk(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+    """Whether there is room for a run that makes everything anew."""
+    from rich.filesize import decimal as size
+
+    free = shutil.disk_usage(root).free
+    need = COPIES * cache.recorded_bytes(root)
+    if free < need:
+        what = f"{size(free)} are free, and a run that makes everything anew writes {size(need)}"
+        yield Finding(what, str(root), "`plm gc` deletes what nobody needs; or give the disk more room")
+    else:
+        yield Note(f"disk: {size(free)} free; a run that makes everything anew writes {size(need)}")

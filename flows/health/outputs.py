@@ -1,0 +1,38 @@
+"""Outputs and DVC's cache: whether they are what ``dvc.lock`` and the names of the objects say."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from flows import cache
+from flows.checkout import HeldError, only_one
+from flows.health.finding import Finding, Note
+
+WORDS = {"modified": "is not what dvc.lock records", "deleted": "is missing", "not in cache": "is not in DVC's cache"}
+
+
+def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+    """Outputs that differ from what ``dvc.lock`` records."""
+    try:
+        with only_one(root):
+            found = cache.differing(root)
+    except HeldError as error:
+        yield Note(f"outputs: not compared with dvc.lock, for {error}")
+        return
+    for output in found:
+        what = f"the output {WORDS.get(output.state, output.state)}"
+        if output.state == "deleted" and output.cached:
+            mend = f"`dvc checkout {output.path}` brings it back"
+            yield Finding(what, output.path, mend, partial(cache.restore, root, output.path))
+        elif output.state == "modified" and output.cached:
+            mend = f"`dvc checkout --force {output.path}` brings back what was recorded, `plm run` makes it anew"
+            yield Finding(what, output.path, mend)
+        else:
+            yield Finding(what, output.path, f"`plm run` makes it anew, in stage {output.stage}")
+
+
+def cached(root: Path, everything: bool) -> Iterator[Finding | Note]:
+    """Objects of the cache whose bytes do not match their names."""
+    for path in cache.damaged(root) if everything else []:
+        mend = "delete this file: `dvc pull` brings the object back from a remote, `plm run` makes it anew"
+        yield Finding("a cached object is damaged", path.relative_to(root).as_posix(), mend)

@@ -1,0 +1,87 @@
+"""The schedule: whether a Prefect server runs this checkout by the clock, when it last did and when it does next."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from flows import server
+from flows.health.finding import Finding, Note
+from flows.outcome import UserError
+from flows.prefects import FLOW, client
+
+LATE = timedelta(minutes=10)
+"""A run that has not begun so long after its time is overdue: a worker looks every 15 s."""
+
+
+def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
+    """Scheduled runs that are overdue, schedules that are paused or have nothing to run, a last run that failed.
+
+    Raises:
+        UserError: the configured server does not answer.
+    """
+    url = server.configured_url()
+    if url is None:
+        yield Note("schedule: no Prefect server is configured (PREFECT_API_URL), so nothing runs by the clock")
+        return
+    if not server.answers(url):
+        raise UserError(f"no Prefect server answers at {url}; start one with `prefect server start`")
+    with client(url) as opened:
+        found = [each for each in _deployments(opened) if _root_of(each) == root.resolve()]
+        if not found:
+            yield Note(f"schedule: {url} has no deployment of this checkout; `plm deploy` makes one")
+        for deployment in found:
+            yield from _looked_at(opened, deployment, url)
+
+
+def _looked_at(opened: Any, deployment: Any, url: str) -> Iterator[Finding | Note]:
+    now = datetime.now(UTC)
+    where = f"deployment {FLOW}/{deployment.name} at {url}"
+    waiting = sorted(
+        run.next_scheduled_start_time or run.expected_start_time for run in _runs(opened, deployment, "SCHEDULED")
+    )
+    ended = _runs(opened, deployment, "COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+    last = max(ended, key=lambda run: run.end_time or run.created, default=None)
+    if waiting and waiting[0] < now - LATE:
+        what = f"a run has been due since {_at(waiting[0])} and has not begun"
+        yield Finding(what, where, "start `plm deploy` again, or the worker (docs/how-to/schedule.md)")
+    if deployment.paused:
+        yield Finding("the schedule is paused", where, "start `plm deploy` again, or resume it in Prefect's UI")
+    elif not waiting:
+        yield Finding("no run is planned", where, "`plm deploy --cron ...` sets the schedule")
+    if last and last.state_type in ("FAILED", "CRASHED"):
+        said = str(last.state.message if last.state else "").splitlines()[:1]
+        mend = "read the log of the run in Prefect's UI, mend what it says, and call `plm run`"
+        yield Finding(f"its last run {last.state_type.value.lower()}: {''.join(said)}", where, mend)
+    ran = f"last {last.state_name.lower()} {_at(last.end_time or last.created)}" if last else "never ran yet"
+    coming = [at for at in waiting if at >= now]
+    yield Note(f"schedule: {deployment.name} {ran}, next {_at(coming[0]) if coming else 'is not planned'}")
+
+
+def _deployments(opened: Any) -> list[Any]:
+    from prefect.client.schemas.filters import FlowFilter
+
+    return opened.read_deployments(flow_filter=FlowFilter.model_validate({"name": {"any_": [FLOW]}}))
+
+
+def _runs(opened: Any, deployment: Any, *states: str) -> list[Any]:
+    """The newest of them; a few are enough."""
+    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    order = FlowRunSort.EXPECTED_START_TIME_ASC if "SCHEDULED" in states else FlowRunSort.END_TIME_DESC
+    return opened.read_flow_runs(
+        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [str(deployment.id)]}}),
+        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": list(states)}}}),
+        sort=order,
+        limit=10,
+    )
+
+
+def _root_of(deployment: Any) -> Path | None:
+    given = deployment.parameters.get("root")
+    return Path(given).resolve() if given else None
+
+
+def _at(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,81 @@
+"""The commands of `plm` that keep a project well: what is wrong, backups, what may go. Part of ``cli.py``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from flows.command import project
+
+if TYPE_CHECKING:
+    from flows.backup import Summary
+
+Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
+
+
+def doctor(
+    everything: Annotated[bool, Option("--all", help="Read all versions and DVC's cache byte by byte.")] = False,
+    mend: Annotated[bool, Option("--mend", help="Mend what can be mended without losing anything.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find what is wrong with files, registry and schedule, and what mends it.
+
+    Exit status: 0 when all is well, 1 when something is wrong, 2 when it could not look at everything.
+    """
+    from flows import doctor as health
+
+    report = (health.mend if mend else health.look)(project(), everything)
+    print(json.dumps(report.plain(), indent=2) if as_json else "\n".join(health.lines(report)))
+    raise typer.Exit(report.status)
+
+
+def gc(
+    yes: Annotated[bool, Option("--yes", help="Delete; without a terminal that is the default.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Only say what would be deleted; the default at a terminal.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete what the section `retention` of params.yaml does not keep."""
+    from flows import retention
+
+    report = retention.collect(project(), delete=yes or not (dry_run or sys.stdin.isatty()))
+    if as_json:
+        print(json.dumps(report.plain(), indent=2))
+    else:
+        retention.show(report)
+    raise typer.Exit(int(bool(report.failed)))
+
+
+def backup(
+    target: Annotated[str, Argument(help="Write into this folder, or to an address such as s3://bucket/folder.")],
+    keep: Annotated[int | None, Option(min=1, show_default="all", help="Delete all but so many backups there.")] = None,
+) -> None:
+    """Copy what nothing makes again: registry, decisions, snapshots, imports, DVC's results."""
+    from flows import backup as backups
+
+    _show(backups.backup(project(), _address(target), keep))
+
+
+def restore(
+    source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
+    at: Annotated[str, Option(show_default="the newest", help="Take the one whose name begins so: 2026-11-22.")] = "",
+) -> None:
+    """Bring a backup back; what it replaces is kept beside it."""
+    from flows import backup as backups
+
+    _show(backups.restore(project(), _address(source), at))
+
+
+def _address(given: str) -> str:
+    return given if "://" in given else str(Path(given).resolve())
+
+
+def _show(summary: "Summary") -> None:
+    copied = f"{summary.moved / 1e6:,.1f} MB copied"
+    print(f"backup {summary.name}: {summary.files:,} files of {summary.size / 1e6:,.1f} MB, {copied}")
+    for note in summary.notes:
+        print(note)

@@ -1,0 +1,235 @@
+"""What lies in the checkout: outputs, cache, journals, snapshots, locks and the disk, each really broken."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from registries import PARAMS, project
+from toys import wait_for
+
+from flows import doctor
+from flows.checkout import only_one
+from flows.health import local, outputs
+
+REPOSITORY = Path(__file__).parents[3]
+GRAPH = """
+stages:
+  a:
+    cmd: mkdir d; echo 1 > d/x; echo 2 > d/y; echo 3 > f; echo '{}' > m.json
+    outs: [d, f]
+    metrics: [{m.json: {cache: false}}]
+  b: {cmd: cat f > g, deps: [f], outs: [g]}
+"""
+STAGE = """
+import os, sys, time
+from tasks.tracking.client import tracked
+with tracked("gpt", {}, {}) as tracker:
+    tracker.log({"loss": 1.0}, 1)
+    print("begun", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, empty_repository):
+    root = tmp_path_factory.mktemp("ran") / "root"
+    shutil.copytree(empty_repository, root)
+    (root / "dvc.yaml").write_text(GRAPH)
+    (root / "params.yaml").write_text(PARAMS)
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=root, check=True)
+    return root
+
+
+@pytest.fixture
+def root(ran, tmp_path):
+    """A repository whose stages have run."""
+    return shutil.copytree(ran, tmp_path / "root")
+
+
+def found(root, check, all_bytes=False):
+    report = doctor.look(root, all_bytes, {"one": check})
+    assert report.unseen == {}
+    return {(finding.where, finding.what): finding for finding in report.findings}
+
+
+def mended(root, check, *gone):
+    """Mending takes away these findings and no other."""
+    before = found(root, check)
+    report = doctor.mend(root, checks={"one": check})
+    assert {(finding.where, finding.what) for finding in report.mended} == set(gone)
+    assert found(root, check).keys() == before.keys() - set(gone)
+
+
+def files(root):
+    """The bytes of the workspace and of the cache."""
+    places = [path for path in root.rglob("*") if path.is_file() and not {"tmp", ".git"} & set(path.parts)]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in places}
+
+
+def test_an_undisturbed_checkout_is_well_and_stays_as_it_is(root):
+    before = files(root)
+    report = doctor.mend(root, True, {name: check for name, check in doctor.CHECKS.items() if name != "schedule"})
+    assert (report.status, report.findings, report.unseen, report.mended) == (doctor.WELL, [], {}, [])
+    assert files(root) == before
+
+
+def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brought_back(root):
+    (root / "f").write_text("9\n")
+    (root / "m.json").unlink()
+    shutil.rmtree(root / "d")
+    problems = found(root, outputs.outputs)
+    assert problems.keys() == {
+        ("f", "the output is not what dvc.lock records"),
+        ("m.json", "the output is missing"),
+        ("d", "the output is missing"),
+    }
+    mended(root, outputs.outputs, ("d", "the output is missing"))
+    assert (root / "d/y").read_text() == "2\n"
+    assert (root / "f").read_text() == "9\n"
+
+
+def test_an_output_that_is_not_in_the_cache_is_found(root):
+    shutil.rmtree(root / ".dvc/cache/files")
+    assert {where for where, _ in found(root, outputs.outputs)} == {"d", "f", "g"}
+    mended(root, outputs.outputs)
+
+
+def test_while_a_pipeline_runs_its_outputs_are_let_alone(root):
+    shutil.rmtree(root / "d")
+    with only_one(root):
+        report = doctor.look(root, checks={"outputs": outputs.outputs})
+    assert (report.findings, report.unseen) == ([], {})
+    assert "another pipeline" in report.notes[0]
+
+
+def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root):
+    path = next(path for path in (root / ".dvc/cache/files/md5").glob("*/*") if path.suffix != ".dir")
+    path.chmod(0o644)
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    path.chmod(0o444)
+    assert found(root, outputs.cached) == {}
+    where = path.relative_to(root).as_posix()
+    assert found(root, outputs.cached, all_bytes=True).keys() == {(where, "a cached object is damaged")}
+
+
+def begun(root):
+    """A stage that runs until it hears a line; its journal is sent to nobody, for no recorder can be started."""
+    environment = {**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}
+    for name in ("tasks", "plm_core"):
+        if not (root / name).exists():
+            (root / name).symlink_to(REPOSITORY / name)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STAGE],
+        cwd=root,
+        env={**environment, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_a_journal_with_unsent_points_is_found_once_its_stage_is_dead_and_is_sent(root, monkeypatch, empty_store):
+    project(root, empty_store)
+    monkeypatch.setenv("PLM_TRACKING", "on")
+    stage = begun(root)
+    assert found(root, local.journals) == {}
+    stage.kill()
+    stage.communicate()
+    (path,) = root.glob("artifacts/journals/*.jsonl")
+    where = path.relative_to(root).as_posix()
+    wrong = (where, "MLflow does not have all of the run gpt")
+    assert found(root, local.journals).keys() == {wrong}
+    mended(root, local.journals, wrong)
+    assert not path.exists()
+
+
+def test_a_damaged_journal_is_found_and_never_sent_away(root, monkeypatch):
+    monkeypatch.setenv("PLM_TRACKING", "on")
+    stage = begun(root)
+    stage.communicate("go on\n")
+    (path,) = root.glob("artifacts/journals/*.jsonl")
+    lines = path.read_text().split("\n")
+    number = next(n for n, line in enumerate(lines) if '"kind": "metrics"' in line)
+    lines[number] = lines[number][:20]
+    path.write_text("\n".join(lines))
+    where = path.relative_to(root).as_posix()
+    before = path.read_bytes()
+    assert found(root, local.journals).keys() == {
+        (where, f"lines cannot be read: {number + 1}"),
+        (where, "MLflow does not have all of the run gpt"),
+    }
+    mended(root, local.journals)
+    assert path.read_bytes() == before
+
+
+def snapshot(root, name, age):
+    folder = root / "artifacts/snapshots" / name
+    (folder / "step-00000004").mkdir(parents=True)
+    (folder / "step-00000004/progress.json").write_text("{}")
+    for path in (folder / "step-00000004", folder):
+        os.utime(path, (time.time() - age, time.time() - age))
+    return f"artifacts/snapshots/{name}"
+
+
+def test_snapshots_of_a_training_that_a_later_one_has_replaced_are_found_and_deleted(root):
+    old = snapshot(root, "pretrain-gpt-0123456789abcdef", 300)
+    new = snapshot(root, "pretrain-gpt-fedcba9876543210", 200)
+    done = snapshot(root, "finetune-gpt-next-1-0123456789abcdef", 100)
+    going = snapshot(root, "finetune-gpt-next-2-0123456789abcdef", 100)
+    unnamed = snapshot(root, "0123456789abcdef", 100)
+    (root / "artifacts/metrics").mkdir()
+    (root / "artifacts/metrics/finetune-gpt-next-1.json").write_text("{}")
+    assert {where for where, _ in found(root, local.snapshots)} == {old, done, unnamed}
+    mended(root, local.snapshots, *found(root, local.snapshots))
+    assert [(root / name).is_dir() for name in (old, new, done, going, unnamed)] == [False, True, False, True, False]
+
+
+def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
+    code = (
+        "import subprocess, sys\nfrom pathlib import Path\nfrom flows.checkout import only_one\n"
+        "with only_one(Path('.')) as held:\n"
+        "    print(subprocess.Popen([sys.executable, '-c', 'input()'], pass_fds=[held]).pid, flush=True)\n"
+        "    import os; os.kill(os.getpid(), 9)\n"
+    )
+    dead = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        dead.wait()
+        assert [what for _, what in found(root, local.locks)] == [
+            f"the pipeline (process {dead.pid}) has died, and processes that it left hold the checkout"
+        ]
+    finally:
+        dead.communicate()  # ends the orphan
+    wait_for(lambda: found(root, local.locks) == {}, 30)
+
+
+def test_a_living_pipeline_s_lock_and_one_that_is_free_are_well(root):
+    with only_one(root):
+        assert found(root, local.locks) == {}
+    assert found(root, local.locks) == {}
+    with (root / ".dvc/tmp/plm.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the check has let go of it
+
+
+def test_a_run_for_which_the_disk_has_no_room_is_found(root):
+    lock = root / "dvc.lock"
+    lock.write_text(lock.read_text().replace("size: 2", f"size: {10**18}", 1))
+    (finding,) = found(root, local.disk).values()
+    assert finding.what.endswith("a run that makes everything anew writes 2.0 EB")
+
+
+def test_a_broken_part_keeps_nobody_from_looking_at_the_rest(root):
+    (root / "d/x").unlink()
+    (root / "params.yaml").write_text("tracking: {uri: 3}")
+    report = doctor.look(root)
+    assert report.unseen.keys() == {"registry"}
+    assert [finding.where for finding in report.findings] == ["d"]
+    assert json.loads(json.dumps(report.plain()))["findings"][0]["where"] == "d"
+    assert report.status == doctor.WRONG

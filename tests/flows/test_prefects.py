@@ -1,0 +1,147 @@
+"""`plm doctor` and `plm gc` with a real Prefect server: schedules that stand still, old flow runs, the last step."""
+
+import contextlib
+import os
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from registries import PARAMS, project, register
+from toys import wait_for
+
+from flows import doctor, flow, registry
+from flows.health.schedule import schedule
+from flows.settings import Retention
+from flows.waste.flowruns import flow_runs
+
+RULES = Retention(versions=2, champions=2, days=7, snapshots_days=7)
+STAGES = "stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n"
+
+
+@pytest.fixture
+def client(on_server):
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def deployed(client, tmp_path):
+    """A deployment of the checkout ``tmp_path`` that is not paused, and what makes runs of it."""
+    made = client.create_deployment(
+        client.create_flow_from_name("plm"), tmp_path.name, parameters={"root": str(tmp_path)}, paused=False
+    )
+
+    def run(state):
+        return client.create_flow_run_from_deployment(made, state=state)
+
+    yield made, run
+    client.delete_deployment(made)
+
+
+def looked(root):
+    report = doctor.look(root, checks={"schedule": schedule})
+    return [finding.what for finding in report.findings], report.notes, report.unseen
+
+
+def test_a_run_that_is_overdue_is_found_and_one_that_is_to_come_is_told(tmp_path, deployed):
+    from prefect.states import Completed, Scheduled
+
+    _, run = deployed
+    now = datetime.now(UTC)
+    tomorrow = now + timedelta(days=1)
+    assert looked(tmp_path)[0] == ["no run is planned"]
+    run(Completed())
+    run(Scheduled(scheduled_time=tomorrow))
+    findings, (note,), unseen = looked(tmp_path)
+    assert (findings, unseen) == ([], {})
+    assert note.startswith(f"schedule: {tmp_path.name} last completed ")
+    assert note.endswith(f", next {tomorrow:%Y-%m-%d %H:%M} UTC")
+    late = now - timedelta(hours=1)
+    run(Scheduled(scheduled_time=late))
+    assert looked(tmp_path)[0] == [f"a run has been due since {late:%Y-%m-%d %H:%M} UTC and has not begun"]
+
+
+def test_a_schedule_that_is_paused_and_a_last_run_that_failed_are_found(tmp_path, deployed, client):
+    from prefect.states import Failed
+
+    made, run = deployed
+    run(Failed(message="clean: no room\nmore"))
+    client.pause_deployment(made)
+    assert looked(tmp_path)[0] == ["the schedule is paused", "its last run failed: clean: no room"]
+
+
+def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_path, on_server, monkeypatch):
+    assert looked(tmp_path)[1] == [
+        f"schedule: {on_server} has no deployment of this checkout; `plm deploy` makes one",
+    ]
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    report = doctor.look(tmp_path, checks={"schedule": schedule})
+    assert (report.status, report.findings) == (doctor.UNSEEN, [])
+    assert report.unseen["schedule"].startswith("no Prefect server answers at http://127.0.0.1:9/api")
+    monkeypatch.delenv("PREFECT_API_URL")
+    assert looked(tmp_path)[1] == [
+        "schedule: no Prefect server is configured (PREFECT_API_URL), so nothing runs by the clock"
+    ]
+
+
+def ended(client, root, days_ago):
+    """A flow run that ended then by the server's database: its API takes its own clock's time."""
+    from prefect.states import Completed
+
+    run = client.create_flow_run(flow.plm, parameters={"root": str(root)}, state=Completed()).id
+    when = datetime.now(UTC) - timedelta(days=days_ago)
+    with contextlib.closing(sqlite3.connect(Path(os.environ["PREFECT_HOME"]) / "prefect.db", timeout=60)) as database:
+        values = (f"{when:%Y-%m-%d %H:%M:%S.%f}", str(run))
+        assert database.execute("update flow_run set end_time = ? where id = ?", values).rowcount == 1
+        database.commit()
+    return run
+
+
+def test_flow_runs_of_this_checkout_that_ended_long_ago_are_deleted_and_no_others(tmp_path, client):
+    from prefect.exceptions import ObjectNotFound
+
+    old, young = ended(client, tmp_path, 8), ended(client, tmp_path, 6)
+    others = ended(client, tmp_path / "other", 8)
+    (waste,) = flow_runs(tmp_path, RULES)
+    assert waste.what.startswith("1 flow runs at ")
+    waste.delete()
+    waste.delete()  # once more changes nothing
+    with pytest.raises(ObjectNotFound):
+        client.read_flow_run(old)
+    assert {client.read_flow_run(run).id for run in (young, others)} == {young, others}
+    assert list(flow_runs(tmp_path, RULES)) == []
+
+
+def versions(root):
+    with registry.opened(root) as opened:
+        return [version.number for version in opened.versions()]
+
+
+def test_a_scheduled_run_clears_up_at_its_end_and_one_by_hand_does_not(toy, client, empty_store):
+    from prefect.flow_engine import run_flow
+
+    root = project(toy(STAGES), empty_store)
+    numbers = [register(root, content) for content in (b"a", b"b", b"c")]
+    assert flow.plm(str(root), return_state=True).is_completed()
+    assert versions(root) == numbers[::-1]
+    made = client.create_deployment(client.create_flow_from_name("plm"), "gc", parameters={"root": str(root)})
+    run = client.create_flow_run_from_deployment(made, parameters={"root": str(root)})
+    assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
+    assert versions(root) == ["3", "2"]
+    logs = "cleared up: plm version 1"
+    wait_for(lambda: any(logs in line.message for line in client.read_logs(limit=200)), 60)
+
+
+def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, client, empty_store, monkeypatch):
+    from prefect.flow_engine import run_flow
+
+    root = project(toy(STAGES), empty_store)
+    made = client.create_deployment(client.create_flow_from_name("plm"), "wrong", parameters={"root": str(root)})
+    (root / "params.yaml").write_text(PARAMS.replace("versions: 2", "versions: none"))
+    run = client.create_flow_run_from_deployment(made, parameters={"root": str(root)})
+    assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
+    said = "nothing was cleared up: retention.versions: found the text 'none'; expected a whole number"
+    wait_for(lambda: any(said in line.message for line in client.read_logs(limit=200)), 60)

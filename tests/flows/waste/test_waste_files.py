@@ -1,0 +1,224 @@
+"""Files that nobody needs: DVC's cache, snapshots, journals and compiled code, by age and by who uses them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from registries import PARAMS
+
+from flows import cli, doctor, retention
+from flows.checkout import HeldError, only_one
+from flows.graph import Graph
+from flows.health import outputs
+from flows.outcome import UserError
+from flows.settings import Retention
+from flows.waste import files
+
+RULES = Retention(versions=2, champions=2, days=7, snapshots_days=7)
+REPOSITORY = Path(__file__).parents[3]
+TRAINING = """
+import sys
+from tasks.tracking.client import tracked
+with tracked("gpt", {}, {}, "the digest") as tracker:
+    print("begun", flush=True)
+    sys.exit(75 if sys.stdin.readline() == "stop\\n" else 0)
+"""
+
+
+@pytest.fixture
+def root(toy, monkeypatch):
+    root = toy("stages:\n  a: {cmd: mkdir d; cat text > d/x, deps: [text], outs: [d]}\n", params_yaml=PARAMS, text="1")
+    monkeypatch.chdir(root)
+    for name in ("tasks", "plm_core"):
+        (root / name).symlink_to(REPOSITORY / name)
+    return root
+
+
+def aged(*paths, days):
+    for path in paths:
+        for each in (*(path.rglob("*") if path.is_dir() else ()), path):
+            os.utime(each, (time.time() - days * 86400,) * 2)
+
+
+def ran(root, text):
+    """What the stage makes of a text, as DVC runs it; the cache's objects."""
+    (root / "text").write_text(text)
+    graph = Graph(root)
+    with graph.reproducing("a") as command:
+        for line in command.lines if command else ():
+            subprocess.run(line, cwd=root, env={**os.environ, **command.env}, check=True)
+    return set((root / ".dvc/cache/files/md5").glob("*/*"))
+
+
+def whats(find, root, rules=RULES):
+    return [waste.what for waste in find(root, rules)]
+
+
+def commit(root, days_ago):
+    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    when = {"GIT_COMMITTER_DATE": f"{int(time.time()) - days_ago * 86400} +0000"}
+    subprocess.run(["git", "add", "dvc.lock", "dvc.yaml", "params.yaml"], cwd=root, check=True)
+    subprocess.run(["git", "commit", "-qm", "run"], cwd=root, check=True, env={**os.environ, **who, **when})
+
+
+def test_cached_objects_go_when_they_are_old_and_no_lock_of_that_time_needs_them(root):
+    cache = root / ".dvc/cache/files/md5"
+    made = []
+    for text, committed_days_ago in (("outdated", 20), ("committed", 3), ("in between", None), ("now", None)):
+        made.append(ran(root, text).difference(*made))
+        if committed_days_ago:
+            commit(root, committed_days_ago)
+    outdated, committed, between, now = made
+    aged(cache, days=6)
+    assert whats(files.cached, root) == []
+    aged(cache, days=8)
+    (waste,) = files.cached(root, RULES)
+    assert waste.bytes == sum(path.stat().st_size for path in outdated | between)
+    waste.delete()
+    assert set(cache.glob("*/*")) == committed | now
+    assert whats(files.cached, root) == []
+    assert doctor.look(root, True, {"a": outputs.outputs, "b": outputs.cached}).status == doctor.WELL
+
+
+def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
+    subprocess.run([sys.executable, "-m", "dvc", "remote", "add", "-d", "r", str(tmp_path / "remote")], check=True)
+    ran(root, "first")
+    subprocess.run([sys.executable, "-m", "dvc", "push", "-q"], check=True)
+    ran(root, "second")
+    aged(root / ".dvc/cache/files/md5", tmp_path / "remote", days=8)
+    every = RULES.__class__(versions=2, champions=2, days=7, snapshots_days=7, remote=True)
+    here, there = files.cached(root, every)
+    assert whats(files.cached, root) == [here.what]
+    there.delete()
+    assert [path for path in (tmp_path / "remote").rglob("*") if path.is_file()] == []
+    assert doctor.look(root, True, {"a": outputs.outputs}).status == doctor.WELL
+
+
+def training(root):
+    """A training that is tracked, and that nobody sends anything of."""
+    environment = {**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINING],
+        env={**environment, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_old_snapshots_go_unless_a_training_is_at_work(root):
+    old, young = (root / f"artifacts/snapshots/pretrain-{name}-0123456789abcdef" for name in ("a", "b"))
+    for folder in (old, young):
+        (folder / "step-00000004").mkdir(parents=True)
+        (folder / "step-00000004/progress.json").write_text("{}")
+    aged(old, days=8)
+    aged(young, days=6)
+    process = training(root)
+    assert whats(files.snapshots, root) == []
+    process.communicate("end\n")
+    (waste,) = files.snapshots(root, RULES)
+    assert (waste.what, waste.bytes) == (old.relative_to(root).as_posix(), 2)
+    waste.delete()
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_a_journal_goes_once_it_is_old_and_sent_and_never_one_with_unsent_points(root):
+    training(root).communicate("stop\n")
+    (journal,) = root.glob("artifacts/journals/*.jsonl")
+    aged(journal, days=8)
+    assert whats(files.journals, root) == []
+    sent = {"run": "r", "offset": journal.stat().st_size, "closed": True}
+    journal.with_suffix(".sent").write_text(json.dumps(sent))
+    (waste,) = files.journals(root, RULES)
+    aged(journal, days=6)
+    assert whats(files.journals, root) == []
+    waste.delete()
+    assert list(root.glob("artifacts/journals/*-gpt-*")) == []
+
+
+def test_compiled_code_goes_when_nobody_has_read_it(root):
+    folder = root / "artifacts/compiled/ab"
+    folder.mkdir(parents=True)
+    for name in ("old.so", "read.so", "new.so"):
+        (folder / name).write_bytes(b"123")
+    aged(folder / "old.so", folder / "read.so", days=8)
+    os.utime(folder / "read.so", (time.time(), time.time() - 8 * 86400))
+    (waste,) = files.compiled(root, RULES)
+    assert waste.bytes == 3
+    waste.delete()
+    assert sorted(path.name for path in folder.iterdir()) == ["new.so", "read.so"]
+
+
+def gc(root, *arguments, answer=""):
+    command = [sys.executable, "-m", "flows.cli", "gc", *arguments]
+    return subprocess.run(command, cwd=root, input=answer, capture_output=True, text=True, check=False)
+
+
+def test_the_command_says_what_it_would_delete_and_deletes_it_without_a_terminal(root):
+    compiled = root / "artifacts/compiled/old.so"
+    compiled.parent.mkdir(parents=True)
+    compiled.write_bytes(b"12345")
+    aged(compiled, days=8)
+    said = gc(root, "--dry-run", "--json")
+    assert said.returncode == 0, said.stderr
+    waste = {"what": "1 files of artifacts/compiled", "why": "not read for 7 days", "bytes": 5}
+    assert json.loads(said.stdout) == {"deleted": False, "waste": [waste], "bytes": 5, "failed": {}}
+    assert compiled.exists()
+    shown = gc(root)
+    assert "5 bytes freed" in shown.stdout
+    assert not compiled.exists()
+    assert gc(root).stdout == "nothing to delete\n"
+
+
+def test_at_a_terminal_nothing_is_deleted_until_yes_is_said(root):
+    import pty
+
+    compiled = root / "artifacts/compiled/old.so"
+    compiled.parent.mkdir(parents=True)
+    compiled.touch()
+    aged(compiled, days=8)
+    command = [sys.executable, "-m", "flows.cli", "gc"]
+    ours, its = pty.openpty()
+    for more, there in (([], True), (["--yes"], False)):
+        done = subprocess.run([*command, *more], cwd=root, stdin=its, capture_output=True, text=True, check=True)
+        assert ("`plm gc --yes` deletes it" in done.stdout, compiled.exists()) == (there, there)
+    os.close(ours)
+    os.close(its)
+
+
+def test_one_that_cannot_be_deleted_keeps_no_other(root, monkeypatch):
+    def broken(*_):
+        raise OSError("no such luck")
+
+    monkeypatch.setattr(retention, "FINDERS", {"broken": broken, "compiled": files.compiled})
+    compiled = root / "artifacts/compiled/old.so"
+    compiled.parent.mkdir(parents=True)
+    compiled.touch()
+    aged(compiled, days=8)
+    report = retention.collect(root, delete=True)
+    assert (report.failed, len(report.waste)) == ({"broken": "no such luck"}, 1)
+    assert not compiled.exists()
+
+
+def test_beside_a_pipeline_or_without_rules_nothing_is_deleted(root):
+    with only_one(root), pytest.raises(HeldError, match="another pipeline"):
+        retention.collect(root, delete=True)
+    (root / "params.yaml").write_text(PARAMS.partition("retention:")[0])
+    with pytest.raises(UserError, match="no section retention, so everything is kept"):
+        retention.collect(root, delete=True)
+
+
+@pytest.mark.parametrize(("text", "status"), [("1", 0), ("2", 1)])
+def test_the_doctor_s_status_is_for_monitoring(root, monkeypatch, capsys, text, status):
+    ran(root, "1")
+    (root / "d/x").write_text(text)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["doctor", "--json"])
+    assert end.value.code == status
+    assert len(json.loads(capsys.readouterr().out)["findings"]) == status

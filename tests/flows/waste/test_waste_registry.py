@@ -1,0 +1,161 @@
+"""Old versions, registrations without a version and deleted runs: what goes, what stays, and a death at every call."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+from registries import HOUR_MS, checkpoint, judge, model_of, project, register, run_of
+
+from flows import doctor, registry, settings
+from flows.health.registry import registry as check
+from flows.ledger import Decision
+from flows.settings import Retention
+from flows.waste.registry import registered
+
+RULES = Retention(versions=1, champions=1, days=7, snapshots_days=7)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch, empty_store):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return project(tmp_path, empty_store)
+
+
+def numbers(root):
+    with registry.opened(root) as opened:
+        return [version.number for version in opened.versions()]
+
+
+def whats(root, rules=RULES):
+    return [waste.what for waste in registered(root, rules)]
+
+
+def well(root):
+    report = doctor.look(root, True, {"registry": check})
+    return (report.findings, report.unseen) == ([], {})
+
+
+def test_what_an_alias_the_ledger_a_person_the_checkout_or_a_decision_needs_stays(root):
+    made = [register(root, content) for content in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h")]
+    former, champion, kept, _, begun, aliased, old, newest = made
+    for number in (former, champion):
+        judge(root, number)
+    with registry.opened(root) as opened:
+        opened.tag(kept, {"keep": "our first"})
+        opened.tag(old, {"keep": "false"})
+        opened.set_alias("ours", aliased)
+        opened.ledger.begin(Decision("refused", begun, champion, []))
+    checkpoint(root / "artifacts/models/gpt", b"d")
+    assert whats(root) == [f"plm version {old}", f"plm version {former}"]
+    more = Retention(versions=2, champions=2, days=7, snapshots_days=7)
+    assert whats(root, more) == []
+    assert newest not in whats(root)
+
+
+def test_a_version_goes_with_its_run_its_model_and_their_files_and_frees_what_was_said(root):
+    register(root, b"a")
+    newest = register(root, b"b")
+    run, model = run_of(root, "1"), model_of(root, "1")
+    files = [model.parent, root / f"artifacts/mlflow/artifacts/{run}"]
+    before = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and path.suffix != ".db")
+    (waste,) = registered(root, RULES)
+    assert all(path.is_dir() for path in files)
+    waste.delete()
+    after = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and path.suffix != ".db")
+    assert before - after == waste.bytes > 100
+    assert numbers(root) == [newest]
+    assert [path for path in (model, files[1] / "artifacts") if path.exists()] == []
+    with closing(sqlite3.connect(root / "artifacts/mlflow/mlflow.db")) as database:
+        assert database.execute("select count(*) from runs where run_uuid = ?", [run]).fetchone() == (0,)
+        assert database.execute("select count(*) from logged_models").fetchone() == (1,)
+    assert well(root)
+
+
+def test_a_version_that_became_the_champion_meanwhile_stays(root):
+    register(root, b"a")
+    register(root, b"b")
+    (waste,) = registered(root, RULES)
+    judge(root, "1")
+    waste.delete()
+    assert numbers(root) == ["2", "1"]
+    assert well(root)
+
+
+def test_registrations_that_made_no_version_and_deleted_runs_go_when_they_are_old(root):
+    old, young = (register(root, b"x", version=False, hours_ago=hours) for hours in (2, 0))
+    with registry.opened(root) as opened:
+        client, experiment = opened.client, opened.experiment()
+        runs = [client.create_run(experiment, run_name=name).info.run_id for name in ("long", "now", "kept", "lives")]
+        now = client.get_run(runs[0]).info.start_time
+        for run, days in zip(runs, (8, 6, 8, 8), strict=True):
+            client.set_terminated(run, "FINISHED", now - days * 24 * HOUR_MS)
+        client.set_tag(runs[2], "keep", "yes")
+        for run in runs[:3]:
+            client.delete_run(run)
+        opened.ledger.begin(Decision("refused", "1", "", []))
+    found = list(registered(root, RULES))
+    assert {waste.what for waste in found} == {f"run register ({old})", f"run long ({runs[0]})"}
+    for waste in found:
+        waste.delete()
+    assert whats(root) == []
+    with registry.opened(root) as opened:
+        assert opened.client.get_run(young).info.status == "FINISHED"
+
+
+class DiedError(BaseException):
+    """What no handler catches, as SIGKILL."""
+
+
+def test_whoever_is_killed_after_any_call_leaves_nothing_wrong_and_the_next_time_goes_on(root, monkeypatch):
+    """Of MLflow's calls that change something; whoever is killed before one is killed after the one before it."""
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as Versions
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore as Runs
+
+    calls = [(Versions, "delete_model_version"), (LocalArtifactRepository, "delete_artifacts")]
+    calls += [(Runs, name) for name in ("delete_logged_model", "_hard_delete_logged_model", "delete_run")]
+    register(root, b"0")
+    for number, (kind, name) in enumerate([*calls, (Runs, "_hard_delete_run")]):
+        register(root, bytes([number + 1]))
+        (waste,) = registered(root, RULES)
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, fatal(getattr(kind, name)))
+            with pytest.raises(DiedError):
+                waste.delete()
+        assert well(root), name
+        for left in registered(root, RULES):
+            left.delete()
+        assert whats(root) == []
+        assert well(root), name
+    left = [path.name for path in (root / "artifacts/mlflow/artifacts").rglob("*") if path.is_file()]
+    assert sorted(left) == ["MLmodel", "SHA256SUMS", "config.json", "likelihood.csv", "model.safetensors"]
+
+
+def fatal(method):
+    def done_and_dead(*arguments, **options):
+        method(*arguments, **options)
+        raise DiedError
+
+    return done_and_dead
+
+
+def test_a_project_without_a_registry_has_nothing_to_delete(root):
+    shutil.rmtree(root / "artifacts")
+    assert whats(root) == []
+    assert not (root / "artifacts").exists()
+
+
+def test_the_section_is_read_strictly(root):
+    assert settings.retention(root) == Retention(versions=2, champions=2, days=7, snapshots_days=7, remote=False)
+    text = (root / "params.yaml").read_text()
+    for wrong, said in (
+        ("versions: 0", "retention.versions: found 0; expected at least 1"),
+        ("version: 2", "retention.version: unknown parameter; did you mean 'versions'?"),
+    ):
+        (root / "params.yaml").write_text(text.replace("versions: 2", wrong))
+        with pytest.raises(settings.UserError) as error:
+            settings.retention(root)
+        assert str(error.value) == said
+    (root / "params.yaml").write_text(text.partition("retention:")[0])
+    assert settings.retention(root) is None
