@@ -103,10 +103,35 @@ class Running:
                 os.close(self._pipe)
                 self._pipe = -1
 
-    def end_late(self) -> None:
-        """Have it end for it took too long."""
-        self.over = True
-        self.end()
+    @contextlib.contextmanager
+    def within(self, minutes: float | None) -> Iterator[None]:
+        """Have it end if the block takes longer than so many minutes, if any."""
+
+        def end_late() -> None:
+            self.over = True
+            self.end()
+
+        clock = threading.Timer(60 * (minutes or 0), end_late)
+        if minutes:
+            clock.start()
+        try:
+            yield
+        finally:
+            clock.cancel()
+
+    def hear(self, on_line: Callable[[str], None]) -> tuple[int, float, list[str]]:
+        """Hand on each line as it comes; returns the exit status, the processor seconds and the last lines."""
+        returned = -signal.SIGKILL  # of a supervisor that is killed
+        used = 0.0
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        for line in self.lines:
+            if line.startswith(supervisor.ENDED):
+                status, seconds = line.removeprefix(supervisor.ENDED).split()
+                returned, used = int(status), float(seconds)
+            else:
+                tail.append(line.rstrip())
+                on_line(tail[-1])
+        return returned, used, list(tail)
 
     def started(self) -> None:
         """Leave its ends of the pipes to it, so that they end when it does."""
@@ -176,29 +201,17 @@ class StageProcesses:
             CancelledError: ``interrupt_all`` was called before it could start.
         """
         running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds, may_fork)
-        returned = -signal.SIGKILL  # of a supervisor that is killed
-        used = 0.0
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
-        clock = threading.Timer(60 * (minutes or 0), running.end_late)
-        if minutes:
-            clock.start()
         try:
-            for line in running.lines:
-                if line.startswith(supervisor.ENDED):
-                    status, seconds = line.removeprefix(supervisor.ENDED).split()
-                    returned, used = int(status), float(seconds)
-                else:
-                    tail.append(line.rstrip())
-                    on_line(tail[-1])
+            with running.within(minutes):
+                returned, used, tail = running.hear(on_line)
         finally:
-            clock.cancel()
             # One that still runs, because a callback raised, ends as if it had been interrupted.
             running.end()
             running.wait()
             with self._lock:
                 self._running.discard(running)
         if returned:
-            raise _failure(stage, returned, list(tail), minutes if running.over else None)
+            raise _failure(stage, returned, tail, minutes if running.over else None)
         return used
 
     def interrupt_all(self) -> None:
