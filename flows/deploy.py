@@ -29,8 +29,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     nobody served them is made up for.
 
     Raises:
-        UserError: the cron line is wrong, no Prefect server is configured or answers, or another checkout's schedule
-            has this name.
+        UserError: the cron line is wrong, no Prefect server is configured or answers, or as ``serve_schedule``.
     """
     url = server.configured_url()
     if url is None:
@@ -46,18 +45,22 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
 
     from flows import due
 
-    _tidy(root, name)
     nights.expect(root, due.after(counted, datetime.now(UTC)))
     serve_schedule(root, Cron(cron), name, url)
 
 
 def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> None:
-    """Like ``serve``, on any schedule of Prefect's, against the server at ``url``, for as long as that may be away."""
+    """Like ``serve``, on any schedule of Prefect's, against the server at ``url``, for as long as that may be away.
+
+    Raises:
+        UserError: another checkout's schedule has this name.
+    """
     import httpx
     from prefect.types.entrypoint import EntrypointType
 
     from flows.flow import plm
 
+    _tidy(root, name)
     try:
         plm.serve(
             name=name,

@@ -203,7 +203,6 @@ def bound(
         report: Hears the result, which a flow that fails cannot return.
         checkout: Is held already; else the flow takes hold of the one that its parameters name.
     """
-
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
 
     @prefect.flow(name=NAME, task_runner=runner, persist_result=False)
@@ -228,8 +227,7 @@ def bound(
             return Completed(name="Skipped", message=str(error))
         if report:
             report(result)
-        said = f"ran: {', '.join(result.ran)}" if result.ran else "nothing has changed, so nothing ran"
-        return Completed(message=said) if result.ok else Failed(message=result.error)
+        return Completed(message=result.said) if result.ok else Failed(message=result.error)
 
     return plm
 

@@ -64,6 +64,11 @@ class Result:
         return not self.error
 
     @property
+    def said(self) -> str:
+        """What it did, in a line."""
+        return f"ran: {', '.join(self.ran)}" if self.ran else "nothing has changed, so nothing ran"
+
+    @property
     def ran(self) -> tuple[str, ...]:
         """The names of the stages that did something."""
         return tuple(stage.name for stage in self.stages if stage.outcome == "ran")

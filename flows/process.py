@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -116,10 +116,34 @@ class Running:
                 os.close(self._pipe)
                 self._pipe = -1
 
-    def end_late(self) -> None:
-        """Have it end for it took too long."""
-        self.over = True
-        self.end()
+    @contextlib.contextmanager
+    def within(self, minutes: float | None) -> Iterator[None]:
+        """Have it end if the block takes longer than so many minutes, if any."""
+
+        def end_late() -> None:
+            self.over = True
+            self.end()
+
+        clock = threading.Timer(60 * (minutes or 0), end_late)
+        if minutes:
+            clock.start()
+        try:
+            yield
+        finally:
+            clock.cancel()
+
+    def hear(self, on_line: Callable[[str], None]) -> tuple[int, Used, list[str]]:
+        """Hand on each line as it comes; returns the exit status, what was used, and the last lines."""
+        ended = f"{-signal.SIGKILL:d} 0 0"  # of a supervisor that is killed
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        for line in self.lines:
+            if line.startswith(supervisor.ENDED):
+                ended = line.removeprefix(supervisor.ENDED)
+            else:
+                tail.append(line.rstrip())
+                on_line(tail[-1])
+        status, seconds, kilobytes = ended.split()
+        return int(status), Used(float(seconds), 1024 * int(kilobytes)), list(tail)
 
     def started(self) -> None:
         """Leave its ends of the pipes to it, so that they end when it does."""
@@ -190,14 +214,10 @@ class StageProcesses:
         """
         running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds, may_fork)
         killed = room.killed_for_memory()
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
-        clock = threading.Timer(60 * (minutes or 0), running.end_late)
-        if minutes:
-            clock.start()
         try:
-            returned, used = _followed(running.lines, tail, on_line)
+            with running.within(minutes):
+                returned, used, tail = running.hear(on_line)
         finally:
-            clock.cancel()
             # One that still runs, because a callback raised, ends as if it had been interrupted.
             running.end()
             running.wait()
@@ -205,7 +225,7 @@ class StageProcesses:
                 self._running.discard(running)
         if returned:
             memory = used.memory if room.killed_for_memory() > killed else None
-            raise _failure(stage, returned, list(tail), memory, minutes if running.over else None)
+            raise _failure(stage, returned, tail, memory, minutes if running.over else None)
         return used
 
     def interrupt_all(self) -> None:
@@ -267,19 +287,6 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _followed(lines: Iterable[str], tail: deque[str], on_line: Callable[[str], None]) -> tuple[int, Used]:
-    """Pass a stage's lines on; what the supervisor's last one says: the exit status, and what was used."""
-    ended = f"{-signal.SIGKILL:d} 0 0"  # of a supervisor that is killed
-    for line in lines:
-        if line.startswith(supervisor.ENDED):
-            ended = line.removeprefix(supervisor.ENDED)
-        else:
-            tail.append(line.rstrip())
-            on_line(tail[-1])
-    status, seconds, kilobytes = ended.split()
-    return int(status), Used(float(seconds), 1024 * int(kilobytes))
 
 
 def _failure(stage: str, returned: int, tail: list[str], memory: int | None, over: float | None) -> StageError:

@@ -29,7 +29,7 @@ from pathlib import Path
 from prefect.schedules import Interval
 from flows import checkout, deploy, pipeline
 pipeline.prepare_environment()
-deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=5)), "often", sys.argv[2])
+deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=int(sys.argv[3]))), "often", sys.argv[2])
 """
 
 SLEEPER = """
@@ -87,7 +87,7 @@ def _runs(deployment: str) -> list:
 def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_server, hook):
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
     hears = webhook(hook, "secret")
-    command = [sys.executable, "-c", SERVE, str(root), on_server]
+    command = [sys.executable, "-c", SERVE, str(root), on_server, "5"]
     with _process(command, PREFECT_API_URL=on_server, PLM_NOTIFY_URLS=hears):
         (stage,) = pids(root / "pids", 1, seconds=60)
         # The schedule goes on meanwhile, and never starts a second run beside the first.
@@ -111,14 +111,14 @@ def test_after_a_power_failure_the_next_run_begins_and_the_one_before_is_told(to
     port = free_port()
     standing, url = start_server(tmp_path, port)
     env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "PLM_NOTIFY_URLS": webhook(hook, "secret")}
-    command = [sys.executable, "-c", SERVE, str(root), url]
+    command = [sys.executable, "-c", SERVE, str(root), url, "20"]
     with _process(command, **env) as serving:
-        pids(root / "pids", 1, seconds=60)
+        pids(root / "pids", 1, seconds=120)
         _killed(serving, standing)
     standing, _ = start_server(tmp_path, port)
     try:
         with _process(command, **env):
-            pids(root / "pids", 2, seconds=120)
+            pids(root / "pids", 2, seconds=180)
     finally:
         _killed(standing)
     assert "was killed, or its machine was" in told(hook)[0][1]
@@ -132,15 +132,15 @@ def test_a_schedule_outlives_its_server(toy, tmp_path):
     env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "PREFECT_CLIENT_MAX_RETRIES": "0"}
     with (
         (tmp_path / "said").open("wb") as said,
-        _process([sys.executable, "-c", SERVE, str(root), url], stdout=said, **env),
+        _process([sys.executable, "-c", SERVE, str(root), url, "20"], stdout=said, **env),
     ):
-        wait_for((root / "dvc.lock").exists, 60)
+        wait_for((root / "dvc.lock").exists, 120)
         _killed(standing)
         wait_for(lambda: b"the schedule waits for it" in (tmp_path / "said").read_bytes(), 120)
         back = time.time()
         standing, _ = start_server(tmp_path, port)
         try:
-            wait_for(lambda: Nights.read(root).begun > back, 60)
+            wait_for(lambda: Nights.read(root).begun > back, 180)
         finally:
             _killed(standing)
 

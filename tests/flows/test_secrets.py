@@ -1,0 +1,59 @@
+"""The addresses that messages go to are in no output of any kind, whatever a stage prints."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ears import told, webhook
+
+REPOSITORY = Path(__file__).parents[2]
+SECRET = "T0psecretPath"
+
+PARAMS = """
+tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}
+notify: {urls_from: WHERE_TO, events: [failure, disk]}
+promotion: {registered_model: plm, primary: score, alpha: 0.05, margin: 0.01, metrics: {}}
+"""
+
+LEAKS = """
+import os, sys
+from plm_core.config import UserError
+from tasks.tracking.client import tracked
+try:
+    with tracked("leaks", {"all": dict(os.environ)}, {}):
+        print(os.environ, flush=True)
+        raise UserError(f"WHERE_TO is {os.environ['WHERE_TO']!r}")
+except UserError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+def plm(root: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess:
+    program = "import sys; from flows.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(command, cwd=root, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+
+
+def holding(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.slow
+def test_a_planted_address_is_in_no_output(toy, on_server, hook, prefect_home):
+    root = toy(
+        "stages:\n  s: {cmd: python code.py, outs: [out.txt]}\n",
+        params_yaml=PARAMS,
+        code_py=LEAKS,
+    )
+    addresses = f"{webhook(hook, SECRET)} {webhook(hook, f'broken/{SECRET}')} nonsense://{SECRET}"
+    env = {"WHERE_TO": addresses, "PLM_TRACKING": "on", "PYTHONPATH": str(REPOSITORY), "PREFECT_LOGGING_LEVEL": "DEBUG"}
+    done = [plm(root, env, *words) for words in (("run",), ("status", "--json"), ("nights",), ("nights", "--test"))]
+    assert [each.returncode for each in done] == [1, 0, 1, 2], [each.stderr for each in done]
+    assert "warning: notify: nobody may know of the failure: WHERE_TO: number 2 does not take it" in done[0].stderr
+    assert ("failure", "The run failed. s: WHERE_TO is ''") in told(hook)
+    assert [SECRET in each.stdout + each.stderr for each in done] == [False] * 4
+    assert (root / "artifacts/mlflow/mlflow.db").stat().st_size > 0
+    assert (prefect_home / "prefect.db").stat().st_size > 0
+    assert [*holding(root), *holding(prefect_home)] == []
