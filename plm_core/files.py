@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from plm_core.config import UserError
 
 CHECKSUMS = "SHA256SUMS"
@@ -156,7 +158,7 @@ def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
     temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-    except Exception as error:
+    except (OSError, SafetensorError) as error:
         number = _number(error)
         if number not in DISK or getattr(error, "filename", None):
             raise
@@ -165,7 +167,7 @@ def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
         _remove(temporary)
 
 
-def _number(error: Exception) -> int:
+def _number(error: OSError | SafetensorError) -> int:
     """The number of the operating system's error, 0 for none; safetensors and Arrow tell it in words alone."""
     if isinstance(error, OSError) and error.errno:
         return error.errno

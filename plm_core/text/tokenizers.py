@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from plm_core.config import UserError
+from plm_core.files import CHECKSUMS, verify_checksums
 from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer, TokenizerConfig
 
 
@@ -21,6 +22,8 @@ def open_tokenizer(place: Path) -> Tokenizer:
     path = next((place / name for name in names if (place / name).is_file()), None)
     if path is None:
         raise UserError(f"{place / names[0]}: missing; expected a tokenizer (run `dvc repro tokenizer`)")
+    if (place / CHECKSUMS).is_file():
+        verify_checksums(place)
     return read_tokenizer(path, path.read_bytes())
 
 

@@ -1,0 +1,124 @@
+"""A flipped bit in any kind of file that is written and read is told, or has no effect: never another result."""
+
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.graph import Graph
+from plm_core import checkpoint
+from plm_core.config import UserError
+from plm_core.evaluation.evidence import read_likelihood
+from plm_core.text.store import TokenStore
+from plm_core.text.tokenizers import open_tokenizer
+from plm_core.training.snapshot import Snapshots
+from tasks.tracking.journal import Journal
+
+FORMATS = Path(__file__).with_name("formats")
+
+
+class Told(Exception):
+    """Damage was noticed without an error."""
+
+
+def checkpoint_of(folder):
+    loaded = checkpoint.load(folder)
+    return loaded.config, loaded.digest, {name: w.tolist() for name, w in loaded.model.state_dict().items()}
+
+
+def tokens_of(folder):
+    store = TokenStore(folder)
+    return [document.tolist() for document in store.documents()], store.ids(range(2)), store.bytes.tolist()
+
+
+def tokenizer_of(folder):
+    tokenizer = open_tokenizer(folder)
+    return tokenizer.sha256, tokenizer.encode("Ba bo. So.")
+
+
+def snapshot_of(folder):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        saved = Snapshots(folder.parent).find()
+    if saved is None:
+        raise Told(told)
+    tensors = {"weight": torch.zeros(2, 3), "step": torch.tensor(0)}
+    saved.fill(tensors)
+    return saved.progress, {name: tensor.tolist() for name, tensor in tensors.items()}
+
+
+def evidence_of(folder):
+    found = read_likelihood(folder / "likelihood.csv")
+    return found, found.results.values(torch.ones(1, 2).numpy()).tolist()
+
+
+def journal_of(folder):
+    journal = Journal.existing(folder / "journal-2.jsonl")
+    try:
+        if damaged := journal.damaged():
+            raise Told(damaged)
+        return [message for message, _ in journal.messages()]
+    finally:
+        journal.close()
+
+
+KINDS = {
+    "checkpoint": ("checkpoint-1", checkpoint_of),
+    "tokens": ("tokens-1", tokens_of),
+    "tokenizer": ("checkpoint-1", tokenizer_of),
+    "snapshot": ("snapshot-2/step-00000004", snapshot_of),
+    "evidence": ("evidence-2", evidence_of),
+    "journal": ("journal-2.jsonl", journal_of),
+}
+
+
+def flipped(path, draw):
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+
+
+def prove(kind, scratch, flips):
+    """How many of so many flips were told; fails at one that changes what is read. Every file has its turn."""
+    name, read = KINDS[kind]
+    folder = scratch / name if (FORMATS / name).is_dir() else scratch
+    told = 0
+    for turn in range(flips):
+        draw = random.Random(turn)
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(FORMATS, scratch)
+        whole = read(folder)
+        files = [p for p in sorted((scratch / name).rglob("*")) if p.is_file()] or [scratch / name]
+        if kind == "tokenizer":
+            files = [p for p in files if p.name.startswith("tokenizer")]
+        flipped(files[turn % len(files)], draw)
+        try:
+            assert read(folder) == whole, f"{kind}: flip {turn} passed unnoticed"
+        except (UserError, Told):
+            told += 1
+    return told
+
+
+@pytest.mark.parametrize("flips", [8, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_is_told_or_has_no_effect(tmp_path, kind, flips):
+    assert prove(kind, tmp_path / "formats", flips) >= 0.9 * flips
+
+
+@pytest.mark.parametrize("flips", [5, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_a_metrics_file_makes_its_stage_run_again(small, monkeypatch, flips):
+    """The files are read by people, by git and by the report, which runs when DVC has compared them with its lock."""
+    monkeypatch.chdir(small.root)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(small.root / ".dvc-site"))
+    path = small.root / "artifacts/metrics/ingest-own.json"
+    whole = path.read_bytes()
+    graph = Graph(small.root)
+    assert not graph.reasons("ingest@own")
+    for turn in range(flips):
+        path.write_bytes(whole)
+        flipped(path, random.Random(turn))
+        assert graph.reasons("ingest@own"), turn

@@ -1,0 +1,121 @@
+"""What was written once can be read, or is refused in one line that says what to do: ``formats`` holds files of each
+version, written by it. When a format changes, add files of the new one and say here what becomes of the old.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from plm_core import checkpoint
+from plm_core.config import UserError
+from plm_core.evaluation import seal
+from plm_core.evaluation.evidence import read_likelihood
+from plm_core.files import write_checksums
+from plm_core.text import store
+from plm_core.text.store import TokenStore
+from plm_core.training import snapshot
+from plm_core.training.snapshot import Progress, Snapshots
+from tasks.runtime.evidence import write_sealed
+from tasks.tracking import journal
+from tasks.tracking.journal import Journal, unfinished
+from tasks.tracking.run import Run
+
+FORMATS = Path(__file__).with_name("formats")
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """A copy of the files that may be written to."""
+    shutil.copytree(FORMATS, tmp_path / "formats")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "formats"
+
+
+def restated(path, **fields):
+    """Change fields of a JSON file, and sign its folder anew."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    write_checksums(path.parent)
+
+
+def test_these_are_the_formats_of_today():
+    today = (checkpoint.FORMAT, store.FORMAT, snapshot.FORMAT, seal.FORMAT, journal.FORMAT)
+    assert today == (1, 1, 2, 2, 2), "a format has changed: add files of it to the folder, and a test of them here"
+
+
+def test_a_checkpoint_of_format_1(old):
+    loaded = checkpoint.load(old / "checkpoint-1")
+    assert loaded.digest == "498b93f7e0a547cc5d36a03ec9a1804df1f88f7131e63cbbb1c0c11baf327a01"
+    assert (loaded.config.architecture, loaded.config.step, loaded.config.valid_nats) == ("gpt", 7, 2.5)
+    assert loaded.tokenizer.encode("Ba bo.") == [8, 50, 21, 61, 7]
+    restated(old / "checkpoint-1/config.json", format=2)
+    with pytest.raises(UserError, match=r"config\.json\.format: found 2; expected 1: use the version that wrote it"):
+        checkpoint.load(old / "checkpoint-1")
+
+
+def test_a_token_store_of_format_1_which_did_not_say_so(old):
+    found = TokenStore(old / "tokens-1")
+    assert [document.tolist() for document in found.documents()] == [[8, 50, 21, 61, 7, 3], [17, 61, 7, 3]]
+    assert (found.ids([0, 1]), found.bytes.tolist()) == (["a", "b"], [6, 3])
+    restated(old / "tokens-1/index.json", format=2)
+    with pytest.raises(UserError, match=r"index\.json\.format: found 2; expected 1: run `dvc repro pack`"):
+        TokenStore(old / "tokens-1")
+
+
+def test_a_snapshot_of_format_2_and_one_of_another(old):
+    saved = Snapshots(old / "snapshot-2").find()
+    assert saved.progress == Progress(4, 2, 1, 0.5, 0.25, [{"step": 2}], [], [[1.5, 0.5]])
+    tensors = {"weight": torch.zeros(2, 3), "step": torch.tensor(0)}
+    saved.fill(tensors)
+    assert (tensors["weight"].flatten().tolist(), int(tensors["step"])) == ([0, 1, 2, 3, 4, 5], 4)
+    for other in (1, 3):
+        shutil.copytree(FORMATS, old, dirs_exist_ok=True)
+        restated(old / "snapshot-2/step-00000004/progress.json", format=other)
+        with pytest.warns(UserWarning, match=f"format {other}; expected 2: the training goes on without it"):
+            assert Snapshots(old / "snapshot-2").find() is None
+
+
+def test_evidence_of_formats_1_and_2(old):
+    first, second = (read_likelihood(old / f"evidence-{n}/likelihood.csv") for n in (1, 2))
+    assert first == second
+    assert first.ids == ["a", "b"]
+    path = old / "evidence-2/likelihood.csv"
+    path.write_text(path.read_text().replace("format_2", "format_3"))
+    with pytest.raises(UserError, match="is of format 3; expected 2: evaluate the model with this version"):
+        read_likelihood(path)
+
+
+def test_journals_of_formats_1_and_2(old, capsys):
+    first, second = (Journal.existing(old / f"journal-{n}.jsonl") for n in (1, 2))
+    (opening, *rest), (other, *more) = ([message for message, _ in each.messages()] for each in (first, second))
+    assert other.pop("format") == 2
+    assert (opening, rest) == (other, more)
+    assert [message["kind"] for message in more] == ["metrics", "end"]
+    assert first.damaged() == second.damaged() == 0
+    journal.JOURNALS.mkdir(parents=True)
+    (journal.JOURNALS / "x.jsonl").write_text(json.dumps(opening | {"format": 3, "training": "t"}) + "\n")
+    assert unfinished("t") is None
+    run = Run(Journal.existing(journal.JOURNALS / "x.jsonl"))
+    assert run.unreadable()
+    assert run.unreadable()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "x.jsonl: is of format 3; expected at most 2: a newer version sends it" in said
+
+
+def test_what_is_written_today_is_what_lies_there(old):
+    """Equal content gives equal bytes, so that a change of a format cannot pass unnoticed."""
+    loaded = checkpoint.load(old / "checkpoint-1")
+    checkpoint.save(old / "again", loaded.model.state_dict(), loaded.tokenizer, loaded.config)
+    assert {p.name: p.read_bytes() for p in (old / "again").iterdir()} == {
+        p.name: p.read_bytes() for p in (old / "checkpoint-1").iterdir()
+    }
+    header, *rows = (old / "evidence-1/likelihood.csv").read_text().splitlines()
+    write_sealed(old / "x.csv", header.split(","), [row.split(",") for row in rows])
+    assert (old / "x.csv").read_bytes() == (old / "evidence-2/likelihood.csv").read_bytes()
+    written = Journal.new("x")
+    for message, _ in Journal.existing(old / "journal-2.jsonl").messages():
+        written.append(message)
+    assert written.path.read_bytes() == (old / "journal-2.jsonl").read_bytes()
