@@ -14,8 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from flows import timing
+from flows.failures import StageError
 from flows.outcome import Result
-from flows.process import StageError
 
 if TYPE_CHECKING:
     from rich.console import Console

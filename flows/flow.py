@@ -22,11 +22,12 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import display, nights, promotion, retention, room, settings, timing
 from flows.checkout import Checkout, HeldError, checked_out, idle
+from flows.failures import CancelledError, StageError
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine, beside_others
 from flows.outcome import FailedError, Outcome, Result, Spent, UserError
-from flows.process import CancelledError, StageError, StageProcesses
+from flows.process import StageProcesses
 from flows.registering import registered
 from flows.room import FullError
 from flows.stages import GraphError, Registration, Stage

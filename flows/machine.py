@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.failures import CancelledError
 from flows.outcome import UserError
-from flows.process import CancelledError
 from flows.stages import Stage
 from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible, waiting
 

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from flows import room, supervisor
+from flows.failures import CancelledError, failure
 from flows.forkserver import ForkServer
 from plm_core.shared.limits import SAVING_S
-from plm_core.shared.memory import needs_less
-from plm_core.shared.statuses import INTERRUPTED
 
 GRACE_S = SAVING_S + 30.0
 """How long a stage may take to end when it is interrupted: the launcher of one that has several processes waits too."""
@@ -34,17 +33,6 @@ TAIL_LINES = 40
 PLAIN = re.compile(r"python -m [\w.]+( [\w.,:=@+/-]+)*")
 """A command that is the same without a shell."""
 
-KILLED = f"killed by signal {signal.SIGKILL:d}"
-"""What the launcher of several processes says when one of them was."""
-SAVED = "interrupted: state saved"
-"""How the last line of a training begins that was ended and will go on; behind it stands the step."""
-
-_SIGNALS = {number.value for number in signal.Signals}
-
-
-class CancelledError(Exception):
-    """The pipeline is being cancelled: nothing new starts."""
-
 
 class Used(NamedTuple):
     """What a stage's command used."""
@@ -53,46 +41,6 @@ class Used(NamedTuple):
     """Processor seconds."""
     memory: int
     """Bytes of its largest process at its peak."""
-
-
-class StageError(Exception):
-    """A stage that did not end well."""
-
-    def __init__(self, stage: str, status: int | None, tail: Sequence[str], transient: bool) -> None:
-        super().__init__(stage, status, tail, transient)
-        self.stage = stage
-        self.status = status
-        """The exit status of the stage's command, negative for a signal; None when something else failed."""
-        self.tail = list(tail)
-        """The last lines that the stage wrote."""
-        self.transient = transient
-        """Worth another try: its files were busy, a signal killed the command, or it asks for that."""
-        self.over: float | None = None
-        """The limit in minutes, if the stage was ended because it took longer."""
-
-    @property
-    def reason(self) -> str:
-        """The line that says why: the stage's own ``error:`` line, else its last."""
-        shell = signal.strsignal(-self.status) if self.status is not None and self.status < 0 else None
-        said = [line for line in self.tail if line and line != shell]
-        errors = [line for line in said if line.startswith("error: ")]
-        return (errors or said or ["no output"])[-1].removeprefix("error: ")
-
-    @property
-    def saved(self) -> str:
-        """What the stage said of the state that it saved when it was ended; empty when it said nothing of the kind."""
-        return next((line for line in self.tail if line.startswith(SAVED)), "")
-
-    def __str__(self) -> str:
-        if self.over:
-            return f"{self.stage}: ended after {self.over:g} minutes (meta.minutes in dvc.yaml): {self.reason}"
-        if self.status is None:
-            return f"{self.stage}: {self.reason}"
-        if self.status < 0:
-            return f"{self.stage}: killed by {_signal_name(-self.status)}: {self.reason}"
-        return f"{self.stage}: exit status {self.status}: {self.reason}"
-
-    __repr__ = __str__
 
 
 class Running:
@@ -225,7 +173,7 @@ class StageProcesses:
                 self._running.discard(running)
         if returned:
             memory = used.memory if room.killed_for_memory() > killed else None
-            raise _failure(stage, returned, tail, memory, minutes if running.over else None)
+            raise failure(stage, returned, tail, memory, minutes if running.over else None)
         return used
 
     def interrupt_all(self) -> None:
@@ -287,24 +235,3 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _failure(stage: str, returned: int, tail: list[str], memory: int | None, over: float | None) -> StageError:
-    """The error of a stage.
-
-    ``memory`` is how large it was if the kernel has meanwhile killed a process for memory, ``over`` the limit in
-    minutes if it took longer.
-    """
-    # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also say its name ("Killed").
-    status = 128 - returned if returned - 128 in _SIGNALS else returned
-    transient = status < 0 or status == INTERRUPTED or over is not None
-    if memory is not None and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):
-        tail.append(f"error: out of memory, at {room.said(memory)}; {needs_less(stage)}")
-        transient = False
-    error = StageError(stage, status, tail, transient)
-    error.over = over
-    return error
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in _SIGNALS else f"signal {number}"

@@ -18,7 +18,8 @@ import pytest
 from toys import alive, pids, wait_for
 
 from flows import forkserver, room
-from flows.process import CancelledError, StageError, StageProcesses
+from flows.failures import CancelledError, StageError
+from flows.process import StageProcesses
 from tasks.runtime import launch
 
 SLEEPER = """
