@@ -21,6 +21,16 @@ BY_JOURNAL = "journal:"
 """Begins the name of a parent run that is named by the key of its journal: the run may not exist yet."""
 
 SQLITE = "sqlite:///"
+NOTE = "mlflow.note.content"
+"""The tag of an experiment or run that MLflow shows as its description."""
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag of an experiment without which MLflow opens its view of GenAI traces instead of the runs."""
+LEDGER = {
+    NOTE: "The ledger of the model registry: a run for each decision on a version. Its parameters say what was done, "
+    "from which version to which, by whom and why; `decision.json` holds all that the gate compared. A run that is "
+    "not finished is a decision that was interrupted. `plm status` says where things stand."
+}
+"""The note on the experiment of decisions."""
 
 
 def absolute(uri: str, root: Path) -> str:

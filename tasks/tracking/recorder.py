@@ -190,7 +190,8 @@ class Pipe:
         self.journal = Journal.existing(path_of(key)) if key else Journal.new(name)
         self.journal.lock(WRITER)
         if not key:
-            opening = {"name": name, "params": {}, "inputs": {}, "tags": {"plm.kind": "pipeline"} | origin()}
+            tags = {"plm.stage": name} | origin("plm run")
+            opening = {"name": name, "params": {}, "inputs": {}, "tags": tags}
             self.journal.append({"kind": "open", **opening, "start_time": milliseconds(), "store": service.store()})
         self.run = Run(self.journal, mine=True)
         print(self.journal.key, flush=True)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from plm_core.shared import paths
 from plm_core.shared.stores import BY_JOURNAL
 from tasks.tracking import service
 from tasks.tracking.journal import Journal, Sent, path_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
+    from mlflow.entities import DatasetInput, Metric
 
 BATCH = 1000
 """Points in a request: MLflow's largest batch."""
@@ -151,10 +152,11 @@ class Sender:
         if self.sent.run is None:
             run = find_run(self.client, self.experiment, self.journal.key) or self._create_run(opening)
             self._remember(Sent(run))
-        items = [Param(name, str(value)[:6000]) for name, value in _flat(opening["params"])]
+        items = [Param(name, str(value)[:6000]) for name, value in flat(opening["params"])]
         for start in range(0, len(items), 100):
             self.client.log_batch(self.run, params=items[start : start + 100], synchronous=True)
-        self._log_inputs(opening["inputs"])
+        if opening["inputs"]:
+            self.client.log_inputs(self.run, datasets(opening["inputs"]))
 
     def _create_run(self, opening: Mapping[str, Any]) -> str:
         tags = {**opening["tags"], JOURNAL_TAG: self.journal.key, "mlflow.user": psutil.Process().username()}
@@ -173,20 +175,6 @@ class Sender:
         if parent is None and path_of(key).exists():
             raise NotYetError(f"the parent's run is not there yet ({path_of(key)})")
         return parent
-
-    def _log_inputs(self, inputs: Mapping[str, str]) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        datasets = [
-            DatasetInput(
-                # MLflow cuts no digest and refuses one of more than 36 characters.
-                Dataset(path, digest[:36], "local", json.dumps({"uri": path}), profile=json.dumps({"sha256": digest})),
-                tags=[InputTag("mlflow.data.context", "input"), InputTag("sha256", digest)],
-            )
-            for path, digest in inputs.items()
-        ]
-        if datasets:
-            self.client.log_inputs(self.run, datasets)
 
     def _log_tags(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
@@ -224,6 +212,27 @@ def find_run(client: "MlflowClient", experiment: str, key: str) -> str | None:
     return found[0].info.run_id if found else None
 
 
+def datasets(inputs: Mapping[str, str]) -> "list[DatasetInput]":
+    """Files and folders by path, with their sha256, as a run's datasets; the context says which part of the data."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    return [
+        DatasetInput(
+            # MLflow cuts no digest and refuses one of more than 36 characters.
+            Dataset(path, digest[:36], "local", json.dumps({"uri": path}), profile=json.dumps({"sha256": digest})),
+            tags=[InputTag("mlflow.data.context", _context(Path(path))), InputTag("sha256", digest)],
+        )
+        for path, digest in inputs.items()
+    ]
+
+
+def _context(path: Path) -> str:
+    """``train`` of ``artifacts/corpus/splits/train.parquet``, ``tokens`` of ``artifacts/tokens``."""
+    if paths.ARTIFACTS not in path.parents:
+        return "input"
+    return path.stem if path.parent == paths.CORPUS else path.parts[1]
+
+
 def refuses(error: Exception) -> bool:
     """Whether MLflow would refuse the same again."""
     return getattr(error, "error_code", None) in REFUSED
@@ -234,9 +243,10 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Nested parameters by their dotted names."""
     for name, value in section.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plm_core.shared.stores import absolute, alone, artifacts_of
+from plm_core.shared.stores import KIND, absolute, alone, artifacts_of
 from tasks.settings import params
+from tasks.tracking.presentation import tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,13 +39,13 @@ def _experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str
 
     found = client.get_experiment_by_name(name)
     if found is None:
-        # Without this tag the UI opens its view of GenAI traces instead of the runs.
-        kind = {"mlflow.experimentKind": "custom_model_development"}
         try:
-            return client.create_experiment(name, artifact_location=artifacts, tags=kind)
+            client.create_experiment(name, artifact_location=artifacts, tags=KIND)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another stage was faster
                 raise
-        found = client.get_experiment_by_name(name)  # another stage was faster
+        found = client.get_experiment_by_name(name)
     assert found is not None
+    for key, value in tags(found.experiment_id, found.tags).items():
+        client.set_experiment_tag(found.experiment_id, key, value)
     return found.experiment_id
