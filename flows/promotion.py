@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows import settings
+from flows.describing import describe
 from flows.judging import judge
 from flows.packaging import Packager, checkpoint_digest
 from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, TABLE_TAG, Registry, Version, opened
@@ -71,6 +72,7 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
                 raise RegistryError(f"{registry.name}: version {target.number} cannot be used: {problem}")
         with registry.decision("promoted by hand", target, reasons, decision):
             registry.make_champion(target)
+            describe(registry, target, "passed" if decision else "overruled", decision)
             registry.tag(target, _verdict("passed" if decision else "overruled", reasons, decision))
         return Outcome(target.number, target.tags.get("dvc.stage", ""), "promoted", reasons)
 
@@ -145,12 +147,14 @@ def _settle(root: Path, registry: Registry, version: Version, stage: Stage, prob
     with registry.decision("promoted", version, reasons, decision):
         # The alias first: killed in between, the champion is not judged again, and none that passed is forgotten.
         registry.make_champion(version)
+        describe(registry, version, "passed", decision)
         registry.tag(version, _verdict("passed", reasons, decision))
     return Outcome(version.number, stage.name, "promoted", reasons)
 
 
 def _refuse(registry: Registry, version: Version, reasons: list[str], decision: Mapping[str, Any] | None) -> Outcome:
     with registry.decision("refused", version, reasons, decision):
+        describe(registry, version, "refused", decision)
         registry.tag(version, _verdict("refused", reasons, decision))
     return Outcome(version.number, version.tags.get("dvc.stage", ""), "refused", reasons)
 

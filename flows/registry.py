@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flows import settings
 from flows.store import GONE, RegistrationFailed, RegistryError, environment, evidence_digest, pages, sha256
-from plm_core.shared.stores import BY_JOURNAL, alone, artifacts_of
+from plm_core.shared.stores import BY_JOURNAL, KIND, LEDGER, alone, artifacts_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -247,7 +247,7 @@ class Registry:
         found = self.client.get_experiment_by_name(name)
         if found is not None:
             return found.experiment_id
-        tags = {"mlflow.experimentKind": "custom_model_development"}
+        tags = KIND | (LEDGER if suffix else {})
         return self.client.create_experiment(name, artifacts_of(self.tracking.uri), tags)
 
     def _aliases(self) -> dict[str, str]:
