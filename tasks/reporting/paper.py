@@ -5,6 +5,7 @@ MLflow shows it as the description of the version that was judged. Used by the t
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Any, TypedDict
 
 from plm_core.config import UserError
@@ -50,6 +51,7 @@ def paper(
     found = "difference" if len(sides) == 2 else "challenger"
     rows = [row for row in decision["table"] if row.get(found) is not None]
     notes = _notes(row for row in decision["table"] if row not in rows)
+    notes += [] if any(side["samples"] for side in sides) else ["what they write: no samples are kept"]
     facts = _facts(evidence, sides)
     roles = ("champion", "challenger")[-len(sides) :]
     return render(
@@ -144,8 +146,10 @@ def _samples(number: int, side: Side) -> Iterator[dict[str, Any]]:
     for sample in side["samples"][:PROMPTS]:
         if "cloze" in sample:
             fills = (f"{word.removeprefix('▁')} ({share:.0%})" for word, share in sample["fills"][:FILLS])
-            given, text = sample["cloze"], ", ".join(fills)
+            yield {"side": number, "given": _short(sample["cloze"]), "text": ", ".join(fills)}
         else:
-            given, text = sample["prompt"], " ".join(sample["continuation"].split())
-        cut = text if len(text) <= LETTERS else f"{text[:LETTERS].rsplit(maxsplit=1)[0]} ..."
-        yield {"side": number, "given": given, "text": cut}
+            yield {"side": number, "given": _short(sample["prompt"]), "text": _short(sample["continuation"])}
+
+
+def _short(text: str) -> str:
+    return shorten(text, LETTERS, placeholder=" ...")
