@@ -53,9 +53,9 @@ def plain(text: str) -> str:
 
 
 def spaced(table: str) -> str:
-    """A Markdown table with room after each cell, for pages that give it none."""
+    """A Markdown table with room between its cells, for pages that give it none."""
     # MLflow's renderer cuts off what is a blank, so a character of no width ends it.
-    return re.sub(r"(?<=[^-]) \|", "\u2003\u200c|", table)
+    return re.sub(r"(?<=[^-]) \|(?=.)", "\u2003\u200c|", table)
 
 
 def aligned(table: str) -> str:

@@ -17,7 +17,7 @@ from tasks.reporting.diagnosis import FEWEST, RESAMPLES, score_of, sliced
 
 LIMIT = 5_000
 """Characters of a description that MLflow's databases keep; SQLite keeps more, but a registry may move."""
-LETTERS = 160
+LETTERS = 120
 """Of each sample of text."""
 PROMPTS = 2
 """Of which samples are shown."""
@@ -53,12 +53,13 @@ def paper(
     notes = _notes(row for row in decision["table"] if row not in rows)
     notes += [] if any(side["samples"] for side in sides) else ["what they write: no samples are kept"]
     facts = _facts(evidence, sides)
-    roles = ("champion", "challenger")[-len(sides) :]
+    roles = ["champion", "challenger"][-len(sides) :]
     return render(
         "tasks/reporting/templates/paper.md.j2",
         decision=decision,
         rows=rows,
         sides=sides,
+        roles=roles,
         titles=[f"{role}, version {side['version']}" for role, side in zip(roles, sides, strict=True)],
         facts={name: cells for name, cells in facts.items() if set(cells) != {UNKNOWN}},
         unknown=[name for name, cells in facts.items() if set(cells) == {UNKNOWN}],

@@ -59,4 +59,4 @@ def test_plain_text_is_shown_as_it_is_and_means_nothing(text, markdown):
 
 
 def test_cells_are_kept_apart_where_a_page_gives_them_no_room():
-    assert spaced("| a | b |\n| --- | --- |\n") == "| a\u2003\u200c| b\u2003\u200c|\n| --- | --- |\n"
+    assert spaced("| a | b |\n| --- | --- |\n") == "| a\u2003\u200c| b |\n| --- | --- |\n"

@@ -137,7 +137,7 @@ def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
     assert text.startswith(
         "Passed by the gate, compared on the same examples with version 1, the champion of that time"
     )
-    rows = [re.split(r"[\u2003\u200c]+\| ?", line[2:])[:-1] for line in text.splitlines() if line.startswith("| ")]
+    rows = [re.split(r"[\u2003\u200c]+\| ", line[2:-2]) for line in text.splitlines() if line.startswith("| ")]
     assert ["", "champion, version 1", "challenger, version 3"] in rows
     assert ["parameters", "not known", "1,234,567"] in rows
     assert ["pretrained in", "not known", "1.5 minutes"] in rows
