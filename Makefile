@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph test test-slow prove bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -81,6 +81,10 @@ docs: setup
 # Each stage's source files, by its imports, into dvc.yaml.
 graph: setup
 	python -m flows.sources
+
+# The pictures of the documentation, from the pages of a pipeline that has run here. It wants a Chromium.
+screenshots: setup
+	python infra/screenshots/take.py
 
 check: setup
 	python -m flows.sources --check

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from flows import supervisor
+from flows.describing import about
 from flows.registry import Registry, Version
 from flows.store import RegistryError
 
 STDERR = 2
 """Where measurements print: the standard output of `plm compare --json` is for its JSON."""
+ABOUT = "about.json"
+"""What the registry knows of both sides, for the decision paper."""
 GRACE_S = 60.0
 """How long a measurement may take to end when this process dies."""
 
@@ -33,8 +36,10 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
         RegistryError: the gate cannot judge, or a version cannot be evaluated.
     """
     sides = [challenger] if champion is None else [champion, challenger]
+    known = {"experiment": registry.experiment(), "sides": [about(registry, side) for side in sides]}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
+        (work / ABOUT).write_text(json.dumps(known), encoding="utf-8")
         evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
         decision = _gate(root, work, evidence[challenger.number], evidence[champion.number] if champion else None)
         fresh: set[tuple[str, str]] = set()
@@ -55,7 +60,7 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
 
 def _gate(root: Path, work: Path, challenger: Path, champion: Path | None) -> dict[str, Any]:
     out = work / "decision.json"
-    command = ["tasks.gate", "--challenger", str(challenger), "--out", str(out)]
+    command = ["tasks.gate", "--challenger", str(challenger), "--out", str(out), "--about", str(work / ABOUT)]
     command += ["--champion", str(champion)] if champion else []
     status, said = _task(root, command, {}, subprocess.DEVNULL, subprocess.PIPE)
     if status != 0:

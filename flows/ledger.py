@@ -74,7 +74,7 @@ class Ledger:
             "reasons": "; ".join(decision.reasons)[:6000],
         }
         name = f"{decision.version} {decision.action}"
-        tags = {MODEL_TAG: self._model, "plm.kind": "decision"}
+        tags = {MODEL_TAG: self._model, "plm.stage": "decision"}
         run = self._client.create_run(self._experiment, tags=tags, run_name=name).info.run_id
         self._client.log_batch(run, params=[Param(key, value) for key, value in entry.items()], synchronous=True)
         with tempfile.TemporaryDirectory() as folder:

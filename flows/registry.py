@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flows import settings
 from flows.ledger import Ledger
 from flows.store import GONE, RegistrationFailed, RegistryError, environment, evidence_digest, pages, sha256
-from plm_core.shared.stores import BY_JOURNAL, alone, artifacts_of, experiment_tags
+from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, experiment_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -239,7 +239,8 @@ class Registry:
         if found is not None:
             return found.experiment_id
         uri = self.tracking.uri
-        return self.client.create_experiment(name, artifacts_of(uri), experiment_tags(uri))
+        tags = experiment_tags(uri) | (LEDGER if suffix else {})
+        return self.client.create_experiment(name, artifacts_of(uri), tags)
 
     def aliases(self) -> dict[str, str]:
         """The numbers that aliases name; there may be no version of such a number."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from flows.describing import describe
 from flows.ledger import Decision
 from flows.registry import CHALLENGER, CHAMPION, Registry, Version
 from flows.store import RegistryError
@@ -113,6 +114,8 @@ def _carry_through(registry: Registry, decision: Decision) -> None:
         registry.set_alias(CHAMPION, decision.version)
         if registry.alias(CHALLENGER) == decision.version:
             registry.delete_alias(CHALLENGER)
+    if "gate" in decision.tags:
+        describe(registry, registry.get(decision.version), decision.tags["gate"], decision.details)
     registry.tag(decision.version, decision.tags)
 
 

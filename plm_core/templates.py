@@ -15,6 +15,16 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from plm_core.shared import paths
 
+MARKUP = "|".join(
+    (
+        r"[^\w\s.,:;'\"()%?/+=-]",
+        r":(?=\S)",  # of an address, or of the name of an emoji
+        r"(?<![^\W_])_|_(?![^\W_])",
+        r"\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\S)",  # of an address
+        r"(?<=\d)\.(?=\s|$)|[-+](?=\s|$)",  # of a list
+    )
+)
+"""Characters that may mean something in Markdown, where they stand."""
 READ: set[Path] = set()
 """The templates that this process has read."""
 
@@ -43,8 +53,17 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Any text as Markdown that shows it, on one line, also in a table."""
-    return re.sub(r"([\\`*_\[\]{}<>&|~$#@!])", r"\\\1", " ".join(text.split()))
+    """Any text as Markdown that shows it, on one line, also in a table, and where bare addresses become links.
+
+    By character references: there is no Markdown in which they start anything, and which backslashes count differs.
+    """
+    return re.sub(MARKUP, lambda found: f"&#{ord(found[0])};", " ".join(text.split()))
+
+
+def spaced(table: str) -> str:
+    """A Markdown table with room between its cells, for pages that give it none."""
+    # MLflow's renderer cuts off what is a blank, so a character of no width ends it.
+    return re.sub(r"(?<=[^-]) \|(?=.)", "\u2003\u200c|", table)
 
 
 def aligned(table: str) -> str:
@@ -69,5 +88,5 @@ _ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 _ENVIRONMENT.globals["paths"] = paths
-_ENVIRONMENT.filters |= {"aligned": aligned, "cell": cell, "code": code, "plain": plain}
+_ENVIRONMENT.filters |= {"aligned": aligned, "cell": cell, "code": code, "plain": plain, "spaced": spaced}
 _ENVIRONMENT.filters |= {"fmt": format, "json": json.dumps, "median": median, "repr": repr}

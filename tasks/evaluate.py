@@ -42,7 +42,7 @@ def evaluate(name: str) -> None:
     """Measure the model that stage pretrain made, and write evidence, samples and metrics."""
     config = params.section("evaluate", EvaluateConfig)
     folder = paths.MODELS / name
-    with stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN]) as run:
+    with stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN], model=name) as run:
         device = prepare(threads=1)
         loaded = checkpoint.load(folder, device.device)
         evidence = paths.EVIDENCE / name

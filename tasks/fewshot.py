@@ -30,7 +30,7 @@ def fewshot(name: str) -> None:
     params.require_examples("fewshot.prompts", config.prompts)
     folder = paths.MODELS / name
     data = [place for task in names for place in (paths.EXAMPLES / task, _slices(task))]
-    with stage(f"fewshot-{name}", ["fewshot", "finetune.tasks"], [folder, *data]) as run:
+    with stage(f"fewshot-{name}", ["fewshot", "finetune.tasks"], [folder, *data], model=name) as run:
         config.require_ranker(name, checkpoint.describe(folder).objective)
         tasks = [_asked(task, config) for task in names]
         device = prepare(threads=1).device

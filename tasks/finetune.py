@@ -68,7 +68,9 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
     folder = paths.FINETUNED / f"{name}-{after}-{seed}" if after else base
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
     before = [examples_of(after), base] if after else []
-    with stage(f"finetune-{key}", sections, [folder, data, *before], training=True) as run:
+    tags = {"plm.task": task_name, "plm.seed": str(seed)}
+    inputs = [folder, data, *before]
+    with stage(f"finetune-{key}", sections, inputs, training=True, model=name, tags=tags) as run:
         task = task_in(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)

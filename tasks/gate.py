@@ -6,6 +6,7 @@ the challenger passed or not (the file says), 2 when a parameter or the evidence
 """
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,11 +17,15 @@ from plm_core.evaluation.evidence import SCORE, task_files
 from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.files import atomic_text
+from tasks.reporting.page import page
+from tasks.reporting.paper import paper, shortened
 from tasks.runtime.stage import main
 from tasks.settings import params
 
 LEFT_OUT = "not measured"
 """The verdict on a task that only the champion has."""
+LINK = re.compile(r"\[([^]]*)\]\(#[^)]*\)")
+"""A link inside MLflow's UI, which leads nowhere from the frame in which it shows a page."""
 
 
 def _table(
@@ -41,6 +46,7 @@ def judge(
     challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
     champion: Annotated[Path | None, Option(help="Compare it with this one, if there is a champion.")] = None,
+    about: Annotated[Path | None, Option(help="Write a paper on it, with what this file knows of both.")] = None,
 ) -> None:
     """Judge a challenger by its evidence, write the decision, print its reasons.
 
@@ -49,8 +55,15 @@ def judge(
     """
     rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger)
     evidence = read_evidence(challenger, rules)
-    decision = decide(evidence, read_evidence(champion, rules, partial=True) if champion else None, rules)
+    other = read_evidence(champion, rules, partial=True) if champion else None
+    decision = decide(evidence, other, rules)
     told = asdict(decision) | {"table": _table(decision, evidence, challenger, champion, rules)}
+    if about and decision.table:  # it has none while the examples are not the same
+        known = json.loads(about.read_text(encoding="utf-8"))
+        sides = [side for side in (other, evidence) if side]
+        text = paper(told, sides, known["sides"], known["experiment"], f"{1 - rules.alpha:.0%}")
+        html = page("tasks/reporting/templates/decision.html.j2", LINK.sub(r"\1", text))
+        told |= {"description": shortened(text), "page": html}
     atomic_text(out, json.dumps(told, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")
 

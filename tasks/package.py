@@ -1,9 +1,10 @@
 """Checkpoints as models in MLflow, and the proof that they work: ``python -m tasks.package``, run by registration.
 
 A line on stdin is a request. ``{"log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent": ..., "model":
-...}]}`` makes each a version of the registered model, from a new run named ``register`` with its evidence and metrics;
-``{"try": [uri, ...]}`` loads each version and lets it answer. The answer on stdout is a list, of one for all that was
-logged, or of one for each that was tried: null, or ``{"error": ..., "passing": whether another time may be better}``.
+...}]}`` makes each a version of the registered model, from a new run with its evidence, report and samples, and with
+the parameters, metrics and data by which models are compared; ``{"try": [uri, ...]}`` loads each version and lets it
+answer. The answer on stdout is a list, of one for all that was logged, or of one for each that was tried: null, or
+``{"error": ..., "passing": whether another time may be better}``.
 MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
 
 What takes long is imported and looked up here, once, and nothing of ours: all work is done in forks of this process.
@@ -50,6 +51,15 @@ TRIAL_S = 300.0
 """How long it may take to load and answer."""
 LOG_S = 3600.0
 """How long the logging of all checkpoints may take, uploads included."""
+UNJUDGED = "Not judged by the gate. The tag `gate.reasons` says why not, once it was tried."
+"""The description of a version until the gate has written another one."""
+MODEL = """Each new checkpoint of the pipeline is a version here. Open one for its decision paper: what the gate \
+compared, and why it decided so. The alias `champion` is the model in use, `challenger` the last one that the gate was \
+asked about and that is not.
+
+On the command line: `plm status` (who is champion and why), `plm compare 1 3`, `plm promote 3 --reason "..."`, \
+`plm rollback --reason "..."`. The ledger of all decisions is the experiment with `-decisions` in its name."""
+"""The description of the registered model."""
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """Errors of the machine, not of the model."""
 PR_SET_PDEATHSIG = 1
@@ -58,8 +68,9 @@ PR_SET_PDEATHSIG = 1
 Problem = dict[str, str | bool] | None
 
 
-def log_all(versions: Sequence[dict[str, Any]]) -> None:
-    """Log what belongs to each version, one after the other."""
+def log_all(root: Path, versions: Sequence[dict[str, Any]]) -> None:
+    """Log what belongs to each version, one after the other, in the project's folder."""
+    os.chdir(root)
     for each in versions:
         log(**each)
 
@@ -67,13 +78,22 @@ def log_all(versions: Sequence[dict[str, Any]]) -> None:
 def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: str, model: str) -> None:
     """Log all that belongs to one version, and make it a version of the registered model."""
     import plm_core
+    from tasks.reporting.version import facts as known
+    from tasks.tracking.run import datasets, flat
 
     folder = Path(checkpoint)
     files = [Path(file) for file in evidence]
-    below = {"mlflow.parentRunId": parent} if parent else {}
-    with mlflow.start_run(run_name="register", tags=tags | below, log_system_metrics=False):
+    facts = known(folder.name)
+    tags = facts.tags | tags
+    below = {"plm.stage": "register"} | ({"mlflow.parentRunId": parent} if parent else {})
+    with mlflow.start_run(run_name=f"register-{folder.name}", tags=tags | below, log_system_metrics=False) as run:
         for file in files:
             mlflow.log_artifact(str(file), "evidence")
+        for place, path in facts.files.items():
+            mlflow.log_artifact(str(path), place)
+        for name, section in facts.params.items():  # one after the other: MLflow takes at most 100 parameters at once
+            mlflow.log_params(dict(flat({name: section})))
+        mlflow.MlflowClient().log_inputs(run.info.run_id, datasets(facts.data))
         info = mlflow.pyfunc.log_model(
             name=folder.name,
             python_model=str(Path(__file__).with_name("serve.py")),
@@ -82,8 +102,12 @@ def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: 
             pip_requirements=requirements(folder),
             signature=signature(),  # and no example: MLflow would run the model here
         )
-        mlflow.log_metrics(read_metrics(folder.name, files), model_id=info.model_id)
-    mlflow.register_model(info.model_uri, model, tags=tags)
+        mlflow.log_metrics(facts.metrics | read_metrics(folder.name, files), model_id=info.model_id)
+    made = mlflow.register_model(info.model_uri, model, tags=tags)
+    client = mlflow.MlflowClient()
+    client.update_model_version(model, made.version, UNJUDGED)
+    if not client.get_registered_model(model).description:  # else a person's
+        client.update_registered_model(model, MODEL)
 
 
 def signature() -> ModelSignature:
@@ -215,7 +239,7 @@ def answer(request: dict[str, list[Any]]) -> list[Problem]:
         SystemExit: whoever asked has died.
     """
     if "log" in request:
-        return [Fork(partial(log_all, request["log"])).result(time.monotonic() + LOG_S)]
+        return [Fork(partial(log_all, Path.cwd(), request["log"])).result(time.monotonic() + LOG_S)]
     found: list[Problem] = []
     uris = request["try"]
     width = os.cpu_count() or 1

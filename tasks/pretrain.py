@@ -49,7 +49,7 @@ def pretrain(name: str) -> None:
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
     require_start(config, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
-    with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled) as run:
+    with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled, model=name) as run:
         device = prepare(beside=len(params.names("models")), deterministic=loop.deterministic)
         ranks = join()
         verify_checksums(paths.TOKENIZER)

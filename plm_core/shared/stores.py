@@ -24,6 +24,16 @@ BY_JOURNAL = "journal:"
 """Begins the name of a parent run that is named by the key of its journal: the run may not exist yet."""
 
 SQLITE = "sqlite:///"
+NOTE = "mlflow.note.content"
+"""The tag of an experiment or run that MLflow shows as its description."""
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag of an experiment without which MLflow opens its view of GenAI traces instead of the runs."""
+LEDGER = {
+    NOTE: "The ledger of the model registry: a run for each decision on a version. Its parameters say what was done, "
+    "from which version to which, by whom and why; `decision.json` holds all that the gate compared. A run that is "
+    "not finished is a decision that was interrupted. `plm status` says where things stand."
+}
+"""The note on the experiment of decisions."""
 
 PLACE_TAG = "plm.artifacts"
 """Of an experiment: where the store's artifacts lay when it was last opened."""
@@ -60,8 +70,7 @@ def artifacts_of(uri: str) -> str | None:
 def experiment_tags(uri: str) -> dict[str, str]:
     """The tags of a new experiment."""
     place = artifacts_of(uri)
-    # Without the first, MLflow's UI opens its view of GenAI traces instead of the runs.
-    return {"mlflow.experimentKind": "custom_model_development"} | ({PLACE_TAG: place} if place else {})
+    return KIND | ({PLACE_TAG: place} if place else {})
 
 
 def follow(uri: str) -> None:

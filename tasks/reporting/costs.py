@@ -122,13 +122,14 @@ class CostReport:
     def points(self) -> dict[str, float]:
         """The last report for MLflow, by names that say the unit; what is not known is absent.
 
-        ``seconds_<lap>`` are of one step, ``joules`` and ``cost`` of all that was measured so far, ``bytes_seen`` of
-        all steps so far.
+        ``seconds_<lap>`` are of one step, ``seconds``, ``joules`` and ``cost`` of all that was measured so far,
+        ``bytes_seen`` of all steps so far.
         """
         if self._last is None:
             return {}
         meters, steps, first = self._last
         points: dict[str, float | None] = {
+            "seconds": self.taken.seconds,
             "peak_memory_gib": meters.peak_memory / GIB,
             "joules": self.taken.joules,
             "cost": self.taken.cost,

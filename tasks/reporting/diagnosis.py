@@ -3,6 +3,7 @@
 All of it comes from the evidence, the examples and what the stage slices knows of them. Used by ``scores.py``.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -51,35 +52,51 @@ def behind(
     return figures | {"calibrations": calibrations}, {f"reliability-{task.name}.svg": _reliability(rows)}
 
 
-def _slices(task: str, rows: dict[str, Table]) -> list[dict[str, Any]] | None:
-    """Each slice with the score of each model; None where nothing is known of the examples."""
+def sliced(task: str, tables: Iterable[Table]) -> list[tuple[Slice, ...]] | None:
+    """The slices of a task's test examples, of each table in turn; None where nothing is known of the examples.
+
+    Raises:
+        UserError: something is known of the examples, but not of all.
+    """
     path = paths.SLICES / f"{task}.csv"
     if not path.is_file():
         return None
     known = read_slices(path)
     columns: list[list[Slice]] = []
-    for found in rows.values():
+    for found in tables:
         if missing := [name for name in found.ids if name not in known]:
             raise UserError(
                 f"{path}: lacks the example {missing[0]!r}; run its stage again (`dvc repro slices@{task}`)"
             )
         columns.append(slices([known[name] for name in found.ids], _results(found)))
+    return list(zip(*columns, strict=True))
+
+
+def _slices(task: str, rows: dict[str, Table]) -> list[dict[str, Any]] | None:
+    """Each slice with the score of each model."""
+    if (found := sliced(task, rows.values())) is None:
+        return None
     return [
         {"kind": each[0].kind, "name": each[0].name, "examples": int(each[0].members.sum())}
         | {"scores": [_score(part) for part in each]}
-        for each in zip(*columns, strict=True)
+        for each in found
     ]
 
 
 def _score(part: Slice) -> Estimate | None:
     """The mean score over seeds, and its interval; None of too few examples."""
-    if (size := int(part.members.sum())) < FEWEST:
+    if int(part.members.sum()) < FEWEST:
         return None
     (draws,) = significance.bootstrap([part.results], significance.generator(), RESAMPLES)
     # With few seeds, a draw of them may take the score beyond what it can be.
     least = -1.0 if {name for name, _ in parts_of(part.results.score)} & SIGNED else 0.0
     interval = significance.interval(np.clip(draws[""], least, 1.0))
-    return Estimate(float(part.results.values(np.ones((1, size))).mean()), interval)
+    return Estimate(score_of(part), interval)
+
+
+def score_of(part: Slice) -> float:
+    """The mean score over seeds on the examples of a slice."""
+    return float(part.results.values(np.ones((1, int(part.members.sum())))).mean())
 
 
 def _reliability(rows: dict[str, Table]) -> str:

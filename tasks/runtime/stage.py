@@ -20,6 +20,7 @@ from plm_core.shared.memory import is_out_of_memory, needs_less
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.guard import Guard
 from tasks.settings import params
+from tasks.settings.labels import labels
 from tasks.settings.machine import leads
 from tasks.tracking.client import Tracker, tracked
 
@@ -56,12 +57,15 @@ def stage(
     metrics: bool = True,
     training: bool = False,
     filled: Mapping[str, object] | None = None,
+    model: str = "",
+    tags: Mapping[str, str] | None = None,
 ) -> Iterator[Stage]:
     """Run the block as a stage: guarded, tracked, and with its ``metrics`` written as JSON when it ends well.
 
     ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. A ``training`` that was
     interrupted goes on in its MLflow run, as it does from its snapshot. ``filled`` are sections with what the stage has
-    filled in: MLflow shows them so.
+    filled in: MLflow shows them so. ``model`` is the one of ``models`` that it works on; ``tags`` are what else its run
+    can be found by.
 
     Raises:
         UserError: an input is missing, or something the result depends on was edited while the block ran.
@@ -73,7 +77,9 @@ def stage(
     digests = {path.as_posix(): sha256_path(path) for path in inputs}
     values = {section: params.read(section) for section in sections}
     same = digest(name, values, digests, guard.code) if training else None
-    with tracked(name, values | dict(filled or {}), digests, same) as tracker:
+    # Runs of two models are compared by parameters of equal names.
+    shown = {section.removesuffix(f".{model}"): value for section, value in (values | dict(filled or {})).items()}
+    with tracked(name, shown, digests, same, labels(model, digests) | dict(tags or {})) as tracker:
         running = Stage(name, tracker, guard, digests)
         yield running
         tracker.summary(running.metrics)

@@ -44,7 +44,7 @@ class Tracker:
         and a checkpoint's, which the summary repeats."""
         self._step = 0
 
-    def open(self, params: Mapping[str, object], inputs: Mapping[str, str]) -> None:
+    def open(self, params: Mapping[str, object], inputs: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Begin the run, or go on in that of the same training; ``tracked`` calls it."""
         self._open = True
         store = None
@@ -55,7 +55,14 @@ class Tracker:
                 self._service = service.Service(store)
         except UserError as error:
             service.warn(f"{error}; the run waits in its journal")
-        tags = {"dvc.stage": os.environ.get("PLM_STAGE", self._stage), "plm.stage_pid": str(os.getpid())} | origin()
+        kind = self._stage.partition("-")[0]
+        tags = {
+            "dvc.stage": os.environ.get("PLM_STAGE", self._stage),
+            "plm.stage": kind,
+            "plm.stage_pid": str(os.getpid()),
+            **tags,
+            **origin(f"tasks/{kind}.py"),
+        }
         with contextlib.suppress(OSError):
             self._journal = unfinished(self._training) if self._training else None
             self._known = self._journal.points() if self._journal else set()
@@ -137,17 +144,22 @@ class Tracker:
 
 @contextlib.contextmanager
 def tracked(
-    stage: str, params: Mapping[str, object], inputs: Mapping[str, str], training: str | None = None
+    stage: str,
+    params: Mapping[str, object],
+    inputs: Mapping[str, str],
+    training: str | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Iterator[Tracker]:
     """Show the block as a run named ``stage`` whose status is how the block ended.
 
     ``params`` are the stage's sections of ``params.yaml``, nested or not; ``inputs`` maps the path of each input to
     its sha256. ``training`` is the digest of all that a training depends on: one that was interrupted goes on in its
-    run. With ``PLM_TRACKING=off`` the tracker does nothing. A failure of MLflow is a warning on stderr.
+    run. ``tags`` are what the run can be found by. With ``PLM_TRACKING=off`` the tracker does nothing. A failure of
+    MLflow is a warning on stderr.
     """
     tracker = Tracker(stage, training)
     if os.environ.get("PLM_TRACKING") != "off" and leads():
-        tracker.open(params, inputs)
+        tracker.open(params, inputs, tags or {})
     try:
         yield tracker
     except BaseException as error:
@@ -156,16 +168,20 @@ def tracked(
     tracker.end("FINISHED")
 
 
-def origin() -> dict[str, str]:
-    """The host, the commit, and whether code or parameters differ from it; what the pipeline writes does not count."""
-    host = socket.gethostname()
+def origin(source: str) -> dict[str, str]:
+    """The program, the host, the commit, and whether code or parameters differ from it, as tags of a run.
+
+    What the pipeline writes does not count. Of a tag that begins with ``mlflow.`` the UI makes a column of its own.
+    """
+    known = {"plm.host": socket.gethostname(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
     changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts"]
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
         dirty = subprocess.run(changed, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return {"plm.host": host, "git.dirty": "unknown"}
-    return {"plm.host": host, "mlflow.source.git.commit": commit.strip(), "git.dirty": str(bool(dirty)).lower()}
+        return known | {"git.dirty": "unknown"}
+    commits = {name: commit.strip() for name in ("mlflow.source.git.commit", "git.commit")}
+    return known | commits | {"git.dirty": str(bool(dirty)).lower()}
 
 
 def _points(metrics: Mapping[str, float], step: int) -> list[tuple[str, float, int, int]]:

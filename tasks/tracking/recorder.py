@@ -216,7 +216,7 @@ def _send_pipeline(recorder: Recorder, name: str, key: str | None = None) -> Non
     journal = Journal.existing(path_of(key)) if key else Journal.new(name)
     journal.lock(WRITER)
     if not key:
-        about = {"name": name, "tags": {"plm.kind": "pipeline"} | origin(), "store": recorder.store}
+        about = {"name": name, "tags": {"plm.stage": name} | origin("plm run"), "store": recorder.store}
         begun = {"format": FORMAT, "start_time": milliseconds()}
         journal.append({"kind": "open", **begun, **about, "params": {}, "inputs": {}})
     recorder.journals[journal.path] = journal

@@ -18,7 +18,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, 
 from mlflow.exceptions import MlflowException
 
 from plm_core.files import atomic_text
-from plm_core.shared.paths import RUN_LINKS
+from plm_core.shared import paths
 from plm_core.shared.stores import BY_JOURNAL
 from tasks.tracking.journal import SENDER, Journal, Sent, path_of
 from tasks.tracking.service import one_line, warn
@@ -179,21 +179,13 @@ class Run:
         """A run that goes on is opened once more."""
         self.client.update_run(self.run, status="RUNNING")
         self._log("tags", [RunTag(name, value) for name, value in opening["tags"].items()])
-        self._log("params", [Param(name, str(value)[:6000]) for name, value in _flat(opening["params"])])
-        datasets = [
-            DatasetInput(
-                # MLflow cuts no digest and refuses one of more than 36 characters.
-                Dataset(path, digest[:36], "local", json.dumps({"uri": path}), profile=json.dumps({"sha256": digest})),
-                tags=[InputTag("mlflow.data.context", "input"), InputTag("sha256", digest)],
-            )
-            for path, digest in opening["inputs"].items()
-        ]
-        if datasets:
-            self.client.log_inputs(self.run, datasets)
+        self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(opening["params"])])
+        if opening["inputs"]:
+            self.client.log_inputs(self.run, datasets(opening["inputs"]))
         if opening.get("training"):
             with contextlib.suppress(OSError):  # a full disk: the page of the meters does without
                 page = page_of(self.client, self.experiment, self.run)
-                atomic_text(RUN_LINKS / f"{opening['name']}.txt", f"{page}\n")
+                atomic_text(paths.RUN_LINKS / f"{opening['name']}.txt", f"{page}\n")
 
     def _find_model(self, digest: str) -> str | None:
         found = self.client.search_logged_models(
@@ -215,9 +207,29 @@ class Run:
         return model
 
 
-def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def datasets(inputs: Mapping[str, str]) -> list[DatasetInput]:
+    """Files and folders by path, with their sha256, as a run's datasets; the context says which part of the data."""
+    return [
+        DatasetInput(
+            # MLflow cuts no digest and refuses one of more than 36 characters.
+            Dataset(path, digest[:36], "local", json.dumps({"uri": path}), profile=json.dumps({"sha256": digest})),
+            tags=[InputTag("mlflow.data.context", _context(Path(path))), InputTag("sha256", digest)],
+        )
+        for path, digest in inputs.items()
+    ]
+
+
+def _context(path: Path) -> str:
+    """``train`` of ``artifacts/corpus/splits/train.parquet``, ``tokens`` of ``artifacts/tokens``."""
+    if paths.ARTIFACTS not in path.parents:
+        return "input"
+    return path.stem if path.parent == paths.CORPUS else path.parts[1]
+
+
+def flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Nested parameters by their dotted names."""
     for name, value in section.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 
 from plm_core.shared.stores import absolute, alone, artifacts_of, experiment_tags, shown
 from tasks.settings import params
+from tasks.tracking.presentation import tags
 
 
 def connect() -> tuple[MlflowClient, str]:
@@ -21,10 +22,15 @@ def connect() -> tuple[MlflowClient, str]:
     with alone(uri):
         client = MlflowClient()
         found = client.get_experiment_by_name(settings["experiment"])
-        if found:
-            return client, found.experiment_id
         # On a server another checkout may be faster: this fails then, and finds it the next time.
-        return client, client.create_experiment(settings["experiment"], artifacts_of(uri), experiment_tags(uri))
+        experiment = (
+            found.experiment_id
+            if found
+            else client.create_experiment(settings["experiment"], artifacts_of(uri), experiment_tags(uri))
+        )
+        for key, value in tags(experiment, found.tags if found else {}).items():
+            client.set_experiment_tag(experiment, key, value)
+        return client, experiment
 
 
 def page_of(client: MlflowClient, experiment: str, run: str) -> str:

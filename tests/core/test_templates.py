@@ -7,7 +7,7 @@ import jinja2
 import pytest
 from markdown_it import MarkdownIt
 
-from plm_core.templates import READ, aligned, cell, code, plain, render
+from plm_core.templates import READ, aligned, cell, code, plain, render, spaced
 
 
 def test_a_figure_that_is_not_given_is_an_error_and_no_blank():
@@ -55,4 +55,26 @@ def test_in_code_nothing_is_a_link_or_an_image_and_all_of_it_is_seen(text):
 
 def test_no_text_ends_a_cell_or_starts_markup():
     assert cell("a|b <i> `c` *d* \\") == "a\\|b &lt;i> \\`c\\` \\*d\\* \\\\"
-    assert plain("a|b\n <i>  [c](d)") == "a\\|b \\<i\\> \\[c\\](d)"
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown"),
+    [
+        ("a|b\n <i>  [c](d)", "a&#124;b &#60;i&#62; &#91;c&#93;(d)"),
+        (
+            "![x](y) `z` *w* &lt; ~~v~~ #1 @me",
+            "&#33;&#91;x&#93;(y) &#96;z&#96; &#42;w&#42; &#38;lt; &#126;&#126;v&#126;&#126; &#35;1 &#64;me",
+        ),
+        ("see https://a.io or www.b.io :smile:", "see https&#58;//a&#46;io or www&#46;b&#46;io &#58;smile:"),
+        ("- 1. one + two", "&#45; 1&#46; one &#43; two"),
+        ("score: -0.5 (0.1 to +0.2), bits_per_byte, _it_.", "score: -0.5 (0.1 to +0.2), bits_per_byte, &#95;it&#95;."),
+    ],
+)
+def test_plain_text_is_shown_as_it_is_and_means_nothing(text, markdown):
+    assert plain(text) == markdown
+    shown = MarkdownIt("gfm-like", {"linkify": False}).render(f"- x {plain(text)}\n")
+    assert shown == f"<ul>\n<li>x {html.escape(' '.join(text.split()), quote=False)}</li>\n</ul>\n"
+
+
+def test_cells_are_kept_apart_where_a_page_gives_them_no_room():
+    assert spaced("| a | b |\n| --- | --- |\n") == "| a\u2003\u200c| b |\n| --- | --- |\n"

@@ -50,7 +50,7 @@ def test_the_run_is_open_during_the_block_and_ends_as_the_block_does(root, monke
     found = {run.info.run_name: run for run in runs(root).values()}
     assert {name: run.info.status for name, run in found.items()} == {"pipeline": "FINISHED", "stage": "FINISHED"}
     assert found["stage"].data.tags["mlflow.parentRunId"] == found["pipeline"].info.run_id
-    assert found["pipeline"].data.tags["plm.kind"] == "pipeline"
+    assert found["pipeline"].data.tags["plm.stage"] == "pipeline"
     with pytest.raises(ValueError, match="x"), pipeline_run(root):
         raise ValueError("x")
     assert sorted(run.info.status for run in runs(root).values()) == ["FAILED", "FINISHED", "FINISHED"]

@@ -168,7 +168,13 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     assert aliases(root) == {"3": ["champion"]}
     well = doctor.look(root, True, {"registry": doctor.CHECKS["registry"]})
     assert (well.findings, well.unseen) == ([], {})
+    papers = {version: opened.client.get_model_version("plm", version).description for version in "123"}
+    assert papers["1"].startswith("Passed by the gate, without a champion")
+    assert papers["2"].startswith("Refused by the gate, compared on the same examples with version 1")
+    assert f"[the champion's run](#/experiments/1/runs/{opened.get('1').run_id})" in papers["2"]
     with registry.opened(root) as opened:
+        assert [opened.client.get_run(opened.get(n).run_id).data.tags["gate"] for n in "12"] == ["passed", "refused"]
+        assert "decision.html" in {file.path for file in opened.client.list_artifacts(opened.get("2").run_id)}
         opened.client = Counted(opened.client)
         assert len(opened.versions()) == len(opened.metrics()) == 3
         assert opened.client.asked == [
@@ -205,6 +211,9 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     with pytest.raises(RegistryError, match=r"no version or alias '9'; versions are: 1, 2, 3"):
         promotion.promote(root, "9", "")
     forget(root, "3")
+    with registry.opened(root) as opened:
+        assert opened.client.get_model_version("plm", "2").description.startswith("Refused by the gate")
+        assert opened.client.get_run(opened.get("2").run_id).data.tags["gate"] == "overruled"
     assert promotion.rollback(root, "it was worse").version == "3"
     assert standing.registry_status(root)["versions"][0]["metrics"] == {}
     (again,) = promotion.register(root, [STAGE], None)

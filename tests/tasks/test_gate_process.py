@@ -1,6 +1,8 @@
 """The gate as a process: its exit status, its file, its one-line errors."""
 
+import html
 import json
+import re
 import subprocess
 import sys
 
@@ -110,3 +112,78 @@ def test_bad_input_is_one_line_and_status_2(tmp_path):
         assert done.stderr.startswith(message), done.stderr
         assert done.stderr.count("\n") == 1
     assert not (tmp_path / "decision.json").exists()
+
+
+NASTY = 'a <img src=x onerror="alert(1)"> ![b](http://b.io/c.png) [d](http://e.io) www.f.io | `g` **h**'
+SIDE = {"version": "3", "run": "a1", "tags": {"plm.model": "xlnet"}, "params": {}, "metrics": {}, "samples": []}
+
+
+def papers(folder, champion, **known):
+    """What a version's description and page say, of a challenger of which this is known."""
+    evidence(folder, "new", 10.0)
+    evidence(folder, "old", 20.0)
+    sides = [SIDE | {"version": "1", "run": ""}, SIDE | known]
+    (folder / "about.json").write_text(json.dumps({"experiment": "7", "sides": sides if champion else sides[1:]}))
+    side = ["--champion", "old"] if champion else []
+    done = gate(folder, "--challenger", "new", *side, "--about", "about.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    decision = json.loads((folder / "decision.json").read_text())
+    return decision["description"], decision["page"]
+
+
+def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
+    known = {"metrics": {"parameters": 1234567, "seconds": 90.0}, "params": {"device": "some CPU"}}
+    text, page = papers(tmp_path, True, **known)
+    assert text.startswith(
+        "Passed by the gate, compared on the same examples with version 1, the champion of that time"
+    )
+    rows = [re.split(r"[\u2003\u200c]+\| ", line[2:-2]) for line in text.splitlines() if line.startswith("| ")]
+    assert ["", "champion, version 1", "challenger, version 3"] in rows
+    assert ["parameters", "not known", "1,234,567"] in rows
+    assert ["pretrained in", "not known", "1.5 minutes"] in rows
+    assert ["likelihood", "0.2885 bits_per_byte", "0.1443 bits_per_byte"] in rows
+    difference = "-0.144 (-0.144 to -0.144)"
+    judged = ["bits_per_byte (lower is better)", "9", "0.2885", "0.1443", difference, "0", "better"]
+    assert judged in rows
+    unknown = "architecture, objective, tokens read, energy, price, data, commit"
+    assert f"- what is known of neither: {unknown}\n" in text
+    assert "the champion's run (deleted)" in text
+    assert "[The run of this version](#/experiments/7/runs/a1)" in text
+    assert "<td>1,234,567" in page
+    assert "href" not in page  # they would lead nowhere in the frame in which MLflow shows the page
+
+
+def test_a_paper_without_a_champion_has_one_column(tmp_path):
+    text, _ = papers(tmp_path, False)
+    assert text.startswith("Passed by the gate, without a champion to compare it with")
+    assert "champion, version" not in text
+    assert "difference" not in text
+
+
+def test_texts_and_names_in_a_paper_are_no_markup(tmp_path):
+    samples = [{"prompt": NASTY, "continuation": NASTY}, {"cloze": NASTY, "fills": [[NASTY, 0.5]]}]
+    text, page = papers(tmp_path, True, samples=samples, tags={"plm.model": NASTY, "git.commit": NASTY})
+    shown = html.escape("www.f.io | `g` **h**")
+    assert page.count(shown) >= 4
+    for markup in ("<img", "<strong>h", "<code>g", "http://b", "](http", "www.f.io"):
+        assert markup not in text
+    assert "<img" not in page
+
+
+def test_a_paper_that_is_too_long_is_cut_after_a_line_and_its_page_is_not(tmp_path):
+    text, page = papers(tmp_path, True, tags={"plm.model": "a" * 3000, "plm.objective": "c" * 3000})
+    assert len(text) <= 5000
+    assert text.endswith(
+        "\n\nCut here: MLflow keeps 5,000 characters. All of it is in `decision.html` of this version's run.\n"
+    )
+    assert "a" * 3000 in text
+    assert "ccc" not in text
+    assert "c" * 3000 in page
+
+
+def test_while_the_examples_differ_there_is_no_paper(tmp_path):
+    evidence(tmp_path, "new", 10.0, sha="a")
+    evidence(tmp_path, "old", 20.0, sha="b")
+    (tmp_path / "about.json").write_text("{}")
+    gate(tmp_path, "--challenger", "new", "--champion", "old", "--about", "about.json")
+    assert "description" not in json.loads((tmp_path / "decision.json").read_text())

@@ -102,7 +102,7 @@ def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number
     (run,) = runs_of(client)
     assert points_of(client, run) == curve(small)
     assert run.info.status == "FINISHED"
-    params = {name: run.data.params[f"pretrain.gpt.{name}"] for name in ("training.steps", "size", "model.heads")}
+    params = {name: run.data.params[f"pretrain.{name}"] for name in ("training.steps", "size", "model.heads")}
     assert params == {"training.steps": "600", "size": "2", "model.heads": "1"}
     (model,) = client.search_logged_models([run.info.experiment_id])
     assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]

@@ -41,7 +41,7 @@ def result(project, client=None):
     }
     points = {}
     for run in runs_of(client):
-        if run.info.status == "FINISHED" and run.info.run_name != "register" and "plm.kind" not in run.data.tags:
+        if run.info.status == "FINISHED" and run.data.tags["plm.stage"] not in ("register", "pipeline"):
             assert run.info.run_name not in points, f"{run.info.run_name} is there twice"
             points[run.info.run_name] = {
                 (name, point.step, point.value)

@@ -1,18 +1,22 @@
 """MLflow shows a stage and never disturbs it: real stores, real signals."""
 
+import json
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 
 import mlflow
 import psutil
 import pytest
+import yaml
 from mlflows import client_of, journals, leftovers, recorder_of, runs_of, sent, stage, start, status_of, wait_until
 
 from tasks.tracking import client, service
+from tasks.tracking.run import datasets
 from tasks.tracking.store import page_of
 
 DIGEST = "d" * 64
@@ -48,6 +52,7 @@ def test_a_run_shows_all_that_the_stage_did(folder):
     assert run.data.tags["mlflow.parentRunId"] == "a" * 32
     assert run.data.tags["dvc.stage"] == "pretrain@gpt"
     assert run.data.tags["output.artifacts/models/gpt"] == "e" * 64
+    assert (run.data.tags["plm.stage"], run.data.tags["mlflow.source.name"]) == ("pretrain", "tasks/pretrain.py")
     assert run.data.metrics["best_step"] == 40
     history = client.get_metric_history(run.info.run_id, "loss")
     assert [point.step for point in sorted(history, key=lambda point: point.step)] == list(range(1000))
@@ -324,22 +329,47 @@ def test_a_wrong_section_of_params_costs_one_line(folder):
 
 def test_git_state_is_on_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert client.origin() == {"plm.host": socket.gethostname(), "git.dirty": "unknown"}
+    known = {"plm.host": socket.gethostname(), "mlflow.source.name": "plm run", "mlflow.source.type": "LOCAL"}
+    assert client.origin("plm run") == known | {"git.dirty": "unknown"}
     for name in ("dvc.lock", "params.yaml"):
         (tmp_path / name).write_text("a")
     git = ["git", "-c", "user.email=a@example.org", "-c", "user.name=a"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    known |= {"mlflow.source.git.commit": head, "git.commit": head}
     (tmp_path / "dvc.lock").write_text("b")  # the pipeline writes this itself
-    assert client.origin() == {
-        "plm.host": socket.gethostname(),
-        "mlflow.source.git.commit": head,
-        "git.dirty": "false",
-    }
+    assert client.origin("plm run") == known | {"git.dirty": "false"}
     (tmp_path / "params.yaml").write_text("b")
-    assert client.origin() == {
-        "plm.host": socket.gethostname(),
-        "mlflow.source.git.commit": head,
-        "git.dirty": "true",
-    }
+    assert client.origin("plm run") == known | {"git.dirty": "true"}
+
+
+def test_data_sets_say_which_part_of_the_data_they_are():
+    places = ("artifacts/corpus/splits/test.parquet", "artifacts/examples/next", "artifacts/tokens", "my/texts", ".")
+    logged = datasets(dict.fromkeys(places, "f" * 64))
+    contexts = [{tag.key: tag.value for tag in each.tags}["mlflow.data.context"] for each in logged]
+    assert contexts == ["test", "examples", "tokens", "input", "input"]
+
+
+def test_an_experiment_opens_with_a_note_that_a_person_may_change_and_with_views_that_follow_the_parameters(folder):
+    params = folder / "params.yaml"
+    rules = {"score": {"direction": "higher"}, "bits_per_byte": {"direction": "lower"}}
+    wanted = yaml.safe_load(params.read_text()) | {"promotion": {"metrics": rules}, "finetune": {"tasks": ["era"]}}
+    params.write_text(yaml.safe_dump(wanted))
+
+    def look():
+        program = "from tasks.tracking.store import connect; connect()"
+        subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+        return client_of(folder).get_experiment_by_name("plm")
+
+    experiment = look()
+    note, view = experiment.tags["mlflow.note.content"], json.loads(experiment.tags["mlflow.sharedViewState.models"])
+    assert f"](#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=models)" in note
+    state = json.loads(view["state"])
+    assert state["searchFilter"] == "tags.`plm.stage` = 'register'"
+    assert {"metrics.`score`", "metrics.`era/score`", "metrics.`bits_per_byte`"} <= set(state["selectedColumns"])
+    client_of(folder).set_experiment_tag(experiment.experiment_id, "mlflow.note.content", "ours")
+    params.write_text(yaml.safe_dump(wanted | {"finetune": {"tasks": ["next"]}}))
+    changed = look().tags
+    assert changed["mlflow.note.content"] == "ours"
+    assert "next/score" in changed["mlflow.sharedViewState.models"]

@@ -1,0 +1,112 @@
+"""The pictures of the tour, from the real pages of this checkout's MLflow, Prefect and report: ``make screenshots``.
+
+It wants a Chromium, and a pipeline that has run here (``make demo``).
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from browser import BINARY, Browser
+
+from flows import settings
+from plm_core.shared import paths
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+START_S = 120.0
+"""How long a server may take to answer."""
+NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
+"""Keeps MLflow's page from opening its assistant beside what is looked at."""
+
+
+def main() -> None:
+    """Take them all."""
+    if BINARY is None:
+        sys.exit("error: no Chromium on this machine; expected chromium or google-chrome on the PATH")
+    tracking, promotion = settings.read(ROOT)
+    client = mlflow.MlflowClient(tracking.uri)
+    experiment = client.get_experiment_by_name(tracking.experiment)
+    versions = client.search_model_versions(f"name = '{promotion.registered_model}'")
+    if experiment is None or not versions:
+        sys.exit(f"error: {tracking.uri} has no registered model; expected a pipeline that has run here (`make demo`)")
+    newest = max(versions, key=lambda version: int(version.version))
+    runs = json.dumps([version.run_id for version in versions[:3]])
+    model = f"/models/{promotion.registered_model}"
+    views = f"/experiments/{experiment.experiment_id}/runs"
+    with served("mlflow", "/version") as address, Browser() as browser:
+        browser.open(f"{address}/version", mlflow.__version__)
+        browser.run(NO_ASSISTANT)
+        compare = f'/compare-runs?runs={runs}&experiments=["{experiment.experiment_id}"]&'
+        for name, height, place, shown in (
+            ("mlflow-runs", 1150, f"{views}?", "Open a view:"),
+            ("mlflow-models", 600, f"{views}?viewStateShareKey=models&", "register-"),
+            ("mlflow-compare", 1500, compare, "Parameters"),
+            ("mlflow-model", 900, f"{model}?", "Version 1"),
+            ("mlflow-version", 1700, f"{model}/versions/{newest.version}?", "What the gate compared"),
+        ):
+            browser.open(f"{address}/#{place}workflowType=machine_learning", shown)
+            take(browser, name, height)
+        browser.open((ROOT / paths.REPORT / "report.html").as_uri(), "Fine-tuning")
+        take(browser, "report", 1900)
+    with served("prefect", "/api/health") as address, Browser() as browser:
+        for run in asked(f"{address}/api/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1}):
+            browser.open(f"{address}/runs/flow-run/{run['id']}", run["name"])
+            take(browser, "prefect-run", 950)
+
+
+def take(browser: Browser, name: str, height: int) -> None:
+    """Write what the browser shows as a picture of this name."""
+    browser.picture(HERE / f"{name}.png", 1500, height)
+    print(HERE / f"{name}.png")
+
+
+@contextlib.contextmanager
+def served(which: str, health: str) -> Iterator[str]:
+    """The address of a user interface that ``plm ui`` serves during the block."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "flows.cli", "ui", which, "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        end = time.monotonic() + START_S
+        while not _answers(address + health):
+            if process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"error: {' '.join(command)} does not answer")
+            time.sleep(0.5)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def asked(address: str, question: dict[str, Any]) -> Any:
+    """The answer to a question in JSON."""
+    headers = {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(address, json.dumps(question).encode(), headers)) as answer:
+        return json.load(answer)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The decision paper: all that is known of a challenger beside the champion, for the people who decide.
+
+MLflow shows it as the description of the version that was judged. Used by the task gate.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import shorten
+from typing import Any, TypedDict
+
+from plm_core.config import UserError
+from plm_core.evaluation import significance
+from plm_core.evaluation.evidence import LIKELIHOOD
+from plm_core.evaluation.gate import Evidence
+from plm_core.templates import plain, render
+from tasks.reporting.diagnosis import FEWEST, RESAMPLES, score_of, sliced
+
+LIMIT = 5_000
+"""Characters of a description that MLflow's databases keep; SQLite keeps more, but a registry may move."""
+LETTERS = 120
+"""Of each sample of text."""
+PROMPTS = 2
+"""Of which samples are shown."""
+FILLS = 3
+"""Of each gap that a model filled, the likeliest words that are shown."""
+UNKNOWN = "not known"
+
+
+class Side(TypedDict):
+    """A version as the registry knows it; without a run, which somebody may have deleted, little is known."""
+
+    version: str
+    run: str
+    """Its id, or empty."""
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    samples: Sequence[Mapping[str, Any]]
+    """As stage evaluate writes them."""
+
+
+def paper(
+    decision: Mapping[str, Any], evidence: Sequence[Evidence], sides: Sequence[Side], experiment: str, level: str
+) -> str:
+    """The paper as Markdown.
+
+    ``decision`` is what the gate has found, with its rows as they are written. ``evidence`` and ``sides`` are of the
+    champion, if there is one, and of the challenger. ``experiment`` is the id of that of their runs, ``level`` that of
+    the gate's intervals.
+    """
+    found = "difference" if len(sides) == 2 else "challenger"
+    rows = [row for row in decision["table"] if row.get(found) is not None]
+    notes = _notes(row for row in decision["table"] if row not in rows)
+    notes += [] if any(side["samples"] for side in sides) else ["what they write: no samples are kept"]
+    facts = _facts(evidence, sides)
+    roles = ["champion", "challenger"][-len(sides) :]
+    return render(
+        "tasks/reporting/templates/paper.md.j2",
+        decision=decision,
+        rows=rows,
+        sides=sides,
+        roles=roles,
+        titles=[f"{role}, version {side['version']}" for role, side in zip(roles, sides, strict=True)],
+        facts={name: cells for name, cells in facts.items() if set(cells) != {UNKNOWN}},
+        unknown=[name for name, cells in facts.items() if set(cells) == {UNKNOWN}],
+        slices=list(_slices(evidence, notes)),
+        notes=notes,
+        samples=[each for number, side in enumerate(sides) for each in _samples(number, side)],
+        experiment=experiment,
+        fewest=FEWEST,
+        level=level,
+    )
+
+
+def shortened(paper: str) -> str:
+    """As many whole lines as a description holds, and a word on the others."""
+    if len(paper) <= LIMIT:
+        return paper
+    end = f"\nCut here: MLflow keeps {LIMIT:,} characters. All of it is in `decision.html` of this version's run.\n"
+    return paper[: paper.rindex("\n", 0, LIMIT - len(end)) + 1] + end
+
+
+def _notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which metrics were not judged and why, those for the same reason together."""
+    metrics: dict[str, list[str]] = {}
+    for row in rows:
+        metrics.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
+    return [f"{', '.join(names)}: {why}" for why, names in metrics.items()]
+
+
+def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, list[str]]:
+    """What is known of each side, by what it is."""
+
+    def tag(name: str) -> list[str]:
+        return [plain(side["tags"].get(name, UNKNOWN)) for side in sides]
+
+    def metric(name: str, form: str, unit: str = "", divisor: float = 1) -> list[str]:
+        known = [side["metrics"].get(name, math.nan) for side in sides]
+        return [UNKNOWN if math.isnan(value) else f"{value / divisor:{form}}{unit}" for value in known]
+
+    tables = [each.tables.get(LIKELIHOOD) for each in evidence]
+    return {
+        "model": tag("plm.model"),
+        "architecture": tag("plm.architecture"),
+        "objective": tag("plm.objective"),
+        "likelihood": [f"{table.value:.4f} {plain(table.metric)}" if table else UNKNOWN for table in tables],
+        "parameters": metric("parameters", ",.0f"),
+        "tokens read": metric("positions", ",.0f"),
+        "pretrained in": metric("seconds", ",.1f", " minutes", 60),
+        "on": [plain(side["params"].get("device", UNKNOWN)) for side in sides],
+        "energy": metric("joules", ",.1f", " kJ", 1000),
+        "price": metric("cost", ",.4f"),
+        "data": tag("plm.data"),
+        "commit": [commit[:10] for commit in tag("git.commit")],
+    }
+
+
+def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str, Any]]:
+    """Each slice of each task with its scores, and of two sides the difference; what is not known goes to the notes."""
+    for name in evidence[-1].tables:
+        tables = [each.tables[name] for each in evidence if name in each.tables]
+        if name == LIKELIHOOD or len(tables) < len(evidence):
+            continue
+        try:
+            found = sliced(name, tables)
+        except UserError as error:
+            notes.append(f"{name} by slice: {error}")
+            continue
+        if found is None:
+            notes.append(f"{name} by slice: nothing is known of its examples, for stage slices has not run")
+        for parts in found or ():
+            if (size := int(parts[0].members.sum())) >= FEWEST:
+                figures = {"name": f"{name}, {parts[0].kind}: {parts[0].name}", "examples": size}
+                yield figures | _compared([part.results for part in parts], [score_of(part) for part in parts])
+
+
+def _compared(results: Sequence[Any], scores: Sequence[float]) -> dict[str, Any]:
+    if len(results) == 1:
+        return {"scores": scores}
+    theirs, ours = significance.bootstrap(results, significance.generator(), RESAMPLES)
+    interval = significance.interval(ours[""] - theirs[""])
+    return {"scores": scores, "difference": scores[1] - scores[0], "interval": interval}
+
+
+def _samples(number: int, side: Side) -> Iterator[dict[str, Any]]:
+    """What a side was given and what it wrote."""
+    for sample in side["samples"][:PROMPTS]:
+        if "cloze" in sample:
+            fills = (f"{word.removeprefix('▁')} ({share:.0%})" for word, share in sample["fills"][:FILLS])
+            yield {"side": number, "given": _short(sample["cloze"]), "text": ", ".join(fills)}
+        else:
+            yield {"side": number, "given": _short(sample["prompt"]), "text": _short(sample["continuation"])}
+
+
+def _short(text: str) -> str:
+    return shorten(text, LETTERS, placeholder=" ...")

@@ -1,0 +1,67 @@
+"""What is known of a model beside its evidence: what its version's run in MLflow shows, and what it is compared by.
+
+Used by ``tasks/package.py``. All of it is for people: what is missing is left out.
+"""
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plm_core.config import UserError
+from plm_core.files import sha256_path
+from plm_core.shared import paths
+from tasks.reporting.costs import GIB, read
+from tasks.settings import params
+from tasks.settings.labels import labels
+
+SIZES = ("parameters", "positions")
+"""The metrics of a pretraining that say how large a model is and how much it has read."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run is made of; names are those of the stages' runs, so that MLflow compares them."""
+
+    tags: dict[str, str]
+    params: dict[str, Any]
+    """The device, and sections of ``params.yaml``; that of the model without its name."""
+    metrics: dict[str, float]
+    data: dict[str, str]
+    """The sha256 of the splits of the corpus and of the examples of each task, by path."""
+    files: dict[str, Path]
+    """Files and folders by the folder of the run that they are for."""
+
+
+def facts(model: str) -> Facts:
+    """What is known of one of ``models``, in the project's folder."""
+    data = {path.as_posix(): sha256_path(path) for path in [*_splits(), *sorted(paths.EXAMPLES.glob("*"))]}
+    sections = {"pretrain": _section(f"pretrain.{model}"), "finetune": _section("finetune")}
+    metrics_file = paths.METRICS / f"pretrain-{model}.json"
+    trained = json.loads(metrics_file.read_text(encoding="utf-8")) if metrics_file.is_file() else {}
+    taken = read(paths.METERS / f"pretrain-{model}.json")
+    cost: dict[str, float | None] = {}
+    if taken is not None and taken.finished:
+        sections["device"] = taken.device
+        cost = {"seconds": taken.seconds, "joules": taken.joules, "cost": taken.cost}
+        cost["peak_memory_gib"] = taken.peak_memory / GIB
+    known = {name: value for name, value in cost.items() if value is not None}
+    files = {"": paths.REPORT, "samples": paths.SAMPLES / f"{model}.json"}
+    return Facts(
+        labels(model, data),
+        {name: section for name, section in sections.items() if section is not None},
+        {name: trained[name] for name in SIZES if name in trained} | known,
+        data,
+        {folder: path for folder, path in files.items() if path.exists()},
+    )
+
+
+def _splits() -> list[Path]:
+    return [path for name in ("train", "valid", "test") if (path := paths.CORPUS / f"{name}.parquet").is_file()]
+
+
+def _section(name: str) -> Any:
+    with contextlib.suppress(UserError):
+        return params.read(name)
+    return None
