@@ -103,14 +103,19 @@ def prove(kind, scratch, flips):
     return told
 
 
-@pytest.mark.parametrize("flips", [8, pytest.param(100, marks=pytest.mark.slow)])
+MANY = pytest.param(100, marks=[pytest.mark.slow, pytest.mark.proof])
+
+
+@pytest.mark.parametrize("flips", [8, MANY])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_bit_is_told_or_has_no_effect(tmp_path, kind, flips):
-    assert prove(kind, tmp_path / "formats", flips) >= 0.9 * flips
+def test_a_flipped_bit_is_told_or_has_no_effect(tmp_path, table, kind, flips):
+    told = prove(kind, tmp_path / "formats", flips)
+    table(f"a bit flipped: {kind}", flips, f"{told} told, {flips - told} without effect")
+    assert told >= 0.9 * flips
 
 
-@pytest.mark.parametrize("flips", [5, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_flipped_bit_of_a_metrics_file_makes_its_stage_run_again(small, monkeypatch, flips):
+@pytest.mark.parametrize("flips", [5, MANY])
+def test_a_flipped_bit_of_a_metrics_file_makes_its_stage_run_again(small, monkeypatch, table, flips):
     """The files are read by people, by git and by the report, which runs when DVC has compared them with its lock."""
     monkeypatch.chdir(small.root)
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(small.root / ".dvc-site"))
@@ -122,3 +127,4 @@ def test_a_flipped_bit_of_a_metrics_file_makes_its_stage_run_again(small, monkey
         path.write_bytes(whole)
         flipped(path, random.Random(turn))
         assert graph.reasons("ingest@own"), turn
+    table("a bit flipped: metrics", flips, "each is noticed, and the stage runs again")

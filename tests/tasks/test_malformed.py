@@ -132,7 +132,8 @@ def prove(project, documents):
     return reasons
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_of_malformed_documents_each_is_kept_or_quarantined(tmp_path, count):
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.proof])])
+def test_of_malformed_documents_each_is_kept_or_quarantined(tmp_path, table, count):
     reasons = prove(Project(source(tmp_path / "project")), count)
+    table("a malformed document of any format", count, f"kept or quarantined, each, for {len(reasons)} reasons")
     assert {"broken_json", "damaged_file", "invalid_utf8", "missing_text", "nul_byte", "too_long"} <= reasons.keys()

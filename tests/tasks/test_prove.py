@@ -4,6 +4,9 @@ The slow tests do the same with few faults.
 """
 
 import random
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +14,7 @@ import time
 import mlflow
 import psutil
 import pytest
+from dvc.repo import Repo
 from mlflows import client_of, journals, leftovers, runs_of, wait_until
 
 KILLS_A_RUN = 20
@@ -202,3 +206,32 @@ def test_an_outage_of_the_tracker_loses_no_point_and_doubles_none(ready, whole, 
     wrong = differences(whole, result(project, client))
     table("seconds without MLflow in the middle of a run", seconds, f"{len(wrong)} points lost, doubled or changed")
     assert wrong == []
+
+
+LIMITED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+@pytest.mark.timeout(1200)
+def test_a_full_disk_under_each_stage_is_one_line_and_leaves_what_was_there(small, monkeypatch, table):
+    monkeypatch.chdir(small.root)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(small.root / ".dvc-site"))
+    shutil.rmtree(small.root / "artifacts/compiled", ignore_errors=True)
+    before = small.files()
+    full = []
+    for stage in Repo(str(small.root)).index.stages:
+        _, _, module, *arguments = shlex.split(stage.cmd)
+        command = [sys.executable, "-c", LIMITED, module, *arguments]
+        environment = small._environment({})
+        done = subprocess.run(command, cwd=small.root, env=environment, capture_output=True, text=True, check=False)
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+        assert (done.returncode, len(lines)) == (1, 1), (stage.addressing, done.stderr)
+        assert re.match(r"error: .*File too large.*artifacts/", lines[0]), (stage.addressing, lines)
+        assert small.files() == before, stage.addressing
+        full.append(stage.addressing)
+    table("a full disk under a stage", len(full), "each one line with the file, exit status 1, last results whole")
