@@ -19,6 +19,10 @@ def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     except HeldError as error:
         yield Note(f"outputs: not compared with dvc.lock, for {error}")
         return
+    kept = [output for output in found if output.cached]
+    if kept and not any((root / output.path).exists() for output in kept) and cache.empty(root):
+        yield Note("outputs: nothing that dvc.lock records is here yet; `dvc pull` or `plm run` brings it")
+        found = [output for output in found if not output.cached]
     for output in found:
         what = f"the output {WORDS.get(output.state, output.state)}"
         if output.state == "deleted" and output.cached:

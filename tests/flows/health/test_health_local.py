@@ -100,6 +100,16 @@ def test_an_output_that_is_not_in_the_cache_is_found(root):
     mended(root, outputs.outputs)
 
 
+def test_a_new_clone_is_well(root):
+    shutil.rmtree(root / ".dvc/cache")
+    for name in ("d", "f", "g"):
+        shutil.rmtree(root / name, ignore_errors=True)
+        (root / name).unlink(missing_ok=True)
+    report = doctor.look(root, True, {"outputs": outputs.outputs, "cache": outputs.cached})
+    assert (report.findings, report.unseen) == ([], {})
+    assert "nothing that dvc.lock records is here yet" in report.notes[0]
+
+
 def test_while_a_pipeline_runs_its_outputs_are_let_alone(root):
     shutil.rmtree(root / "d")
     with only_one(root):
