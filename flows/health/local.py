@@ -1,10 +1,8 @@
 """What lies in the checkout and on its machine: journals, snapshots, locks, room on the disk."""
 
-import fcntl
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from flows import cache
+from flows.checkout import LOCK, HeldError, only_one
 from flows.health.finding import Finding, Note
 from flows.tracking import journals as journals_of
 from flows.tracking import send_leftovers
@@ -60,24 +59,16 @@ def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
 
 
 def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """A checkout that stages of a dead pipeline hold, and leases of GPUs that this user may not take."""
-    path = root / ".dvc/tmp/plm.lock"
-    if path.exists() and _held(path) and not psutil.pid_exists(pid := _number(path)):
+    """A checkout that stages of a dead pipeline hold."""
+    path = root / LOCK
+    if not path.exists() or psutil.pid_exists(pid := _number(path)):
+        return
+    try:
+        with only_one(root):
+            return
+    except HeldError:
         what = f"the pipeline (process {pid}) has died, and processes that it left hold the checkout"
-        yield Finding(what, path.relative_to(root).as_posix(), f"`fuser {path}` names them; end them with `kill`")
-    for lease in sorted(Path(tempfile.gettempdir()).glob("plm-gpu-*")):
-        if not os.access(lease, os.R_OK | os.W_OK):
-            mend = f"its owner opens it to all: `chmod 666 {lease}`"
-            yield Finding("another user's lease keeps you from this GPU", str(lease), mend)
-
-
-def _held(path: Path) -> bool:
-    with path.open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        yield Finding(what, LOCK, f"`fuser {root}` names them; end them with `kill`")
 
 
 def _number(path: Path) -> int:

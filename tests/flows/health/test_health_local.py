@@ -1,6 +1,5 @@
 """What lies in the checkout: outputs, cache, journals, snapshots, locks and the disk, each really broken."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -224,8 +223,8 @@ def test_a_living_pipeline_s_lock_and_one_that_is_free_are_well(root):
     with only_one(root):
         assert found(root, local.locks) == {}
     assert found(root, local.locks) == {}
-    with (root / ".dvc/tmp/plm.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the check has let go of it
+    with only_one(root):  # the check has let go of it
+        pass
 
 
 def test_a_run_for_which_the_disk_has_no_room_is_found(root):
