@@ -11,6 +11,7 @@ import pytest
 
 from tasks.tracking import journal
 from tasks.tracking.journal import SENDER, WRITER, Journal, Sent, parsed, unfinished
+from tasks.tracking.run import Run
 
 OPEN = {"kind": "open", "name": "x", "training": "digest", "params": {}, "inputs": {}, "tags": {}, "start_time": 7}
 
@@ -165,3 +166,19 @@ def test_any_damaged_bit_costs_no_more_than_its_line():
 )
 def test_what_is_no_message_is_none(line):
     assert parsed(line.encode()) is None
+
+
+def test_a_journal_whose_first_message_is_damaged_is_told_once_and_holds_up_no_other(capsys):
+    made = written(OPEN, points(1))
+    data = bytearray(made.path.read_bytes())
+    data[20] ^= 1
+    made.path.write_bytes(data)
+    made.close()
+    run = Run(Journal.existing(made.path))
+    assert run.journal.damaged() == 1
+    assert [run.unreadable(), run.unreadable()] == [True, True]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{made.path}: its first message is damaged" in said
+    run.journal.acknowledge(Sent("id"))
+    assert not run.unreadable(), "MLflow has the run already"
