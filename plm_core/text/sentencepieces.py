@@ -74,10 +74,10 @@ class SentencePiece(Tokenizer):
         super().__init__(path, data)
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
-        except RuntimeError as error:
+            pieces = tuple(self.piece(i) for i in range(len(self._model)))
+        except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not a sentencepiece model ({error})") from error
-        pieces = tuple(self._model.id_to_piece(i) for i in range(min(BYTES_AND_SPECIALS, len(self._model))))
-        if pieces != GIVEN:
+        if pieces[:BYTES_AND_SPECIALS] != GIVEN:
             first = pieces[: len(PIECES)]
             raise UserError(f"{path}: its first pieces are {first}; expected {PIECES}, the line end and all bytes")
         # The scores of a BPE model are its pieces' ranks.
@@ -85,7 +85,7 @@ class SentencePiece(Tokenizer):
         self.kind = "bpe" if learned == [-rank for rank in range(len(learned))] else "unigram"
         # No piece reaches over a space or a line end, so that no merge does. Unigram models sum over whole texts, in
         # single precision: cut into words, they would round otherwise.
-        crossed = any(WORD_BOUNDARY in self.piece(i)[1:] or "\n" in self.piece(i)[1:] for i in range(len(self._model)))
+        crossed = any(WORD_BOUNDARY in piece[1:] or "\n" in piece[1:] for piece in pieces)
         self._words = None if crossed or self.kind == "unigram" else _Words(self._model)
         if self.decode(self.encode(PROBE)) != PROBE or sum(self.spell(PROBE).sizes) != len(PROBE.encode()):
             raise UserError(f"{path}: changes texts; expected a model that keeps every character, and adds none")

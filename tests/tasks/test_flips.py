@@ -1,5 +1,6 @@
 """A flipped bit in any kind of file that is written and read is told, or has no effect: never another result."""
 
+import contextlib
 import random
 import shutil
 import warnings
@@ -12,6 +13,7 @@ from flows.graph import Graph
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.evaluation.evidence import read_likelihood
+from plm_core.files import atomic_folder
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizers import open_tokenizer
 from plm_core.training.snapshot import Snapshots
@@ -112,6 +114,19 @@ def test_a_flipped_bit_is_told_or_has_no_effect(tmp_path, table, kind, flips):
     told = prove(kind, tmp_path / "formats", flips)
     table(f"a bit flipped: {kind}", flips, f"{told} told, {flips - told} without effect")
     assert told >= 0.9 * flips
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "bytelevel"])
+def test_a_damaged_tokenizer_is_refused_with_its_checksums_and_is_no_traceback_without(tmp_path, tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    for turn in range(50):
+        with atomic_folder(tmp_path / "x") as folder:
+            (folder / tokenizer.file).write_bytes(tokenizer.data)
+        flipped(tmp_path / "x" / tokenizer.file, random.Random(turn))
+        with pytest.raises(UserError):
+            open_tokenizer(tmp_path / "x")
+        with contextlib.suppress(UserError):
+            open_tokenizer(tmp_path / "x" / tokenizer.file)
 
 
 @pytest.mark.parametrize("flips", [5, MANY])
