@@ -57,10 +57,7 @@ class Outcome(NamedTuple):
 
 
 def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> None:
-    """Fine-tune the model as stage pretrain made it, or as the task ``after`` left it.
-
-    It writes the classifier, evidence, curve and metrics.
-    """
+    """Fine-tune a model as pretrained, or as task ``after`` left it; write classifier, evidence, curve and metrics."""
     config = params.section("finetune", FinetuneConfig)
     data = examples_of(task_name)
     base = paths.MODELS / name

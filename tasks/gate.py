@@ -6,7 +6,6 @@ the challenger passed or not (the file says), 2 when a parameter or the evidence
 """
 
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,15 +16,12 @@ from plm_core.evaluation.evidence import SCORE, task_files
 from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.files import atomic_text
-from tasks.reporting.page import page
-from tasks.reporting.paper import paper, shortened
+from tasks.reporting.paper import as_page, paper, shortened
 from tasks.runtime.stage import main
 from tasks.settings import params
 
 LEFT_OUT = "not measured"
 """The verdict on a task that only the champion has."""
-LINK = re.compile(r"\[([^]]*)\]\(#[^)]*\)")
-"""A link inside MLflow's UI, which leads nowhere from the frame in which it shows a page."""
 
 
 def _table(
@@ -62,8 +58,7 @@ def judge(
         known = json.loads(about.read_text(encoding="utf-8"))
         sides = [side for side in (other, evidence) if side]
         text = paper(told, sides, known["sides"], known["experiment"], f"{1 - rules.alpha:.0%}")
-        html = page("tasks/reporting/templates/decision.html.j2", LINK.sub(r"\1", text))
-        told |= {"description": shortened(text), "page": html}
+        told |= {"description": shortened(text), "page": as_page(text)}
     atomic_text(out, json.dumps(told, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")
 

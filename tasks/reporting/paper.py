@@ -4,6 +4,7 @@ MLflow shows it as the description of the version that was judged. Used by the t
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import Any, TypedDict
@@ -14,6 +15,7 @@ from plm_core.evaluation.evidence import LIKELIHOOD
 from plm_core.evaluation.gate import Evidence
 from plm_core.templates import plain, render
 from tasks.reporting.diagnosis import FEWEST, RESAMPLES, score_of, sliced
+from tasks.reporting.page import page
 
 LIMIT = 5_000
 """Characters of a description that MLflow's databases keep; SQLite keeps more, but a registry may move."""
@@ -24,6 +26,8 @@ PROMPTS = 2
 FILLS = 3
 """Of each gap that a model filled, the likeliest words that are shown."""
 UNKNOWN = "not known"
+LINK = re.compile(r"\[([^]]*)\]\(#[^)]*\)")
+"""A link inside MLflow's UI."""
 
 
 class Side(TypedDict):
@@ -78,6 +82,11 @@ def shortened(paper: str) -> str:
         return paper
     end = f"\nCut here: MLflow keeps {LIMIT:,} characters. All of it is in `decision.html` of this version's run.\n"
     return paper[: paper.rindex("\n", 0, LIMIT - len(end)) + 1] + end
+
+
+def as_page(paper: str) -> str:
+    """All of it in HTML; without links, for they lead nowhere from the frame in which MLflow shows a page."""
+    return page("tasks/reporting/templates/decision.html.j2", LINK.sub(r"\1", paper))
 
 
 def _notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
