@@ -98,11 +98,12 @@ def test_journals_of_formats_1_and_2(old, capsys, monkeypatch):
     journal.JOURNALS.mkdir(parents=True)
     (journal.JOURNALS / "x.jsonl").write_text(json.dumps(opening | {"format": 3, "training": "t"}) + "\n")
     assert unfinished("t") is None
+    Path("params.yaml").write_text("tracking: {uri: 'sqlite:///x.db', experiment: plm}\n")
     recorder = Recorder()
     assert list(recorder._mine()) == list(recorder._mine()) == []
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "x.jsonl: is of format 3; expected at most 2: a newer version sends it" in said
+    assert "x.jsonl: is of format 3; expected at most 2: the version that wrote it sends it" in said
 
 
 def test_what_is_written_today_is_what_lies_there(old):

@@ -190,7 +190,9 @@ def test_no_damaged_journal_keeps_another_one_from_mlflow(folder):
     places = [line.start() for line in re.finditer(rb"{.kind", whole)] + [draw.randrange(len(whole)) for _ in range(8)]
     for number, at in enumerate(places):
         (folder / f"artifacts/journals/1-{number}.jsonl").write_bytes(flipped(whole, at, draw.randrange(8)))
-    (folder / "artifacts/journals/0.jsonl").write_bytes(whole.replace(b'"params"', b'"parent": 7, "params"'))
+    bad = written(OPEN | {"training": None, "parent": 7}, end)
+    bad.path.rename(folder / "artifacts/journals/0.jsonl")
+    bad.close()
     done = stage(folder, SEND)
     assert done.returncode == 0
     assert [path.name for path in journals(folder)] == ["0.jsonl"]
