@@ -118,10 +118,10 @@ NASTY = 'a <img src=x onerror="alert(1)"> ![b](http://b.io/c.png) [d](http://e.i
 SIDE = {"version": "3", "run": "a1", "tags": {"plm.model": "xlnet"}, "params": {}, "metrics": {}, "samples": []}
 
 
-def papers(folder, champion, **known):
+def papers(folder, champion, quantity="bits_per_byte", **known):
     """What a version's description and page say, of a challenger of which this is known."""
     evidence(folder, "new", 10.0)
-    evidence(folder, "old", 20.0)
+    evidence(folder, "old", 20.0, quantity=quantity)
     sides = [SIDE | {"version": "1", "run": ""}, SIDE | known]
     (folder / "about.json").write_text(json.dumps({"experiment": "7", "sides": sides if champion else sides[1:]}))
     side = ["--champion", "old"] if champion else []
@@ -151,6 +151,13 @@ def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
     assert "[The run of this version](#/experiments/7/runs/a1)" in text
     assert "<td>1,234,567" in page
     assert "href" not in page  # they would lead nowhere in the frame in which MLflow shows the page
+
+
+def test_a_paper_says_what_was_not_compared_and_why(tmp_path):
+    text, _ = papers(tmp_path, True, quantity="pseudo_bits_per_byte")
+    why = "the challenger's evidence holds bits_per_byte, the champion's pseudo_bits_per_byte"
+    assert f"### Not compared\n\n- bits_per_byte: {why}\n- what they write: no samples are kept\n" in text
+    assert "| bits_per_byte" not in text
 
 
 def test_a_paper_without_a_champion_has_one_column(tmp_path):
