@@ -7,7 +7,6 @@ happen, one that was killed, a disk that fills. Used by the flow, by ``plm deplo
 import contextlib
 import json
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +85,8 @@ class Nights:
 
         None too before there are three runs over at least a day.
         """
+        import statistics
+
         times = [at for at, _ in self.free]
         if len(times) < 3 or max(times) - min(times) < DAY_S:
             return None

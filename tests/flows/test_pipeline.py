@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ears import told, webhook
 from toys import alive, pids, wait_for
 
 from flows import checkout, pipeline, room
@@ -317,6 +318,17 @@ def test_a_failed_registration_fails_the_run_and_is_made_up_for(toy, tracker, on
     tracker.events.clear()
     assert tracker.run(root).ok
     assert tracker.events == ["register ['s'] for None"]
+
+
+def test_what_becomes_of_the_models_is_told(toy, on_server, hook, monkeypatch):
+    from flows.promotion import Outcome
+
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
+    judged = [Outcome("7", "s", "promoted", ["better than 6"])]
+    result = pipeline.run(root, track=Tracker().track, register=lambda *_: judged)
+    assert result.models == tuple(judged)
+    assert told(hook) == [("promotion", "Version 7 (s) was promoted: better than 6")]
 
 
 @pytest.mark.slow

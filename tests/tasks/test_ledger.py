@@ -247,6 +247,15 @@ def test_hours_without_a_price_count_when_there_is_a_budget(now, monkeypatch):
     assert CostReport("pretrain-gpt", "abc", DEVICE).overspent() == "pretrain-gpt has cost 1 of 1 (PLM_BUDGET)"
 
 
+def test_hours_count_at_the_price_that_they_had(now, monkeypatch):
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "36")
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(now)
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "72")
+    monkeypatch.setenv("PLM_BUDGET", "1.5")
+    assert CostReport("pretrain-gpt", "abc", DEVICE).overspent() == ""
+
+
 def test_a_page_that_cannot_be_written_is_a_warning(now, capsys):
     paths.METERS.parent.mkdir(parents=True, exist_ok=True)
     paths.METERS.write_text("no folder")
