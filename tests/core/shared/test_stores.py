@@ -27,7 +27,7 @@ def test_users_and_passwords_are_not_shown(text, expected):
     [
         "",
         "http://127.0.0.1:5000/a@b",
-        "sqlite:////home/a@b/mlflow.db",
+        "sqlite:////srv/a@b/mlflow.db",
         "sqlite:///mlflow.db",
         "mail to bot@example.org",
     ],
