@@ -31,6 +31,7 @@ with tracked("pretrain-gpt", {{"pretrain": {{"lr": 0.1, "betas": [0.9, 0.95]}}}}
         time.sleep(0.1)
     t.checkpoint(Path("artifacts/models/gpt"), "{DIGEST}", {{"bits_per_byte": 2.5}})
     t.checkpoint_metrics("{DIGEST}", {{"accuracy": 0.5}})
+    time.sleep(0.01)  # so that the summary's time is another one
     t.summary({{"bits_per_byte": 2.5, "best_step": 40}})
     t.outputs({{"artifacts/models/gpt": "{"e" * 64}"}})
 """
