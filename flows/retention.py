@@ -65,10 +65,12 @@ def last_step(root: Path) -> None:
     from prefect.logging import get_run_logger
     from prefect.runtime import deployment
 
+    if deployment.get_id() is None:
+        return
     log = get_run_logger()
     try:
         rules = settings.retention(root)
-        if rules is None or deployment.get_id() is None:
+        if rules is None:
             return
         report = _collect(root, rules, delete=True)
     except Exception as error:  # noqa: BLE001 whatever it is, the run has done its work

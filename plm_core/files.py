@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from plm_core.config import UserError
 
 CHECKSUMS = "SHA256SUMS"
@@ -158,7 +156,7 @@ def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
     temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # whatever library wrote; what is not the disk's goes on as it is
         number = _number(error)
         if number not in DISK or getattr(error, "filename", None):
             raise
@@ -167,7 +165,7 @@ def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
         _remove(temporary)
 
 
-def _number(error: OSError | SafetensorError) -> int:
+def _number(error: Exception) -> int:
     """The number of the operating system's error, 0 for none; safetensors and Arrow tell it in words alone."""
     if isinstance(error, OSError) and error.errno:
         return error.errno

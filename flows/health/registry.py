@@ -8,7 +8,7 @@ from flows import settings
 from flows.health import decisions, runs, versions
 from flows.health.finding import Finding, Note
 from flows.registry import Registry, opened
-from plm_core.shared.stores import SQLITE, artifacts_of
+from plm_core.shared.stores import SQLITE
 
 
 def registry(root: Path, everything: bool) -> Iterator[Finding | Note]:
@@ -22,10 +22,7 @@ def registry(root: Path, everything: bool) -> Iterator[Finding | Note]:
         return partial(_apply, root, do)
 
     with opened(root) as found:
-        moved = list(_locations(found))
-        yield from moved
-        if not moved:
-            yield from versions.check(found, everything, later)
+        yield from versions.check(found, everything, later)
         yield from decisions.check(found, later)
         yield from runs.check(root, found, later)
 
@@ -33,17 +30,3 @@ def registry(root: Path, everything: bool) -> Iterator[Finding | Note]:
 def _apply(root: Path, do: Callable[[Registry], object]) -> None:
     with opened(root) as found:
         do(found)
-
-
-def _locations(registry: Registry) -> Iterator[Finding]:
-    """A SQLite store whose files are looked for elsewhere: its checkout was moved or copied."""
-    expected = artifacts_of(registry.tracking.uri)
-    for suffix in ("", "-decisions"):
-        experiment = registry.client.get_experiment(registry.experiment(suffix))
-        lies = experiment.artifact_location
-        if expected is None or lies.startswith(expected):
-            continue
-        gone = " and is not there" if not Path(lies.removeprefix("file://")).is_dir() else ""
-        what = f"MLflow looks for the files of the experiment {experiment.name} in {lies}, which is elsewhere{gone}"
-        mend = f"move the checkout back, or make a backup there and restore it here; files belong in {expected}"
-        yield Finding(what, registry.tracking.uri, mend)

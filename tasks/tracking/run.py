@@ -59,6 +59,9 @@ class Run:
         """
         if not self.journal.lock(SENDER):
             return
+        if not self.unkept and not self.journal.on_disk:  # another one has sent it all since it was looked at
+            self.journal.unlock(SENDER)
+            return
         self.client = client
         self.experiment = experiment
         self._points = []

@@ -146,7 +146,7 @@ def test_the_rules_of_imports_are_kept():
         ),
         ("pynvml", ("plm_core/training/energy.py", "plm_core/shared/gpus.py")),
         ("yaml", ("tasks/settings/params.py", "tasks/settings/editing.py", "flows")),
-        ("safetensors", ("plm_core/checkpoint.py", "plm_core/files.py", "plm_core/interchange")),
+        ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange")),
     ],
 )
 def test_an_outside_library_enters_through_its_named_places(library, places):

@@ -82,8 +82,9 @@ def empty_store(tmp_path_factory) -> Path:
     from flows.store import environment
 
     database = tmp_path_factory.mktemp("store") / "mlflow.db"
+    uri = f"sqlite:///{database}"
     with environment():
-        mlflow.MlflowClient(f"sqlite:///{database}").create_registered_model("plm")
+        mlflow.MlflowClient(uri, uri).create_registered_model("plm")
     return database
 
 

@@ -237,7 +237,7 @@ def test_a_killed_stage_is_tried_again(toy, tracker, on_server):
 
 
 def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
-    toy, tracker, on_server, monkeypatch, capfd
+    toy, tracker, on_server, monkeypatch, caplog
 ):
     root = one(toy, "echo x >> attempts; echo x > out.txt")
     monkeypatch.setattr(room, "LEAST", 1 << 62)
@@ -246,7 +246,7 @@ def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
     monkeypatch.setattr(room, "LEAST", 0)
     monkeypatch.setattr(room, "RESERVE", 1 << 62)
     assert tracker.run(root).ok
-    assert "of the disk are free, but the last outputs had" in "".join(capfd.readouterr())
+    assert "of the disk are free, but the last outputs had" in caplog.text
 
 
 def test_retries_come_to_an_end(toy, tracker, on_server):

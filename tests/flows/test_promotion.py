@@ -18,6 +18,7 @@ import mlflow
 import psutil
 import pytest
 import torch
+from toys import wait_for
 
 from flows import cli, doctor, promotion, registry, settings, standing
 from flows.packaging import Packager, evidence_files
@@ -135,7 +136,9 @@ def ledger(root):
 
 def test_a_trial_of_a_version_takes_no_gpu_from_others(root):
     with Packager(root, settings.read(root)[0]) as packager:
-        assert psutil.Process(packager._process.pid).environ()["CUDA_VISIBLE_DEVICES"] == ""
+        process = psutil.Process(packager._process.pid)
+        wait_for(lambda: "MLFLOW_EXPERIMENT_NAME" in process.environ())  # not between fork and exec
+        assert process.environ()["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_the_life_of_a_registered_model(root, tokenizer, capfd):
@@ -171,7 +174,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     papers = {version: opened.client.get_model_version("plm", version).description for version in "123"}
     assert papers["1"].startswith("Passed by the gate, without a champion")
     assert papers["2"].startswith("Refused by the gate, compared on the same examples with version 1")
-    assert f"[the champion's run](#/experiments/1/runs/{opened.get('1').run_id})" in papers["2"]
+    assert f"[the champion's run](#/experiments/{opened.experiment()}/runs/{opened.get('1').run_id})" in papers["2"]
     with registry.opened(root) as opened:
         assert [opened.client.get_run(opened.get(n).run_id).data.tags["gate"] for n in "12"] == ["passed", "refused"]
         assert "decision.html" in {file.path for file in opened.client.list_artifacts(opened.get("2").run_id)}

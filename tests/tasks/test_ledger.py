@@ -96,6 +96,7 @@ def test_the_first_report_has_memory_and_money_and_no_speed(now, monkeypatch):
             "peak_memory_gib": 1.5,
             "joules": 700.0,
             "cost": pytest.approx(1.1),
+            "seconds": 110.0,
             "bytes_seen": 2500.0,
         }
         assert costs.note() == "1.5 GiB"
@@ -112,6 +113,7 @@ def test_points_are_named_by_their_units_and_those_of_time_are_of_one_step(now, 
             "peak_memory_gib": 1.5,
             "joules": 760.0,
             "cost": pytest.approx(2.0),
+            "seconds": 200.0,
             "bytes_seen": 12500.0,
             "tokens_per_second": 500.0,
             "mfu_measured": 0.25,

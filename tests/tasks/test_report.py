@@ -1,9 +1,7 @@
 """The report compares models of several papers: one column a quantity, the best in bold, blanks where there is none."""
 
 import json
-import os
 import re
-import time
 
 import numpy as np
 import pytest
@@ -233,9 +231,10 @@ def test_slices_of_other_examples_are_refused(results, tmp_path):
 
 def test_a_template_that_is_edited_while_the_report_is_made_is_an_edit_of_its_source(results, tmp_path):
     project = results.copied(tmp_path / "project")
-    path, ahead = project.root / "tasks/reporting/templates/scores.md.j2", time.time() + 1e6
-    os.utime(path, (ahead, ahead))
-    assert "templates/scores.md.j2: changed while the stage ran" in project.refused("tasks.report")
+    path = project.root / "tasks/reporting/templates/scores.md.j2"
+    (project.root / "sitecustomize.py").write_text(f"import os\nos.utime({str(path)!r})\n")
+    environment = {"PLM_TRACKING": "off", "PYTHONPATH": str(project.root)}
+    assert "templates/scores.md.j2: changed while the stage ran" in project.refused("tasks.report", **environment)
 
 
 def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):

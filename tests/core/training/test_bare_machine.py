@@ -1,4 +1,4 @@
-"""The core trains on a machine that has only torch, numpy, sentencepiece and pydantic."""
+"""The core trains on a machine that has only torch, numpy, safetensors, sentencepiece and pydantic."""
 
 import subprocess
 import sys
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-FOUR = "torch numpy numpy.libs sentencepiece pydantic pydantic_core annotated_types typing_inspection"
+FIVE = "torch numpy numpy.libs safetensors sentencepiece pydantic pydantic_core annotated_types typing_inspection"
 TORCH_NEEDS = "sympy mpmath networkx jinja2 markupsafe filelock fsspec typing_extensions.py torchgen functorch"
 
 
-def test_text_becomes_trained_weights_with_four_packages(tmp_path):
+def test_text_becomes_trained_weights_with_five_packages(tmp_path):
     installed = Path(torch.__file__).parents[1]
-    for name in f"{FOUR} {TORCH_NEEDS}".split():
+    for name in f"{FIVE} {TORCH_NEEDS}".split():
         if (installed / name).exists():
             (tmp_path / name).symlink_to(installed / name)
     (tmp_path / "plm_core").symlink_to(Path(__file__).parents[3] / "plm_core")
