@@ -320,13 +320,14 @@ def test_a_failed_registration_fails_the_run_and_is_made_up_for(toy, tracker, on
     assert tracker.events == ["register ['s'] for None"]
 
 
-def test_what_becomes_of_the_models_is_told(toy, on_server, hook, monkeypatch):
+def test_what_becomes_of_the_models_is_told(toy, tracker, on_server, hook, monkeypatch):
     from flows.promotion import Outcome
 
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
     judged = [Outcome("7", "s", "promoted", ["better than 6"])]
-    result = pipeline.run(root, track=Tracker().track, register=lambda *_: judged)
+    monkeypatch.setattr(tracker, "register", lambda *_: judged)
+    result = tracker.run(root)
     assert result.models == tuple(judged)
     assert told(hook) == [("promotion", "Version 7 (s) was promoted: better than 6")]
 

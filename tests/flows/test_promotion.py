@@ -141,6 +141,7 @@ def test_a_trial_of_a_version_takes_no_gpu_from_others(root):
         assert process.environ()["CUDA_VISIBLE_DEVICES"] == ""
 
 
+@pytest.mark.slow
 def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     """One test, for each step needs the one before: models that are loaded in fresh processes cost seconds."""
     assert promotion.register(root, [Stage("ingest")], None) == []
