@@ -1,78 +1,138 @@
 """How large the pages of a Parquet file are once decompressed, before one of them is. Used by ``records``.
 
 Arrow decompresses whole pages and believes their headers, but shows nothing of these; the figures in the file's footer
-may be other ones. So the headers are read here: structs in Thrift's compact protocol
-(https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md), of which Parquet's PageHeader
-(parquet.thrift) has type, uncompressed and compressed size as its first fields.
+may be other ones. So the headers are read here, and the footer, of which Arrow's Python looks at a column only outside
+of what it guards: one damaged place in it ended the process. Both are structs in Thrift's compact protocol
+(https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md), their fields are in parquet.thrift
+(https://github.com/apache/parquet-format).
 """
 
+from io import BytesIO
+from os import SEEK_CUR, SEEK_END
 from pathlib import Path
-from typing import BinaryIO
-
-import pyarrow.parquet as pq
+from typing import Any, BinaryIO, TypeVar
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+ROW_GROUPS = 4
+"""A field of FileMetaData."""
+COLUMNS = 1
+"""A field of a RowGroup."""
+META_DATA = 3
+"""A field of a ColumnChunk."""
+PATH_IN_SCHEMA, TOTAL_COMPRESSED_SIZE, DATA_PAGE_OFFSET, DICTIONARY_PAGE_OFFSET = 3, 7, 9, 11
+"""Fields of a ColumnMetaData."""
 UNCOMPRESSED, COMPRESSED = 2, 3
 """Fields of a PageHeader."""
-DEEPEST = 8
-"""Structs in structs; a PageHeader has three."""
+DEEPEST = 9
+"""Structs and lists in each other; a FileMetaData has seven."""
+FIXED = {BYTE: 1, DOUBLE: 8}
+"""Bytes of a value."""
+LONG_LIST = 15
+"""A list's length when it stands behind the list's first byte."""
+LONGEST_NAME = 1 << 16
+"""Bytes. What is longer is a page's statistics, and is not kept."""
+
+Struct = dict[int, Any]
+"""The fields of a struct, by their numbers."""
+T = TypeVar("T")
 
 
 class Damaged(ValueError):
-    """These bytes are no page header."""
+    """These bytes are no page header, or no footer."""
 
 
-def largest_pages(path: Path, group: pq.RowGroupMetaData, columns: set[str]) -> int:
-    """Bytes of the largest page of each of these columns in a row group, decompressed, together.
+def row_groups(path: Path) -> list[Struct]:
+    """The row groups of a file, from its footer.
+
+    Raises:
+        Damaged: the footer holds something else.
+    """
+    with path.open("rb") as file:
+        file.seek(-8, SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, SEEK_END)
+        footer = BytesIO(file.read(length))
+    return _field(_struct(footer, 0), ROW_GROUPS, list)
+
+
+def largest_pages(path: Path, group: Struct, columns: set[str]) -> int:
+    """Bytes of the largest page of each of these columns in one of ``row_groups``, decompressed, together.
 
     Raises:
         Damaged: what stands where a page should begin is none.
     """
-    chunks = [group.column(i) for i in range(group.num_columns)]
+    chunks = [_field(chunk, META_DATA, dict) for chunk in _field(group, COLUMNS, list)]
     with path.open("rb") as file:
-        return sum(_largest_page(file, chunk) for chunk in chunks if chunk.path_in_schema in columns)
+        return sum(_largest_page(file, chunk) for chunk in chunks if _name(chunk) in columns)
 
 
-def _largest_page(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
-    offsets = [chunk.data_page_offset, chunk.dictionary_page_offset]
-    begin = min(offset for offset in offsets if offset)
-    end = begin + chunk.total_compressed_size
+def _name(chunk: Struct) -> str:
+    return ".".join(str(part, "utf-8") for part in _field(chunk, PATH_IN_SCHEMA, list) if isinstance(part, bytes))
+
+
+def _largest_page(file: BinaryIO, chunk: Struct) -> int:
+    begin = _field(chunk, DATA_PAGE_OFFSET, int)
+    # Some writers give zero for a dictionary that there is not.
+    if chunk.get(DICTIONARY_PAGE_OFFSET):
+        begin = min(begin, _field(chunk, DICTIONARY_PAGE_OFFSET, int))
+    if begin < 0:
+        raise Damaged("a page before the file")
+    end = begin + _field(chunk, TOTAL_COMPRESSED_SIZE, int)
     largest = 0
     file.seek(begin)
     while file.tell() < end:
-        sizes = _struct(file, 0)
-        largest = max(largest, sizes.get(UNCOMPRESSED, 0))
-        if (compressed := sizes.get(COMPRESSED, -1)) < 0:
-            raise Damaged("a page without a size")
-        file.seek(compressed, 1)
+        header = _struct(file, 0)
+        largest = max(largest, _field(header, UNCOMPRESSED, int))
+        _skip(file, _field(header, COMPRESSED, int))
     return largest
 
 
-def _struct(file: BinaryIO, depth: int) -> dict[int, int]:
-    """The whole numbers among the fields of a struct, by the fields' numbers; the others are skipped."""
+def _field(struct: Any, number: int, kind: type[T]) -> T:
+    """A field, which in a damaged file is missing, is of another kind or belongs to no struct."""
+    value = struct.get(number) if isinstance(struct, dict) else None
+    if not isinstance(value, kind):
+        raise Damaged(f"field {number} is not there")
+    return value
+
+
+def _struct(file: BinaryIO, depth: int) -> Struct:
     if depth > DEEPEST:
         raise Damaged("structs in structs without an end")
-    numbers = {}
-    field = 0
+    fields = {}
+    number = 0
     while head := _byte(file):
-        field = field + (head >> 4) if head >> 4 else _zigzag(file)
-        if (kind := head & 15) in (I16, I32, I64):
-            numbers[field] = _zigzag(file)
-        else:
-            _skip(file, kind, depth)
-    return numbers
+        number = number + (head >> 4) if head >> 4 else _zigzag(file)
+        if (kind := head & 15) not in (TRUE, FALSE):
+            fields[number] = _value(file, kind, depth)
+    return fields
 
 
-def _skip(file: BinaryIO, kind: int, depth: int) -> None:
-    """Go to the end of a field's value; lists and maps do not occur in a PageHeader."""
-    if kind in (BYTE, DOUBLE):
-        file.seek(1 if kind == BYTE else 8, 1)
-    elif kind == BINARY:
-        file.seek(_varint(file), 1)
-    elif kind == STRUCT:
-        _struct(file, depth + 1)
-    elif kind not in (TRUE, FALSE):
-        raise Damaged(f"a field of type {kind}")
+def _value(file: BinaryIO, kind: int, depth: int) -> int | bytes | list[Any] | Struct:
+    """A field's value, or an item of a list. Maps and sets do not occur."""
+    if kind in (I16, I32, I64):
+        return _zigzag(file)
+    if kind == STRUCT:
+        return _struct(file, depth + 1)
+    if kind == LIST:
+        head = _byte(file)
+        length = head >> 4 if head >> 4 < LONG_LIST else _varint(file)
+        return [_value(file, head & 15, depth + 1) for _ in range(length)]
+    if kind == BINARY:
+        size = _varint(file)
+    elif kind in FIXED:
+        size = FIXED[kind]
+    else:
+        raise Damaged(f"a value of type {kind}")
+    if size > LONGEST_NAME:
+        _skip(file, size)
+        return b""
+    return file.read(size)
+
+
+def _skip(file: BinaryIO, size: int) -> None:
+    if not 0 <= size < 1 << 31:
+        raise Damaged(f"a size of {size} bytes")
+    file.seek(size, SEEK_CUR)
 
 
 def _byte(file: BinaryIO) -> int:

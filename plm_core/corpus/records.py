@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from plm_core.corpus.lines import BOM, COMPRESSIONS, HEAD, Lines, Stream, decoded, opened, too_long
-from plm_core.corpus.pages import Damaged, largest_pages
+from plm_core.corpus.pages import Damaged, largest_pages, row_groups
 from plm_core.corpus.quarantine import Refused
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -185,8 +185,8 @@ def _parquet_records(file: Path, limit: int) -> Iterator[Record]:
     try:
         with pq.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True) as table:
             columns = _useful(table.schema_arrow)
-            for group in range(table.num_row_groups):
-                pages = largest_pages(file, table.metadata.row_group(group), set(columns))
+            for group, described in enumerate(row_groups(file)):
+                pages = largest_pages(file, described, set(columns))
                 if pages > max(PAGES, limit):
                     rows = table.metadata.row_group(group).num_rows
                     yield Record(number + 1, _large_pages(pages, rows))

@@ -346,6 +346,14 @@ def malformed(draw, name):
     return data, None if inside is None else record_count(kind, inside)
 
 
+def test_a_footer_that_arrow_ends_the_process_for_is_damage(tmp_path):
+    file = tmp_path / "x.parquet"
+    file.write_bytes(mutated(random.Random(9813), plain("parquet")))
+    [found] = read(file)
+    assert found.reason == "damaged_file"
+    assert "histogram" in found.detail
+
+
 @pytest.mark.parametrize("files", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_of_thousands_of_malformed_files_every_record_comes_out_once(tmp_path, files):
     reasons, documents = Counter(), 0
