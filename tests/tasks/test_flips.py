@@ -105,7 +105,7 @@ def prove(kind, scratch, flips):
     return told
 
 
-MANY = pytest.param(100, marks=[pytest.mark.slow, pytest.mark.proof])
+MANY = pytest.param(100, marks=pytest.mark.proof)
 
 
 @pytest.mark.parametrize("flips", [8, MANY])

@@ -132,7 +132,7 @@ def prove(project, documents):
     return reasons
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.proof])])
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.proof)])
 def test_of_malformed_documents_each_is_kept_or_quarantined(tmp_path, table, count):
     reasons = prove(Project(source(tmp_path / "project")), count)
     table("a malformed document of any format", count, f"kept or quarantined, each, for {len(reasons)} reasons")
