@@ -18,6 +18,8 @@ import json
 import os
 import re
 import secrets
+import struct
+import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -84,8 +86,11 @@ class Journal:
         JOURNALS.mkdir(parents=True, exist_ok=True)
         kind = re.sub(r"[^\w.-]+", "-", name)
         path = path_of(f"{milliseconds()}-{kind}-{secrets.token_hex(4)}")
-        made = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644))
+        begun = path.with_suffix(".new")
+        made = cls(path, os.open(begun, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644))
+        # It gets its name when it is locked: a journal that nobody holds is that of a run which has ended.
         made.lock(WRITER)
+        begun.rename(path)
         return made
 
     @classmethod
@@ -109,10 +114,7 @@ class Journal:
 
     def written(self) -> bool:
         """Whether a process that lives writes it, this one or another."""
-        if WRITER in self._held or not self.lock(WRITER):
-            return True
-        self.unlock(WRITER)
-        return False
+        return WRITER in self._held or held(self.descriptor, WRITER)
 
     @property
     def on_disk(self) -> bool:
@@ -211,6 +213,16 @@ class Journal:
     def close(self) -> None:
         """Let go of the file and of its locks."""
         os.close(self.descriptor)
+
+
+def held(descriptor: int, byte: int) -> bool:
+    """Whether another process has locked this byte of a file; asked, since who tries keeps others from it."""
+    if sys.platform == "darwin":
+        form, kind, fields = "qqihh", 3, (byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    else:
+        form, kind, fields = "hhqqi", 0, (fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    found = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(form, *fields))
+    return struct.unpack(form, found)[kind] != fcntl.F_UNLCK
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

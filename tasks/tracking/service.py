@@ -17,6 +17,7 @@ from plm_core.config import digest
 from plm_core.shared.paths import JOURNALS
 from plm_core.shared.stores import RECORDER, shown
 from tasks.settings import params
+from tasks.tracking.journal import held
 
 HUNG_S = 150.0
 """A recorder that has not said for so long that it is alive is killed, and another one started. A call of MLflow takes
@@ -36,7 +37,7 @@ class Service:
             if self._lock is None:
                 JOURNALS.mkdir(parents=True, exist_ok=True)
                 self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
             return True
         return False
 
@@ -58,13 +59,11 @@ class Service:
         """What the living holder said last (``pid``, ``beat``, ``says``; empty when it is not known); None: nobody."""
         try:
             with self._path.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return dict(json.loads(file.read() or b"{}"))
+                return dict(json.loads(file.read() or b"{}")) if held(file.fileno(), 0) else None
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError):
-            return None if not self._path.exists() else {}
-        return None
+            return {}
 
 
 def store() -> str:

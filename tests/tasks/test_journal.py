@@ -13,6 +13,7 @@ from mlflows import client_of, journals, points_of, runs_of, stage
 
 from tasks.tracking import journal
 from tasks.tracking.journal import SENDER, WRITER, Journal, Sent, parsed, unfinished
+from tasks.tracking.service import Service
 
 OPEN = {"kind": "open", "name": "x", "training": "digest", "params": {}, "inputs": {}, "tags": {}, "start_time": 7}
 
@@ -144,6 +145,48 @@ def test_a_journal_is_written_as_long_as_its_process_lives_whatever_it_has_forke
     holder.wait()
     assert not made.written()
     assert unfinished("digest").path == made.path
+
+
+LOOK = """
+import contextlib
+from pathlib import Path
+from tasks.tracking.journal import Journal
+from tasks.tracking.service import Service
+
+print("ready", flush=True)
+while True:
+    Service("x").holder()
+    for path in Path("artifacts/journals").glob("*.jsonl"):
+        with contextlib.suppress(OSError):
+            journal = Journal.existing(path)
+            if not journal.written() and not journal.size:
+                journal.discard()
+            journal.close()
+"""
+
+
+def test_who_looks_for_journals_takes_none_from_its_writer_and_no_lock_from_anybody():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LOOK]
+    looking = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) for _ in range(2)]
+    try:
+        assert [each.stdout.readline() for each in looking] == ["ready\n"] * 2
+        kept = locked = taken = 0
+        for _ in range(3000):
+            made = written({})
+            kept += made.on_disk
+            made.unlock(WRITER)
+            locked += made.lock(WRITER)
+            service = Service("x")
+            taken += service.take()
+            service.leave()
+            made.discard()
+            made.close()
+        assert (kept, locked, taken) == (3000, 3000, 3000)
+    finally:
+        for each in looking:
+            each.kill()
+            each.wait()
 
 
 def flipped(data, at, bit):
