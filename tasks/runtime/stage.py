@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,8 @@ def main(task: Callable[..., None], gpus: int = 0) -> None:
     kept below ``artifacts/`` from one process to the next, unless the environment says where.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
+    # Python's own form is two lines, and one of them is code.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
 
     @functools.wraps(task)
     def run(*arguments: Any, **options: Any) -> None:

@@ -64,7 +64,7 @@ def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one
     alone = alone(paper)
     require_equal(trained(paper, tmp_path / "fsdp", ranks=2, mode="fsdp"), alone)
     trained(paper, tmp_path / "stopped", ranks=2, mode="fsdp", stop=5)
-    assert len(list((tmp_path / "stopped/step-00000005").glob("*.distcp"))) == 2
+    assert len(list((tmp_path / "stopped/step-00000005").glob("shard-*.safetensors"))) == 2
     require_equal(trained(paper, tmp_path / "stopped"), alone)
 
 
