@@ -23,6 +23,9 @@ HUNG_S = 150.0
 """A recorder that has not said for so long that it is alive is killed, and another one started. A call of MLflow takes
 10 s at most on a server, and about a minute on a database that others hold."""
 
+STATE_BYTES = 4096
+"""What the holder says, and spaces."""
+
 
 class Service:
     """The right to send the journals that are meant for one MLflow: a lock, and beside it what its holder says."""
@@ -46,8 +49,8 @@ class Service:
         assert self._lock is not None
         state = json.dumps({"pid": os.getpid(), "beat": time.monotonic(), "says": says}).encode()
         with contextlib.suppress(OSError):  # a full disk: what it says is not known
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, state, 0)
+            # In one call and of one length, for others read it at any moment.
+            os.pwrite(self._lock, state.ljust(STATE_BYTES), 0)
 
     def leave(self) -> None:
         """Let another recorder send."""

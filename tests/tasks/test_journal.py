@@ -189,6 +189,27 @@ def test_who_looks_for_journals_takes_none_from_its_writer_and_no_lock_from_anyb
             each.wait()
 
 
+BEAT = """
+from tasks.tracking.service import Service
+
+service = Service("x")
+service.take()
+service.beat("0")
+print("ready", flush=True)
+for number in range(10**9):
+    service.beat(str(number) * (number % 50))
+"""
+
+
+def test_what_a_recorder_says_is_read_whole_at_any_moment():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", BEAT], stdout=subprocess.PIPE, env=environment, text=True) as beating:
+        assert beating.stdout.readline() == "ready\n"
+        said = [Service("x").holder() for _ in range(5000)]
+        beating.kill()
+    assert all("says" in each for each in said)
+
+
 def flipped(data, at, bit):
     return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 

@@ -280,6 +280,7 @@ def test_a_password_in_the_address_is_neither_kept_nor_said(folder):
     wait_until(lambda: '"says": "MlflowException: API request to http://127.0.0.1:9' in kept(folder))
     (folder / "go").touch()
     _, err = process.communicate(timeout=240)
+    assert "API request to http://127.0.0.1:9" in err
     assert '"store": "' in kept(folder), "the journal is still there"
     assert SECRET not in err + kept(folder)
     page = page_of(mlflow.MlflowClient(uri), "1", "2")
