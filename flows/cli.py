@@ -13,7 +13,7 @@ import typer
 from typer import Argument, Option
 
 from flows import upkeep, using
-from flows.command import evidence_folders, project, task
+from flows.command import Json, evidence_folders, project, task
 from flows.outcome import UserError
 from plm_core.shared import paths, stores
 from plm_core.shared.statuses import USER_ERROR
@@ -26,7 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisions.")]
 
 

@@ -6,9 +6,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from flows.outcome import UserError
 from plm_core.shared import paths
+
+Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 
 
 def project() -> Path:

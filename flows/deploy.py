@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from flows import nights, server
 from flows.outcome import UserError
 from flows.pipeline import prepare_environment
+from flows.prefects import FLOW
 
 if TYPE_CHECKING:
     from prefect.client.schemas.schedules import CronSchedule
@@ -91,18 +92,16 @@ def _tidy(root: Path, name: str) -> None:
     from prefect.client.schemas.sorting import FlowRunSort
     from prefect.exceptions import ObjectNotFound
 
-    from flows.flow import NAME
-
     with get_client(sync_client=True) as client:
         try:
-            known = client.read_deployment_by_name(f"{NAME}/{name}")
+            known = client.read_deployment_by_name(f"{FLOW}/{name}")
         except ObjectNotFound:
             return
         other = known.parameters.get("root")
         if other != str(root.resolve()):
             raise UserError(
-                f"the schedule {NAME}/{name} of this Prefect server is that of {other}; expected another --name,"
-                f" or, if that one is used no more, `prefect deployment delete {NAME}/{name}` first"
+                f"the schedule {FLOW}/{name} of this Prefect server is that of {other}; expected another --name,"
+                f" or, if that one is used no more, `prefect deployment delete {FLOW}/{name}` first"
             )
         waiting = {"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": datetime.now(UTC)}}
         late = client.read_flow_runs(

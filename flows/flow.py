@@ -27,6 +27,7 @@ from flows.graph import BusyError
 from flows.liveness import close_dead_runs
 from flows.machine import Machine, beside_others
 from flows.outcome import FailedError, Outcome, Result, Spent, UserError
+from flows.prefects import FLOW
 from flows.process import StageProcesses
 from flows.registering import registered
 from flows.room import FullError
@@ -39,9 +40,6 @@ RETRY_DELAYS_S = [2.0, 10.0, 30.0]
 
 WORTH_FORKING = 4
 """How many stages must have to run for a process to be started that forks them."""
-
-NAME = "plm"
-"""The flow's name in Prefect."""
 
 
 class Execution:
@@ -206,7 +204,7 @@ def bound(
     """
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
 
-    @prefect.flow(name=NAME, task_runner=runner, persist_result=False)
+    @prefect.flow(name=FLOW, task_runner=runner, persist_result=False)
     def plm(root: str = ".", force: bool = False) -> State[Any]:
         """Bring every stage of a checkout up to date, then register what they made.
 
@@ -219,7 +217,7 @@ def bound(
         folder = Path(root).resolve()
         try:
             with contextlib.nullcontext(checkout) if checkout else _taken(folder, force) as held:
-                close_dead_runs(NAME, folder)
+                close_dead_runs(FLOW, folder)
                 with nights.remembered(folder) as tell:
                     tell(result := execute(held, track, registration))
                 retention.last_step(folder)

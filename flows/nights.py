@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from flows.cache import DAY_S
 from flows.checkout import LOCK
 from flows.outcome import Result
 
@@ -26,7 +27,6 @@ LATE_S = 900.0
 """How long after it was due a run may begin, where the next one is not due before."""
 KEPT = 30
 """How many runs' free space is remembered."""
-DAY_S = 86400.0
 FULL_DAYS = 7.0
 """A disk that will be full within so many days is told."""
 CLOCK = "was the clock moved? Then start `plm deploy` or deploy again, or the schedule may wait until that time"

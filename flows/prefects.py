@@ -1,4 +1,4 @@
-"""A client of Prefect's configured server. Used by ``plm doctor`` and ``plm gc``."""
+"""A client of Prefect's configured server. Used by ``plm doctor`` and ``plm gc``; the flow's name also by the flow."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 from flows.outcome import UserError
 
 FLOW = "plm"
-"""As ``flows/flow.py`` names the flow, which takes seconds to import."""
+"""The flow's name there."""
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, expe
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -104,15 +105,19 @@ class Registry:
         runs = pages(lambda page: self.client.search_runs([experiment], registered, page_token=page))
         return {run.info.run_id: run.data.metrics for run in runs}
 
-    def close_abandoned(self) -> None:
-        """End the runs of registrations that were killed before they had made a version: nobody goes on with them."""
+    def abandoned(self) -> "list[Run]":
+        """The runs of registrations that were killed before they had made a version: nobody goes on with them."""
         known = {version.run_id for version in self.versions()}
         running = f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'"
         experiment = self.experiment()
-        for run in list(pages(lambda page: self.client.search_runs([experiment], running, page_token=page))):
-            age_s = time.time() - run.info.start_time / 1000
-            if run.info.run_id not in known and age_s > ABANDONED_S:
-                self.client.set_terminated(run.info.run_id, "KILLED")
+        found = list(pages(lambda page: self.client.search_runs([experiment], running, page_token=page)))
+        latest = (time.time() - ABANDONED_S) * 1000
+        return [run for run in found if run.info.run_id not in known and run.info.start_time < latest]
+
+    def close_abandoned(self) -> None:
+        """End the runs of such registrations."""
+        for run in self.abandoned():
+            self.client.set_terminated(run.info.run_id, "KILLED")
 
     def run_of(self, parent: str | None) -> str:
         """The id of the run that ``journal:<key>`` names; empty when MLflow does not have it."""

@@ -17,7 +17,7 @@ RESERVE = 100 << 20
 LEAST = 1 << 20
 """With less DVC cannot record that a stage has run."""
 
-FREES = "`dvc gc --workspace` frees what no stage needs any more"
+FREES = "`plm gc` frees what no stage needs any more"
 
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")

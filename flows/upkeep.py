@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from flows.command import project
+from flows.command import Json, project
 
 if TYPE_CHECKING:
     from flows.backup import Summary
-
-Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 
 
 def doctor(

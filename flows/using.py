@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from flows.command import checkpoint_folder, task
+from flows.command import Json, checkpoint_folder, task
 from flows.outcome import UserError
 from plm_core.shared import paths
 from plm_core.shared.kinds import TOKENIZERS
@@ -18,7 +18,6 @@ tokenizer = typer.Typer(help="Compare tokenizers of several kinds and sizes.", n
 
 Model = Annotated[str | None, Option(show_default="champion", help="Use this trained section, version or alias.")]
 Checkpoint = Annotated[Path | None, Option(metavar="DIR", help="Use the checkpoint in this folder instead of --model.")]
-Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 Format = Literal["hf"]
 Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), help="Train this kind; can be repeated.")]
 

@@ -1,4 +1,4 @@
-"""The registry in MLflow: where its files lie, versions, decisions, aliases, and runs that will never end."""
+"""The registry in MLflow: versions, decisions, aliases, and runs that will never end."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,13 +8,12 @@ from flows import settings
 from flows.health import decisions, runs, versions
 from flows.health.finding import Finding, Note
 from flows.registry import Registry, opened
-from plm_core.shared.stores import SQLITE
+from plm_core.shared.stores import made
 
 
 def registry(root: Path, everything: bool) -> Iterator[Finding | Note]:
     """All that can be wrong with the registry."""
-    uri = settings.read(root)[0].uri
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
+    if not made(settings.read(root)[0].uri):
         yield Note("MLflow: nothing is registered yet")
         return
 

@@ -1,20 +1,17 @@
 """Runs that MLflow shows as running though nobody works on them any more. Used by ``flows/health/registry.py``."""
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from flows.health.finding import Finding
 from flows.health.versions import Later
-from flows.registry import DIGEST_TAG, Registry
+from flows.registry import Registry
 from flows.store import pages
 from flows.tracking import journals, send_leftovers
 from plm_core.shared.stores import SQLITE
 
-REGISTERED_S = 3600.0
-"""A registration does not take longer (``tasks/package.py``)."""
 JOURNAL_TAG = "plm.journal"
 
 
@@ -24,16 +21,15 @@ def check(root: Path, registry: Registry, later: Later) -> Iterator[Finding]:
     running = list(
         pages(lambda page: registry.client.search_runs([experiment], "attributes.status = 'RUNNING'", page_token=page))
     )
-    versions = {version.run_id for version in registry.versions()}
+    abandoned = {run.info.run_id for run in registry.abandoned()}
     known = {journal["key"]: journal for journal in journals(root)}
     for run in running:
         where = f"run {run.info.run_name} ({run.info.run_id})"
         ended = later(_killed(run.info.run_id))
         tags = run.data.tags
-        if DIGEST_TAG in tags and run.info.run_id not in versions:
-            if time.time() - run.info.start_time / 1000 > REGISTERED_S:
-                mend = "end it in MLflow as KILLED; the next `plm run` registers the checkpoint, if it is today's"
-                yield Finding("a registration was killed and left it RUNNING without a version", where, mend, ended)
+        if run.info.run_id in abandoned:
+            mend = "end it in MLflow as KILLED; the next `plm run` registers the checkpoint, if it is today's"
+            yield Finding("a registration was killed and left it RUNNING without a version", where, mend, ended)
         elif (key := tags.get(JOURNAL_TAG)) in known:
             journal = known[key]
             if not journal["living"] and journal["sender"] != "":

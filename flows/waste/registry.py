@@ -19,7 +19,7 @@ from flows.store import GONE, pages, sha256
 from flows.transaction import alone
 from flows.waste.waste import Waste
 from plm_core.shared import paths
-from plm_core.shared.stores import SQLITE
+from plm_core.shared.stores import made
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -32,8 +32,7 @@ ENDED_S = 3600.0
 
 def registered(root: Path, rules: Retention) -> Iterator[Waste]:
     """Versions and runs that are not kept."""
-    uri = settings.read(root)[0].uri
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
+    if not made(settings.read(root)[0].uri):
         return
     with opened(root) as registry:
         kept = _kept(root, registry, rules)

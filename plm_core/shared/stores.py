@@ -54,6 +54,11 @@ def absolute(uri: str, root: Path) -> str:
     return f"{SQLITE}{root.absolute() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
 
 
+def made(uri: str) -> bool:
+    """Whether a store is there: an SQLite file is made by whoever uses it first."""
+    return not uri.startswith(SQLITE) or Path(uri.removeprefix(SQLITE)).is_file()
+
+
 def shown(text: str) -> str:
     """An address, or a text with addresses in it, without the user and the password of any: what may be kept or said.
 

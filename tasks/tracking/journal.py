@@ -217,12 +217,12 @@ class Journal:
 
 def held(descriptor: int, byte: int) -> bool:
     """Whether another process has locked this byte of a file; asked, since who tries keeps others from it."""
-    if sys.platform == "darwin":
-        form, kind, fields = "qqihh", 3, (byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
-    else:
-        form, kind, fields = "hhqqi", 0, (fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-    found = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(form, *fields))
-    return struct.unpack(form, found)[kind] != fcntl.F_UNLCK
+    kind = (fcntl.F_WRLCK, os.SEEK_SET)
+    where = (byte, 1, 0)
+    mac = sys.platform == "darwin"
+    lock = struct.pack("qqihh", *where, *kind) if mac else struct.pack("hhqqi", *kind, *where)
+    found = struct.unpack("qqihh" if mac else "hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, lock))
+    return found[3 if mac else 0] != fcntl.F_UNLCK
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

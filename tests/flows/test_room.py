@@ -43,12 +43,12 @@ def test_outputs_that_need_more_than_the_disk_has_are_told_with_what_frees_some(
     half = shutil.disk_usage(tmp_path).free // 2
     (said,) = looked(tmp_path, half, 0)
     assert said.startswith(f"{tmp_path}: ")
-    assert "`dvc gc --workspace`" in said
+    assert "`plm gc`" in said
 
 
 def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "LEAST", shutil.disk_usage(tmp_path).total)
-    with pytest.raises(room.FullError, match="too little for any stage; `dvc gc"):
+    with pytest.raises(room.FullError, match="too little for any stage; `plm gc"):
         room.look(tmp_path, *ENOUGH, print)
 
 
