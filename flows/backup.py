@@ -185,7 +185,12 @@ def _reached(address: str) -> Iterator["Store"]:
         import fsspec
 
         yield Store(*fsspec.core.url_to_fs(address))
-    except (OSError, ImportError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:
+        # Each file system has errors of its own: those of S3 are no OSErrors.
+        if not isinstance(error, OSError | ImportError | ValueError) and "://" not in address:
+            raise
         raise UserError(f"{address}: {' '.join(str(error).split())}") from error
 
 

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import fsspec
 import pytest
 import yaml
+from fsspec.implementations.memory import MemoryFileSystem
 
 from flows import backup, checkout, registry, standing
 from flows.ledger import Decision
@@ -170,6 +172,19 @@ def test_what_cannot_be_done_is_one_line(root, tmp_path):
     path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
     with pytest.raises(UserError, match="its format is 9; expected 1"):
         backup.restore(root, str(tmp_path / "kept"))
+
+
+def test_a_bucket_that_is_away_is_one_line(root):
+    class AwayError(Exception):
+        """As botocore's: of no other kind."""
+
+    class Away(MemoryFileSystem):
+        def makedirs(self, path, exist_ok=False):
+            raise AwayError("Could not connect")
+
+    fsspec.register_implementation("away", Away, clobber=True)
+    with pytest.raises(UserError, match="away://bucket/x: Could not connect"):
+        backup.backup(root, "away://bucket/x")
 
 
 def test_a_backup_that_is_killed_is_none(root, tmp_path, monkeypatch):
