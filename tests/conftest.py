@@ -36,6 +36,19 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
 
 
+@pytest.fixture
+def server(tmp_path):
+    """A real MLflow server, running."""
+    from mlflows import Server
+
+    server = Server(tmp_path / "server")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
 def prose(seed, words):
     """``words`` words of made-up prose, the same for the same seed; frequent words are frequent as in real text."""
     draw = random.Random(seed)

@@ -64,13 +64,17 @@ def _kept(root: Path, registry: Registry, rules: Retention) -> set[str]:
 
 
 def _needless(registry: Registry, rules: Retention) -> "list[Run]":
-    """Ended registrations without a version, and runs that were deleted longer ago than the rules keep anything."""
+    """Ended registrations without a version, and runs that were deleted longer ago than the rules keep anything.
+
+    On a server nobody but `mlflow gc`, run there, takes away what was deleted.
+    """
     from mlflow.entities import ViewType
 
+    view = ViewType.ALL if hasattr(_store(registry), "_hard_delete_run") else ViewType.ACTIVE_ONLY
     needed = {version.run_id for version in registry.versions()}
     experiment = registry.experiment()
     ended = "attributes.status != 'RUNNING'"
-    found = pages(lambda page: registry.client.search_runs([experiment], ended, ViewType.ALL, page_token=page))
+    found = pages(lambda page: registry.client.search_runs([experiment], ended, view, page_token=page))
     return [
         run
         for run in found
@@ -102,7 +106,7 @@ def _delete_needless(root: Path, rules: Retention, run: str) -> None:
 
 
 def _delete_run(registry: Registry, run: str) -> None:
-    """Delete a run, the models that it logged and their files. On a server rows stay until `mlflow gc` is run there."""
+    """Delete a run, the models that it logged and their files; on a server their rows stay, marked as deleted."""
     from mlflow.exceptions import MlflowException
 
     client = registry.client
@@ -112,7 +116,7 @@ def _delete_run(registry: Registry, run: str) -> None:
         if error.error_code not in GONE:
             raise
         return
-    store: Any = client._tracking_client.store
+    store = _store(registry)
     for model in _models(registry, run):
         _files(model.artifact_location).delete_artifacts()
         client.delete_logged_model(model.model_id)
@@ -124,6 +128,11 @@ def _delete_run(registry: Registry, run: str) -> None:
         client.delete_run(run)
     if hasattr(store, "_hard_delete_run"):
         store._hard_delete_run(run)
+
+
+def _store(registry: Registry) -> Any:
+    """MLflow's own store. A database's deletes rows, a server's only marks them."""
+    return registry.client._tracking_client.store
 
 
 def _models(registry: Registry, run: str) -> list[Any]:

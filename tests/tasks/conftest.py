@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from mlflows import Server
 from projects import Project, source, write_data
 
 PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
@@ -69,14 +68,3 @@ def fresh(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "params.yaml").write_text(PARAMS)
     return tmp_path
-
-
-@pytest.fixture
-def server(tmp_path):
-    """A real MLflow server, running."""
-    server = Server(tmp_path / "server")
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()

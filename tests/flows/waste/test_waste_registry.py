@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from mlflow import MlflowClient
 from registries import HOUR_MS, checkpoint, judge, model_of, project, register, run_of
 
 from flows import doctor, registry, settings
@@ -159,3 +160,25 @@ def test_the_section_is_read_strictly(root):
         assert str(error.value) == said
     (root / "params.yaml").write_text(text.partition("retention:")[0])
     assert settings.retention(root) is None
+
+
+@pytest.mark.slow
+def test_on_a_server_files_go_and_what_stays_of_a_run_is_not_found_again(root, server, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
+    client = MlflowClient(server.address, server.address)
+    client.create_experiment("plm")
+    client.create_registered_model("plm")
+    register(root, b"a")
+    newest = register(root, b"b")
+    register(root, b"x", version=False)
+    files = list(server.folder.rglob("model.safetensors"))
+    assert len(files) == 3
+    found = list(registered(root, RULES))
+    assert [waste.what.partition(" (")[0] for waste in found] == ["plm version 1", "run register"]
+    assert all(waste.bytes > 100 for waste in found)
+    for waste in found:
+        waste.delete()
+    assert numbers(root) == [newest]
+    assert [path.is_file() for path in files].count(True) == 1
+    assert whats(root) == []
+    assert well(root)
