@@ -57,6 +57,8 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every
     wait_until(lambda: lines_of(journal) > before + 10)
     assert training.poll() is None
     training.send_signal(signal.SIGSTOP)  # the server takes longer to start than the rest of the training
+    said = small.root / "artifacts/journals/recorder.log"
+    wait_until(lambda: "until MLflow has them" in said.read_text())
     server.start()
     seen = len(points_of(client, runs_of(client)[0]))
     training.send_signal(signal.SIGCONT)
@@ -67,7 +69,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every
     assert 0 < seen < len(curve(small))
     assert run.info.status == "FINISHED"
     assert all(line.startswith("warning: MLflow: ") for line in err.splitlines())
-    assert "MLflow answers again" in (small.root / "artifacts/journals/recorder.log").read_text()
+    assert "MLflow answers again" in said.read_text()
 
 
 @pytest.mark.parametrize(
