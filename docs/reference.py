@@ -102,7 +102,8 @@ def commands() -> str:
     text = [
         "# Commands",
         "Each command prints this with `--help`. Exit status: 0 when all is well, 1 when work failed, "
-        "2 when you must mend something, 130 after Ctrl-C. `plm doctor` has its own.",
+        "2 when you must mend something, 130 after Ctrl-C. Also 1: the gate refused `plm promote`, `plm nights` "
+        "found a run that failed or was missed, `plm gc` could not delete something. `plm doctor` has its own.",
     ]
     for name, command in _leaves("plm", typer.main.get_command(app)):
         context = command.make_context("plm", [], resilient_parsing=True)
@@ -254,6 +255,8 @@ def _parameter(given: Any) -> list[str]:
     name = ", ".join([*given.opts, *given.secondary_opts]) if option else (given.metavar or given.name).upper()
     said = getattr(given, "show_default", None)
     shown = said if isinstance(said, str) else given.default
+    if given.secondary_opts and isinstance(shown, bool):
+        shown = (given.opts if shown else given.secondary_opts)[0]
     shown = "" if shown is None or isinstance(shown, bool) else shown
     default = "required" if given.required else f"`{shown}`" if shown != "" else ""
     return [f"`{name}`", _line(given.help or ""), default]

@@ -87,17 +87,21 @@ def deploy(
 def nights(
     test: Annotated[bool, Option("--test", help="Send a message to those whom the pipeline tells.")] = False,
 ) -> None:
-    """Show what the schedule did last; exit status 1 if a run failed or did not happen."""
+    """Show what the schedule did last.
+
+    Exit status: 1 when the last run failed or did not happen.
+    """
     from flows import nights as remembered
     from flows import notify
 
     root = project()
-    if test and (problem := notify.send(root, "test", "This is a test: whoever reads it is told.")):
-        raise UserError(problem)
+    if test:
+        notify.test(root)
     missed = remembered.tell_missed(root)
     for line in [*remembered.lines(root), *filter(None, [missed])]:
         print(line)
-    raise typer.Exit(int(bool(missed or remembered.Nights.read(root).error)))
+    last = remembered.Nights.read(root)
+    raise typer.Exit(int(bool(missed or (last.error and not last.at_work))))
 
 
 @app.command()
@@ -156,10 +160,12 @@ def promote(
     from flows import notify, promotion
 
     outcome = promotion.promote(project(), version, reason, force=force)
-    print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
     notify.tell_models(project(), [outcome])
     if outcome.action == "refused":
+        against = outcome.reasons[1:]  # the first one is the person's, who was for it
+        print(f"version {outcome.version}: refused by the gate: {'; '.join(against)}; `--force` overrules it")
         raise typer.Exit(1)
+    print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
 
 
 @app.command()
@@ -175,7 +181,7 @@ def rollback(reason: Reason) -> None:
 @app.command()
 def ui(
     which: Annotated[Literal["mlflow", "prefect"], Argument(help="Serve this one.")] = "mlflow",
-    port: Annotated[int | None, Option(show_default="5000 for MLflow, 4200 for Prefect", help="Listen here.")] = None,
+    port: Annotated[int | None, Option(show_default="5000, and 4200 for Prefect", help="Listen on this port.")] = None,
 ) -> None:
     """Serve the user interface of MLflow or Prefect."""
     from flows import settings
@@ -191,7 +197,7 @@ def ui(
         port = port or 5000
         uri = settings.read(root)[0].uri
         if uri.startswith("http"):
-            print(f"MLflow runs at {stores.shown(uri)} (MLFLOW_TRACKING_URI)")
+            print(f"open {stores.shown(uri)} in a browser: MLflow runs there (MLFLOW_TRACKING_URI or tracking.uri)")
             return
         stores.follow(uri)
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]

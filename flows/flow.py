@@ -75,7 +75,7 @@ class Execution:
             futures[stage.name].wait()
             self._settle(stage, futures[stage.name].state)
         if not_run := [name for name, outcome in self.outcomes.items() if outcome.outcome == "not run"]:
-            get_run_logger().warning("not run, for what they need failed: %s", ", ".join(not_run))
+            get_run_logger().warning("not run, because stages they need failed: %s", ", ".join(not_run))
         timing.remember(self._root, self.outcomes.values())
 
     @property
@@ -287,6 +287,8 @@ def _work(execution: Execution, parent_run_id: str | None) -> None:
     try:
         execution.stages(parent_run_id)
     except BaseException:
-        get_run_logger().warning("ends; stages that run save their state, which may take %.0f minutes", SAVING_S / 60)
+        get_run_logger().warning(
+            "stopping; running stages save their state, for which they have %.0f minutes", SAVING_S / 60
+        )
         execution.processes.interrupt_all()
         raise

@@ -87,8 +87,8 @@ def _evaluate_again(
         status, _ = _task(root, command, {"PLM_TRACKING": "off"}, subprocess.DEVNULL, STDERR)
         if status != 0:
             raise RegistryError(
-                f"version {version.number} cannot be evaluated on today's examples: `python -m {' '.join(command)}` "
-                f"ended with exit status {status}"
+                f"version {version.number} cannot be evaluated on today's examples: {module} ended with exit status "
+                f"{status}, and its error stands above; mend that and run again"
             )
         for stale in evidence.glob(f"{task}.*.csv"):
             stale.unlink()

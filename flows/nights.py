@@ -6,6 +6,7 @@ happen, one that was killed, a disk that fills. Used by the flow, by ``plm deplo
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -46,6 +47,8 @@ class Nights:
     """When the last run began, on a schedule or not."""
     ended: float | None = None
     """When it ended; None while it runs, and where it was killed."""
+    process: int = 0
+    """Which process it is."""
     error: str = ""
     """Why it failed."""
     free: list[tuple[float, int]] = field(default_factory=list)
@@ -69,6 +72,13 @@ class Nights:
             new.replace(path)
         except OSError as error:
             print(f"warning: {path}: {error}; this run is not remembered", file=sys.stderr, flush=True)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the last run has not ended and its process lives."""
+        import psutil
+
+        return self.begun is not None and self.ended is None and psutil.pid_exists(self.process)
 
     def missed(self, now: float) -> str:
         """Which run did not happen, as a sentence; empty when all did."""
@@ -107,21 +117,25 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
     _schedule(nights, due.of_this_run())
     nights.begun = time.time()
     nights.ended = None
-    nights.error = "interrupted"
+    nights.process = os.getpid()
+    nights.error = outcome = "interrupted"
     nights.write(root)
 
     def say(result: Result) -> None:
-        nights.error = result.error
+        nonlocal outcome
+        outcome = result.error
         notify.tell_result(root, result)
 
     try:
         yield say
     except Exception as error:
-        nights.error = str(error)
+        outcome = str(error)
         notify.tell(root, "failure", f"The run failed. {error}")
         raise
     finally:
+        nights = Nights.read(root)  # runs that were due meanwhile were skipped, and remembered
         nights.ended = time.time()
+        nights.error = outcome
         nights.free = [*nights.free, (nights.ended, shutil.disk_usage(root).free)][-KEPT:]
         nights.write(root)
         _tell_disk(root, nights)
@@ -179,7 +193,7 @@ def lines(root: Path) -> Iterator[str]:
         yield "last run       none yet"
     else:
         how = f"failed: {nights.error}" if nights.error else "all well"
-        ended = f"ended {moment(nights.ended)}, {how}" if nights.ended else "at work, or killed"
+        ended = f"ended {moment(nights.ended)}, {how}" if nights.ended else "at work" if nights.at_work else "killed"
         yield f"last run       began {moment(nights.begun)}, {ended}"
     yield f"next run       {'no schedule' if nights.next is None else f'due {moment(nights.next)}'}"
     days = nights.days_left()

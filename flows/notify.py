@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import settings
-from flows.outcome import Result
+from flows.outcome import Result, UserError
 from plm_core.shared import paths
 from plm_core.shared.notices import Event
 from plm_core.shared.statuses import BUDGET_SPENT
@@ -39,7 +39,21 @@ def tell(root: Path, event: Event, what: str, look: str = RUNS) -> None:
     """Send a message of what happened and where to look; one that cannot be sent is a warning on stderr."""
     config = settings.notify(root)
     if event in config.events and (problem := send(root, event, f"{what}\n\n{look}")):
-        print(f"warning: notify: nobody may know of the {event}: {problem}", file=sys.stderr, flush=True)
+        print(f"warning: notify: the {event} may have reached nobody: {problem}", file=sys.stderr, flush=True)
+
+
+def test(root: Path) -> None:
+    """Send a message that says that it is a test.
+
+    Raises:
+        UserError: there is no address, or one of them does not take it.
+    """
+    name = settings.notify(root).urls_from
+    if not os.environ.get(name):
+        raise UserError(f"{name}: not set here, so nobody is told; expected addresses as apprise writes them")
+    if problem := send(root, "test", "This is a test: whoever reads it is told."):
+        raise UserError(problem)
+    print(f"sent to the addresses in {name}")
 
 
 def tell_result(root: Path, result: Result) -> None:
@@ -88,9 +102,9 @@ def _send(message: dict[str, str]) -> str:
     for number, address in enumerate(addresses, start=1):
         one = apprise.Apprise()
         if not one.add(address):
-            failed.append(f"number {number} is no address that apprise knows")
+            failed.append(f"address {number} is none that apprise knows")
         elif not one.notify(title=message["title"], body=message["body"]):
-            failed.append(f"number {number} does not take it")
+            failed.append(f"address {number} did not take it (is it right, and reachable from here?)")
     if not addresses:
         failed.append("it holds no address")
     return f"{name}: {'; '.join(failed)}" if failed else ""

@@ -120,7 +120,7 @@ class Packager:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise RegistrationFailed(f"`python -m tasks.package` ended with exit status {process.wait()}")
+            raise RegistrationFailed(f"tasks.package ended with exit status {process.wait()}; its error stands above")
         return json.loads(answer)
 
     def __enter__(self) -> "Packager":

@@ -233,7 +233,8 @@ class Registry:
         if (digest := sha256(found / CHECKSUMS)) != version.tags.get(DIGEST_TAG, digest):
             raise RegistryError(
                 f"{self.name}: the checkpoint of version {version.number} is damaged: {CHECKSUMS} has the sha256 "
-                f"{digest[:12]}, registered was {version.tags[DIGEST_TAG][:12]}; restore MLflow's artifacts"
+                f"{digest[:12]}, registered was {version.tags[DIGEST_TAG][:12]}; "
+                "`plm restore` brings the registry of a backup back"
             )
         return found
 

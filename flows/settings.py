@@ -27,7 +27,8 @@ class Tracking:
     """The section ``tracking``."""
 
     uri: Name
-    """MLflow's store, absolute: a server's address, or ``sqlite:////path``. ``MLFLOW_TRACKING_URI`` overrides it."""
+    """MLflow's store: a server's address, or ``sqlite:///path``, where a relative path is taken from the checkout.
+    ``MLFLOW_TRACKING_URI`` overrides it."""
     experiment: Name
     """The experiment of all runs; the decisions on champions are kept in ``<experiment>-decisions``."""
 

@@ -9,6 +9,7 @@ import typer
 from typer import Argument, Option
 
 from flows.command import Json, project
+from flows.outcome import UserError
 
 if TYPE_CHECKING:
     from flows.backup import Summary
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 def doctor(
     everything: Annotated[bool, Option("--all", help="Read all versions and DVC's cache byte by byte.")] = False,
-    mend: Annotated[bool, Option("--mend", help="Mend what can be mended without losing anything.")] = False,
+    mend: Annotated[bool, Option("--mend", help="Mend what loses no result, version or decision.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find what is wrong with files, registry and schedule, and what mends it.
+    """Find what is wrong, and what mends it: in files, registry and schedule.
 
     Exit status: 0 when all is well, 1 when something is wrong, 2 when it could not look at everything.
     """
@@ -37,9 +38,11 @@ def gc(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete what the section `retention` of params.yaml does not keep."""
+    """Delete what `retention` in params.yaml does not keep."""
     from flows import retention
 
+    if yes and dry_run:
+        raise UserError("--yes, --dry-run: expected one of them")
     report = retention.collect(project(), delete=yes or not (dry_run or sys.stdin.isatty()))
     if as_json:
         print(json.dumps(report.plain(), indent=2))
@@ -50,9 +53,9 @@ def gc(
 
 def backup(
     target: Annotated[str, Argument(help="Write into this folder, or to an address such as s3://bucket/folder.")],
-    keep: Annotated[int | None, Option(min=1, show_default="all", help="Delete all but so many backups there.")] = None,
+    keep: Annotated[int | None, Option(min=1, show_default="all", help="Keep only the newest N backups.")] = None,
 ) -> None:
-    """Copy what nothing makes again: registry, decisions, snapshots, imports, DVC's results."""
+    """Copy registry, snapshots, imports and results."""
     from flows import backup as backups
 
     _show(backups.backup(project(), _address(target), keep))
@@ -60,9 +63,9 @@ def backup(
 
 def restore(
     source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
-    at: Annotated[str, Option(show_default="the newest", help="Take the one whose name begins so: 2026-11-22.")] = "",
+    at: Annotated[str, Option(show_default="the newest", help="Take the newest that begins so: 2026-11-22.")] = "",
 ) -> None:
-    """Bring a backup back; what it replaces is kept beside it."""
+    """Bring a backup back; nothing that is here is lost."""
     from flows import backup as backups
 
     _show(backups.restore(project(), _address(source), at))

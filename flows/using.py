@@ -23,14 +23,16 @@ Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), he
 
 
 def generate(
-    prompts: Annotated[list[str], Argument(help="Continue these; behind -- they may begin with a dash.")],
+    prompts: Annotated[list[str], Argument(help="Continue these; put -- before prompts that begin with a dash.")],
     model: Model = None,
     checkpoint: Checkpoint = None,
-    max_new_tokens: Annotated[int, Option(help="Stop after so many tokens.")] = SamplingConfig.max_new_tokens,
+    max_new_tokens: Annotated[int, Option(help="Stop after this many tokens.")] = SamplingConfig.max_new_tokens,
     until_end: Annotated[bool, Option(help="Stop where the model ends the text.")] = SamplingConfig.until_end,
     temperature: Annotated[float, Option(help="Divide the logits by it; 0 is greedy.")] = SamplingConfig.temperature,
-    top_k: Annotated[int, Option(help="Draw among so many likeliest tokens; 0 for all.")] = SamplingConfig.top_k,
-    top_p: Annotated[float, Option(help="Draw among the likeliest that sum to it; 1 for all.")] = SamplingConfig.top_p,
+    top_k: Annotated[int, Option(help="Draw from the K likeliest tokens; 0 for all.")] = SamplingConfig.top_k,
+    top_p: Annotated[
+        float, Option(help="Draw from the likeliest that add up to this; 1 for all.")
+    ] = SamplingConfig.top_p,
     repetition_penalty: Annotated[float, Option(help="Avoid repetition, above 1.")] = SamplingConfig.repetition_penalty,
     seed: Annotated[int, Option(help="Draw from this seed; equal seeds give equal texts.")] = SamplingConfig.seed,
 ) -> None:
@@ -57,7 +59,7 @@ def attend(
 def seen(
     model: Annotated[str, Option(help="Look at the pretraining of this section.")],
     step: Annotated[int, Option(help="Show this step, from 1, as in the curves: step 1 is the first batch.")],
-    rows: Annotated[int, Option(help="Show so many rows.")] = 3,
+    rows: Annotated[int, Option(help="Show this many rows.")] = 3,
     as_json: Json = False,
 ) -> None:
     """Show what a model read at a step of its pretraining."""
@@ -80,7 +82,7 @@ def import_(
     from_: Annotated[Format, Option("--from", help="Read this format: Hugging Face transformers.")],
     name: Annotated[str, Option(help=f"Write the checkpoint {paths.IMPORTED}/NAME.")],
 ) -> None:
-    """Read a Hugging Face folder, to start a pretraining from it."""
+    """Read back a folder of `plm export`, to start a pretraining from it."""
     task("import_", folder.resolve(), name=name)
 
 
@@ -95,7 +97,7 @@ def compare_tokenizers(
     sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
     kind: Kind = None,
     lowercase: Annotated[bool, Option("--lowercase", help="Make wordpiece as BERT's uncased models have it.")] = False,
-    sample: Annotated[int | None, Option(help="Train on every k-th document, so many characters.")] = None,
+    sample: Annotated[int | None, Option(help="Train on about so many characters, from all documents.")] = None,
     as_json: Json = False,
     _: Annotated[str | None, Option("--sizes", "--kinds", hidden=True, callback=_sizes_are_arguments)] = None,
 ) -> None:

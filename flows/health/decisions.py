@@ -67,7 +67,7 @@ def _verdict(registry: Registry, version: Version, later: Later) -> Iterator[Fin
     missing = {name: decided[name] for name in decided if name not in version.tags}
     if missing:
         what = f"tags of its verdict are missing: {', '.join(missing)}"
-        mend = f"set them in MLflow as the ledger has them: gate is {decided['gate']!r}" if "gate" in decided else what
+        mend = "set them in MLflow as the run of the decision in the ledger has them"
         yield Finding(what, where, mend, later(_tagged(version.number, missing)))
     elif "gate" not in version.tags and CHAMPION not in version.aliases and time.time() - version.created > JUDGED_S:
         mend = f"`plm run` asks the gate if it is of today's checkpoints; else `plm promote {version.number}` does"

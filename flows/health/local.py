@@ -53,9 +53,13 @@ def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
         found.append((stage, written, folder))
     for stage, written, folder in found:
         if not stage or written < newest[stage]:
-            what = f"the snapshots are of other parameters, text or code than the latest training of {stage or 'today'}"
             mend = "delete the folder, unless you want to go back to those"
-            yield Finding(what, folder.relative_to(root).as_posix(), mend, partial(shutil.rmtree, folder))
+            where = folder.relative_to(root).as_posix()
+            if stage:
+                what = f"the snapshots are of other parameters, text or code than the latest training of {stage}"
+                yield Finding(what, where, mend, partial(shutil.rmtree, folder))
+            else:
+                yield Finding("no training has a folder of this name", where, mend)
 
 
 def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
@@ -68,7 +72,7 @@ def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
             return
     except HeldError:
         what = f"the pipeline (process {pid}) has died, and processes that it left hold the checkout"
-        yield Finding(what, LOCK, f"`fuser {root}` names them; end them with `kill`")
+        yield Finding(what, LOCK, f"`fuser -v {root}` lists all processes there, your shell too; end those of tasks")
 
 
 def _number(path: Path) -> int:

@@ -22,7 +22,7 @@ def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     """
     url = server.configured_url()
     if url is None:
-        yield Note("schedule: no Prefect server is configured (PREFECT_API_URL), so nothing runs by the clock")
+        yield Note("schedule: not looked at, for PREFECT_API_URL is not set; set it if a server runs this checkout")
         return
     if not server.answers(url):
         raise UserError(f"no Prefect server answers at {url}; start one with `prefect server start`")

@@ -19,7 +19,7 @@ def check(registry: Registry, everything: bool, later: Later) -> Iterator[Findin
     living = _runs(registry)
     for version in registry.versions():
         where = f"{registry.name} version {version.number}"
-        again = "restore MLflow's artifacts from a backup, or " + _instead(version)
+        again = "bring the registry of a backup back with `plm restore`, or " + _instead(version)
         if version.run_id not in living:
             mend = f"{_instead(version)}; until then the gate measures it again whenever it has to"
             yield Finding("its run is gone from MLflow, and its evidence with it", where, mend)

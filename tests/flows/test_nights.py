@@ -1,10 +1,12 @@
 """What is remembered of scheduled runs, and who is told of a night that nobody told of."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,18 @@ def plm(root: Path, *words: str) -> subprocess.CompletedProcess:
     )
 
 
+def test_a_run_that_was_skipped_while_another_was_at_work_is_not_told_as_missed_after_it(root):
+    now = time.time()
+    Nights(due=now - DAY_S, next=now).write(root)
+    with nights.remembered(root) as tell:
+        skipped = Nights.read(root)
+        skipped.due, skipped.next = now, now + DAY_S
+        skipped.write(root)
+        tell(Result(()))
+    assert Nights.read(root).next == now + DAY_S
+    assert Nights.read(root).ended >= now
+
+
 def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
@@ -172,6 +186,15 @@ def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch
     done = plm(project, "nights")
     assert done.returncode == 1
     assert "failed: s: exit status 1: no" in done.stdout
+    going = Nights(due=now, next=now + DAY_S, begun=now, process=os.getpid(), error="interrupted")
+    going.write(project)
+    done = plm(project, "nights")
+    assert done.returncode == 0
+    assert "at work" in done.stdout
+    replace(going, process=2**22 + 1).write(project)
+    done = plm(project, "nights")
+    assert done.returncode == 1
+    assert "killed" in done.stdout
     Nights(due=now - 2 * DAY_S, next=now - DAY_S, begun=now - 2 * DAY_S, ended=now - 2 * DAY_S + 60).write(project)
     done = plm(project, "nights")
     assert done.returncode == 1
@@ -186,7 +209,12 @@ def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_a
     assert told(hook) == [("test", "This is a test: whoever reads it is told.")]
     monkeypatch.setenv("PLM_NOTIFY_URLS", "json://127.0.0.1:9/secret")
     done = plm(project, "nights", "--test")
-    assert (done.returncode, done.stderr) == (2, "error: PLM_NOTIFY_URLS: number 1 does not take it\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: PLM_NOTIFY_URLS: address 1 did not take it")
+    monkeypatch.delenv("PLM_NOTIFY_URLS")
+    done = plm(project, "nights", "--test")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: PLM_NOTIFY_URLS: not set here")
 
 
 def test_an_idle_run_tells_what_was_missed_and_imports_nothing_heavy(project, hook, monkeypatch):

@@ -66,8 +66,9 @@ def test_an_address_that_takes_nothing_is_a_warning_and_the_others_are_told(tmp_
     assert [path for path, _ in hook.heard][-1] == f"/{SECRET}"
     assert capfd.readouterr() == (
         "",
-        "warning: notify: nobody may know of the disk: PLM_NOTIFY_URLS: number 1 does not take it; number 2 is no "
-        "address that apprise knows; number 3 does not take it\n",
+        "warning: notify: the disk may have reached nobody: PLM_NOTIFY_URLS: address 1 did not take it (is it right, "
+        "and reachable from here?); address 2 is none that apprise knows; address 3 did not take it (is it right, and "
+        "reachable from here?)\n",
     )
 
 

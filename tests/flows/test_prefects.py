@@ -83,7 +83,7 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
     assert report.unseen["schedule"].startswith("no Prefect server answers at http://127.0.0.1:9/api")
     monkeypatch.delenv("PREFECT_API_URL")
     assert looked(tmp_path)[1] == [
-        "schedule: no Prefect server is configured (PREFECT_API_URL), so nothing runs by the clock"
+        "schedule: not looked at, for PREFECT_API_URL is not set; set it if a server runs this checkout"
     ]
 
 
