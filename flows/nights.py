@@ -180,9 +180,9 @@ def tell_missed(root: Path) -> str:
     if missed and nights.told != nights.next:
         from flows import notify
 
-        notify.tell(root, "missed", missed, "See `plm nights`, and whether `plm deploy` and its server run.")
         nights.told = nights.next
-        nights.write(root)
+        nights.write(root)  # before it is told, which takes a while: a run may begin meanwhile, and write too
+        notify.tell(root, "missed", missed, "See `plm nights`, and whether `plm deploy` and its server run.")
     return missed
 
 

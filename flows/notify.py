@@ -88,7 +88,7 @@ def send(root: Path, subject: str, text: str) -> str:
         done = subprocess.run(command, input=message, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):  # not the errors' words: they hold the message
         return f"{name}: sending took longer than {LIMIT_S:g} s"
-    return done.stdout.strip() if done.returncode in (0, 1) else f"{name}: apprise ended with {done.returncode}"
+    return done.stdout.strip() if done.returncode == 0 else f"{name}: apprise ended with {done.returncode}"
 
 
 def _send(message: dict[str, str]) -> str:

@@ -105,9 +105,14 @@ class Registry:
         runs = pages(lambda page: self.client.search_runs([experiment], registered, page_token=page))
         return {run.info.run_id: run.data.metrics for run in runs}
 
+    def version_runs(self) -> set[str]:
+        """The runs of all versions, those of other models in this registry too: they may share the experiment."""
+        found = pages(lambda page: self.client.search_model_versions(None, 1000, None, page))
+        return {version.run_id for version in found}
+
     def abandoned(self) -> "list[Run]":
         """The runs of registrations that were killed before they had made a version: nobody goes on with them."""
-        known = {version.run_id for version in self.versions()}
+        known = self.version_runs()
         running = f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'"
         experiment = self.experiment()
         found = list(pages(lambda page: self.client.search_runs([experiment], running, page_token=page)))

@@ -70,19 +70,23 @@ def _needless(registry: Registry, rules: Retention) -> "list[Run]":
     """
     from mlflow.entities import ViewType
 
-    view = ViewType.ALL if hasattr(_store(registry), "_hard_delete_run") else ViewType.ACTIVE_ONLY
-    needed = {version.run_id for version in registry.versions()}
-    experiment = registry.experiment()
+    needed = registry.version_runs()
     ended = "attributes.status != 'RUNNING'"
-    found = pages(lambda page: registry.client.search_runs([experiment], ended, view, page_token=page))
+    found = _runs(registry, f"{ended} and tags.`{DIGEST_TAG}` != ''", ViewType.ACTIVE_ONLY)
+    if hasattr(_store(registry), "_hard_delete_run"):
+        found += _runs(registry, ended, ViewType.DELETED_ONLY)
     return [
         run
         for run in found
         if run.info.run_id not in needed
         and run.data.tags.get(KEEP_TAG, "false") == "false"
-        and (run.info.lifecycle_stage != "active" or DIGEST_TAG in run.data.tags)
         and _ended(run) < time.time() - (ENDED_S if DIGEST_TAG in run.data.tags else rules.days * DAY_S)
     ]
+
+
+def _runs(registry: Registry, which: str, view: int) -> "list[Run]":
+    experiment = registry.experiment()
+    return list(pages(lambda page: registry.client.search_runs([experiment], which, view, page_token=page)))
 
 
 def _ended(run: "Run") -> float:

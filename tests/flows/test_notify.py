@@ -72,6 +72,14 @@ def test_an_address_that_takes_nothing_is_a_warning_and_the_others_are_told(tmp_
     )
 
 
+def test_a_sender_that_breaks_off_is_told(tmp_path, addresses, capfd, monkeypatch):
+    addresses("json://127.0.0.1:9")
+    (tmp_path / "apprise.py").write_text("raise MemoryError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    notify.tell(tmp_path, "disk", "The disk is full.")
+    assert "PLM_NOTIFY_URLS: apprise ended with 1" in capfd.readouterr().err
+
+
 def test_a_variable_without_an_address_is_told(tmp_path, addresses, capfd):
     addresses(SECRET)
     notify.tell(tmp_path, "disk", "The disk is full.")

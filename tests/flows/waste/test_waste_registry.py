@@ -104,6 +104,19 @@ def test_registrations_that_made_no_version_and_deleted_runs_go_when_they_are_ol
         assert opened.client.get_run(young).info.status == "FINISHED"
 
 
+def test_registrations_of_another_model_in_the_same_experiment_stay(root):
+    register(root, b"a")
+    theirs = register(root, b"x", version=False)
+    with registry.opened(root) as opened:
+        opened.client.create_registered_model("theirs")
+        opened.client.create_model_version("theirs", f"runs:/{theirs}/model", theirs)
+        opened.client.update_run(theirs, status="RUNNING")
+        opened.close_abandoned()
+        assert opened.client.get_run(theirs).info.status == "RUNNING"
+        opened.client.set_terminated(theirs, "FINISHED", 1)
+    assert whats(root) == []
+
+
 class DiedError(BaseException):
     """What no handler catches, as SIGKILL."""
 
