@@ -2,6 +2,7 @@
 
 import os
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def table(request):
     """Adds a row to the table that `make prove` prints: a fault, how often, what came of it."""
     rows = request.config.stash.setdefault(PROVED, [])
     return lambda fault, times, outcome: rows.append((fault, f"{times:,}", outcome))
+
+
+def pytest_collection_modifyitems(items):
+    """Shuffle the files, always alike: so tests that wait run beside tests that compute, and no core is idle."""
+    items.sort(key=lambda item: zlib.crc32(item.path.relative_to(ROOT).as_posix().encode()))
 
 
 def pytest_terminal_summary(terminalreporter, config):
