@@ -52,11 +52,15 @@ def decide(registry: Registry, decision: Decision, judged: str | None) -> None:
         registry.ledger.finish(run)
 
 
-def settle(registry: Registry) -> None:
+def settle(registry: Registry) -> list[Decision]:
     """Carry through what a process that died had begun, or take it back; the caller is ``alone``.
 
     A decision is taken back if it was not written down whole, its version is gone, or a person has moved the alias.
+
+    Returns:
+        What was carried through.
     """
+    done: list[Decision] = []
     for run, decision in registry.ledger.unfinished():
         what = f"{registry.name}: a decision that was interrupted"
         alias = registry.alias(CHAMPION) or ""
@@ -65,12 +69,14 @@ def settle(registry: Registry) -> None:
             _carry_through(registry, decision)
             registry.ledger.finish(run)
             warn(f"{what} is carried through: version {decision.version} {decision.action}")
+            done.append(decision)
         else:
             registry.ledger.take_back(run)
             warn(f"{what} is taken back" + (f": version {decision.version} {decision.action}" if decision else ""))
+    return done
 
 
-def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> Decision | None:
+def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> list[Decision]:
     """Settle what was begun; where a person has moved the alias ``champion``, keep that in the ledger, with a verdict.
 
     Args:
@@ -78,10 +84,10 @@ def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Deci
         judge: Asks the gate about the version that the alias names, against the champion before it.
 
     Returns:
-        What is in the ledger now about a move by a person; None where nobody has moved it.
+        What is new in the ledger: what was begun and carried through, and the move of a person.
     """
     with alone(registry):
-        settle(registry)
+        done = settle(registry)
     alias = registry.alias(CHAMPION)
     known = registry.ledger.champions()
     if alias is None and known:
@@ -90,14 +96,14 @@ def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Deci
             f"`plm promote` and `plm rollback` set it; until then {_standing_in(registry)}"
         )
     if alias is None or alias == (known[-1] if known else None):
-        return None
+        return done
     decision = judge(registry.get(alias), registry.former(alias))
     warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
     try:
         decide(registry, decision, alias)
     except StaleError:  # it has been moved on: the next command sees where
-        return None
-    return decision
+        return done
+    return [*done, decision]
 
 
 def _standing_in(registry: Registry) -> str:

@@ -348,6 +348,39 @@ def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_
     assert [outcome.action for outcome in promotion.register(root, STAGES, None)] == ["refused", "unchanged"]
 
 
+@pytest.mark.parametrize("error", [RegistryError("no room"), mlflow.MlflowException("the server has gone")])
+def test_what_became_of_a_model_is_heard_when_the_next_one_fails(root, monkeypatch, error):
+    def gate(root, opened, challenger, champion):
+        if challenger.tags["dvc.stage"] == "pretrain@b":
+            raise error
+        return newer_is_better(root, opened, challenger, champion)
+
+    heard = []
+    monkeypatch.setattr(promotion, "judge", gate)
+    with pytest.raises(RegistryError, match=str(error)):
+        promotion.register(root, STAGES, None, heard.append)
+    assert [(each.version, each.action) for each in heard][:1] == [("1", "promoted")]
+    assert [each.action for each in heard[1:]] == (["not judged"] if isinstance(error, RegistryError) else [])
+
+
+def test_a_promotion_that_a_dead_server_interrupted_is_heard_when_it_is_carried_through(root, monkeypatch):
+    heard = []
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction, "describe", _gone)
+        with pytest.raises(RegistrationFailed):
+            promotion.register(root, STAGES[:1], None, heard.append)
+    assert heard == []
+    promotion.register(root, STAGES[:1], None, heard.append)
+    assert [(each.version, each.stage, each.action) for each in heard] == [
+        ("1", "pretrain@a", "promoted"),
+        ("1", "pretrain@a", "unchanged"),
+    ]
+
+
+def _gone(*_):
+    raise mlflow.MlflowException("the server has gone")
+
+
 def test_the_run_of_a_registration_that_was_killed_ends(root):
     with registry.opened(root) as opened:
         tags = {"checkpoint.sha256": "x"}
