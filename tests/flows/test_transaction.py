@@ -17,6 +17,7 @@ import mlflow
 import pytest
 
 from flows import promotion, registry, standing, transaction
+from flows.describing import about
 from flows.ledger import Decision
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
@@ -379,6 +380,17 @@ def test_a_promotion_that_a_dead_server_interrupted_is_heard_when_it_is_carried_
 
 def _gone(*_):
     raise mlflow.MlflowException("the server has gone")
+
+
+@pytest.mark.parametrize("texts", [['[{"prompt": "The st'], ["[]", "[]"]])
+def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(root, capsys, texts):
+    promotion.register(root, STAGES[:1], None)
+    with registry.opened(root) as opened:
+        version = opened.get("1")
+        for number, text in enumerate(texts):
+            opened.client.log_text(version.run_id, text, f"samples/{number}.json")
+        assert about(opened, version)["samples"] == []
+    assert "warning: plm version 1: its samples are left out: " in capsys.readouterr().err
 
 
 def test_the_run_of_a_registration_that_was_killed_ends(root):
