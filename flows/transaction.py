@@ -10,18 +10,19 @@ ledger, and the next command finds that it and the alias disagree, and says so.
 import contextlib
 import fcntl
 import hashlib
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from flows.describing import describe
 from flows.ledger import Decision
 from flows.registry import CHALLENGER, CHAMPION, Registry, Version
 from flows.store import RegistryError
-from plm_core.shared.stores import SQLITE
+from plm_core.shared import gpus
+from plm_core.shared.stores import SQLITE, shown
 
 WAIT_S = 120.0
 """How long to wait for another process's decision, which takes a second or two."""
@@ -132,32 +133,33 @@ def alone(registry: Registry) -> Iterator[None]:
     Raises:
         RegistryError: another process holds it and does not let go.
     """
-    path = _lock_path(registry)
-    # O_NOFOLLOW and no truncation: the folder may be shared with other users.
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RegistryError(
-                        f"{registry.name}: another process has decided something for {WAIT_S:.0f} s and does not end; "
-                        f"`fuser {path}` names it"
-                    ) from None
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _lock_path(registry: Registry) -> Path:
     uri = registry.tracking.uri
-    if uri.startswith(SQLITE):
-        return Path(uri.removeprefix(SQLITE) + ".decisions.lock")
-    return Path(tempfile.gettempdir()) / f"plm-registry-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+    name = f"plm registry {hashlib.sha256(shown(uri).encode()).hexdigest()[:16]}"
+    beside = uri.startswith(SQLITE)
+    # Of a server it is a name in Linux's kernel, for a file in /tmp is the first user's: see plm_core/shared/gpus.py.
+    named = not beside and sys.platform == "linux"
+    path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock" if beside else f"{tempfile.gettempdir()}/{name}.lock")
+    deadline = time.monotonic() + WAIT_S
+    while (lock := gpus.bind(name) if named else _locked(path)) is None:
+        if time.monotonic() > deadline:
+            who = f"it is {gpus.holder(name) or 'this one'}" if named else f"`fuser '{path}'` names it"
+            raise RegistryError(
+                f"{registry.name}: another process has decided something for {WAIT_S:.0f} s and does not end; {who}"
+            )
+        time.sleep(0.1)
+    with lock:
+        yield
+
+
+def _locked(path: Path) -> IO[str] | None:
+    """The file, locked for as long as it is open; None while another has it."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 def warn(text: str) -> None:

@@ -10,8 +10,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlflow
 import pytest
@@ -427,6 +429,46 @@ def test_one_process_decides_at_a_time(root, monkeypatch):
         holder.send_signal(signal.SIGKILL)
         monkeypatch.setattr(transaction, "WAIT_S", 60)
         assert promotion.rollback(root, "now").version == "1"
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+HOLDER = """
+import sys
+from types import SimpleNamespace
+from flows import transaction
+with transaction.alone(SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=sys.argv[1]))):
+    print("held", flush=True); sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is a file")
+def test_the_lock_of_a_server_is_everybody_s_and_says_who_holds_it(tmp_path, monkeypatch):
+    server = f"mlflow.test:{os.getpid()}"
+    ours = SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=f"https://me:secret@{server}"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, f"https://another:secret@{server}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        monkeypatch.setattr(transaction, "WAIT_S", 0.2)
+        who = rf"another process has decided something for .* and does not end; it is process {holder.pid} of .*python"
+        with pytest.raises(RegistryError, match=who), transaction.alone(ours):
+            pass
+        holder.communicate()
+        with (
+            transaction.alone(ours),
+            pytest.raises(RegistryError, match="it is this one"),
+            transaction.alone(ours),
+        ):
+            pass
+        assert list(tmp_path.iterdir()) == []  # a file could not be opened by the next user
     finally:
         holder.kill()
         holder.communicate()
