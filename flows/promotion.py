@@ -248,7 +248,7 @@ def _must_work(root: Path, registry: Registry, version: Version) -> None:
         if problem := packager.problems(registry, [version])[0]:
             raise RegistryError(
                 f"{registry.name}: version {version.number} cannot be used: {problem}; `plm status` shows the others, "
-                f"and `plm promote VERSION` makes one the champion"
+                f"and `plm promote VERSION --reason ...` makes one the champion"
             )
 
 

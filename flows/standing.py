@@ -116,17 +116,12 @@ def _asked(root: Path) -> dict[str, Any]:
 def _notice(registry: "Registry") -> tuple[str | None, bool]:
     """What is odd about the champion, and whether the next command that decides something settles it."""
     from flows.registry import CHAMPION
+    from flows.transaction import disagreement
 
-    champions = registry.ledger.champions()
-    known = champions[-1] if champions else None
-    alias = registry.alias(CHAMPION)
     if registry.ledger.unfinished():
         return "a decision was interrupted; the next `plm run` settles it", True
-    if alias == known:
-        return None, False
-    if alias:
-        return f"somebody has made version {alias} the champion; the next `plm run` asks the gate about it", True
-    return f"no version is the champion, though version {known} was; `plm promote` or `plm rollback` makes one", False
+    odd = disagreement(registry)
+    return odd and "; ".join(odd), bool(odd and registry.alias(CHAMPION))
 
 
 def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None:

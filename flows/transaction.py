@@ -28,6 +28,10 @@ WAIT_S = 120.0
 """How long to wait for another process's decision, which takes a second or two."""
 
 
+SETS_IT = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
+"""What a person does about an alias ``champion`` that names nothing."""
+
+
 class StaleError(Exception):
     """The champion is not the one that was judged."""
 
@@ -94,7 +98,7 @@ def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Deci
     if alias is None and known:
         warn(
             f"{registry.name}: the alias {CHAMPION} names no version, though version {known[-1]} was champion; "
-            f"`plm promote` and `plm rollback` set it; until then {_standing_in(registry)}"
+            f"{SETS_IT}; until then {_standing_in(registry)}"
         )
     if alias is None or alias == (known[-1] if known else None):
         return done
@@ -105,6 +109,19 @@ def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Deci
     except StaleError:  # it has been moved on: the next command sees where
         return done
     return [*done, decision]
+
+
+def disagreement(registry: Registry) -> tuple[str, str] | None:
+    """How the alias ``champion`` is not as the ledger has it, and what mends that; None where the two agree."""
+    alias = registry.alias(CHAMPION)
+    champions = registry.ledger.champions()
+    known = champions[-1] if champions else None
+    if alias == known:
+        return None
+    if alias is None:
+        return f"no version is the champion, though version {known} was", SETS_IT
+    what = f"somebody has made version {alias} the champion, and the ledger has {known or 'none'}"
+    return what, "the next `plm run` asks the gate about it, and writes it down"
 
 
 def _standing_in(registry: Registry) -> str:

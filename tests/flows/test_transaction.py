@@ -312,12 +312,13 @@ def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(r
     with registry.opened(root) as opened:
         opened.client.delete_model_version("plm", "2")
     status = standing.registry_status(root)
-    assert "no version is the champion, though version 2 was" in status["notice"]
+    sets = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
+    assert status["notice"] == f"no version is the champion, though version 2 was; {sets}"
     assert not status["unsettled"]
     (root / "b/SHA256SUMS").write_text("c")
     *_, outcome = promotion.register(root, STAGES, None)
     assert (outcome.version, outcome.reasons) == ("3", ["3 against 1"])
-    assert "others are compared with version 1" in capsys.readouterr().err
+    assert f"{sets}; until then others are compared with version 1" in capsys.readouterr().err
     assert promotion.rollback(root, "").version == "1"
 
 
@@ -331,7 +332,8 @@ def test_a_rollback_after_the_champion_s_version_was_deleted_goes_to_the_one_bef
 def test_a_rollback_loads_its_target_first(root, monkeypatch):
     promotion.register(root, STAGES, None)
     monkeypatch.setattr(Trials, "problems", lambda *_: ["weights are missing"])
-    with pytest.raises(RegistryError, match="version 1 cannot be used: weights are missing; `plm status` shows"):
+    said = r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
+    with pytest.raises(RegistryError, match=said):
         promotion.rollback(root, "")
     assert state(root)[0]["2"][0] == ["champion"]
 
