@@ -5,6 +5,7 @@ The words are the gate's (``tasks/reporting/paper.py``); here is what the regist
 
 import contextlib
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,8 +28,12 @@ def about(registry: Registry, version: Version) -> dict[str, Any]:
         known |= {"params": run.data.params, "metrics": run.data.metrics}
         with tempfile.TemporaryDirectory() as folder:
             if registry.client.list_artifacts(version.run_id, "samples"):
-                (found,) = Path(registry.client.download_artifacts(version.run_id, "samples", folder)).iterdir()
-                known["samples"] = json.loads(found.read_text(encoding="utf-8"))
+                try:
+                    (found,) = Path(registry.client.download_artifacts(version.run_id, "samples", folder)).iterdir()
+                    known["samples"] = json.loads(found.read_text(encoding="utf-8"))
+                except ValueError as error:
+                    said = f"{registry.name} version {version.number}: its samples are left out"
+                    print(f"warning: {said}: {error}", file=sys.stderr, flush=True)
     return known
 
 

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +261,7 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
     track = (track or pipeline_run) if checkout.due else lambda _: contextlib.nullcontext()
     forked = execution.processes.forked() if checkout.due >= WORTH_FORKING else contextlib.nullcontext()
     error = ""
-    models: Sequence[Any] = ()
+    models: list[Any] = []  # filled as versions are judged: what was decided is told, whatever fails after it
     registering = 0.0
     try:
         with beside_others(get_run_logger().warning), contextlib.chdir(root), track(root) as parent_run_id:
@@ -269,7 +269,7 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
                 _work(execution, parent_run_id)
             if execution.complete and registration.due(root, stages):
                 begun = time.monotonic()
-                models = registered(root, stages, parent_run_id, registration)
+                registered(root, stages, parent_run_id, registration, models.append)
                 registering = time.monotonic() - begun
             if execution.error:
                 raise FailedError(execution.error)

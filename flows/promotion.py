@@ -5,8 +5,9 @@
 against the present champion in hand, or says force.
 """
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -54,11 +55,19 @@ def due(root: Path, stages: Iterable[Stage]) -> bool:
     return bool(wanted - settled) or found["unsettled"]
 
 
-def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> list[Outcome]:
+def register(
+    root: Path, stages: Iterable[Stage], parent_run_id: str | None, tell: Callable[[Outcome], object] = lambda _: None
+) -> list[Outcome]:
     """Put the checkpoint of every stage with ``meta: register`` into the registry and let the gate judge it.
 
     A checkpoint whose digest is registered and judged is left alone; one that was interrupted in between goes on.
-    Prints a line a model. ``parent_run_id`` is ``journal:`` and the key of the pipeline run's journal.
+    Prints a line a model.
+
+    Args:
+        root: The repository.
+        stages: The graph.
+        parent_run_id: ``journal:`` and the key of the pipeline run's journal.
+        tell: Hears each outcome at once, for those after it may fail.
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
@@ -69,10 +78,13 @@ def register(root: Path, stages: Iterable[Stage], parent_run_id: str | None) -> 
     wanted = [(s, checkpoint_digest(root / s.register["checkpoint"])) for s in graph if s.register is not None]
     if not wanted:
         return []
+    outcomes: list[Outcome] = []
     # It imports for as long as this process does.
     with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
-        outcomes = _catch_up(root, registry)
-        outcomes += _register(root, registry, packager, graph, wanted, parent_run_id)
+        judged = _register(root, registry, packager, graph, wanted, parent_run_id)
+        for outcome in itertools.chain(_catch_up(root, registry), judged):
+            tell(outcome)
+            outcomes.append(outcome)
     if failed := [f"{o.stage}: {'; '.join(o.reasons)}" for o in outcomes if o.action == "not judged"]:
         raise RegistryError(" | ".join(failed))
     return outcomes
@@ -149,8 +161,10 @@ def _catch_up(root: Path, registry: Registry) -> list[Outcome]:
         reasons = [f"moved by {who}", f"{verdict}: {'; '.join(found['reasons'])}"]
         return _decision("moved in the UI", moved, before, reasons, "passed" if found["passed"] else "overruled", found)
 
-    moved = catch_up(registry, judged)
-    return [Outcome(moved.version, "by hand", moved.action, moved.reasons)] if moved else []
+    return [
+        Outcome(each.version, registry.get(each.version).tags.get("dvc.stage", "by hand"), each.action, each.reasons)
+        for each in catch_up(registry, judged)
+    ]
 
 
 def _register(
@@ -160,7 +174,7 @@ def _register(
     graph: Sequence[Stage],
     wanted: Sequence[tuple[Stage, str]],
     parent_run_id: str | None,
-) -> list[Outcome]:
+) -> Iterator[Outcome]:
     """Log the new checkpoints, try side by side all that were not judged, and ask the gate for one after the other."""
     registry.close_abandoned()
     known = _by_digest(registry)
@@ -171,7 +185,6 @@ def _register(
     versions = [known[digest] for digest in dict.fromkeys(digest for _, digest in wanted)]
     untried = [v for v in versions if "gate" not in v.tags and CHAMPION not in v.aliases]
     problems = dict(zip((v.number for v in untried), packager.problems(registry, untried), strict=True))
-    outcomes = []
     for stage, digest in wanted:
         version = known[digest]
         if version.number in problems:
@@ -180,8 +193,7 @@ def _register(
             outcome = Outcome(version.number, stage.name, "unchanged", [version.tags.get("gate.reasons", "")])
         why = "; ".join(outcome.reasons)
         print(f"{stage.name}: {registry.name} version {version.number} {outcome.action}: {why}", flush=True)
-        outcomes.append(outcome)
-    return outcomes
+        yield outcome
 
 
 def _by_digest(registry: Registry) -> dict[str, Version]:
@@ -236,7 +248,7 @@ def _must_work(root: Path, registry: Registry, version: Version) -> None:
         if problem := packager.problems(registry, [version])[0]:
             raise RegistryError(
                 f"{registry.name}: version {version.number} cannot be used: {problem}; `plm status` shows the others, "
-                f"and `plm promote VERSION` makes one the champion"
+                f"and `plm promote VERSION --reason ...` makes one the champion"
             )
 
 

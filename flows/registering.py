@@ -1,9 +1,9 @@
-"""Registration as a task of the flow: MLflow is tried again, and what became of the models is returned.
+"""Registration as a task of the flow: MLflow is tried again, and what becomes of the models is told as it happens.
 
 Called by ``flows/flow.py``; heavy to import.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,20 @@ RETRY_DELAYS_S = [2.0, 10.0]
 
 
 def registered(
-    root: Path, stages: Sequence[Stage], parent_run_id: str | None, registration: Registration
-) -> Sequence[Any]:
-    """Register what the stages made; returns what became of each version.
+    root: Path,
+    stages: Sequence[Stage],
+    parent_run_id: str | None,
+    registration: Registration,
+    tell: Callable[[Any], object],
+) -> None:
+    """Register what the stages made; ``tell`` hears what became of each version, whatever fails after it.
 
     Raises:
         FailedError: it failed.
     """
 
-    def register() -> Sequence[Any]:
-        return registration.register(root, stages, parent_run_id)
+    def register() -> None:
+        registration.register(root, stages, parent_run_id, tell)
 
     def worth_another_try(_task: object, _run: object, state: State[Any]) -> bool:
         return isinstance(state.result(raise_on_failure=False), RegistrationFailed)
@@ -47,4 +51,3 @@ def registered(
     state = task(return_state=True)
     if not state.is_completed():
         raise FailedError(f"register: {state.message}")
-    return state.result() or ()

@@ -1,6 +1,7 @@
 """The model registry in MLflow: versions, their tags and files, aliases. Used by what registers and shows models."""
 
 import contextlib
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -66,7 +67,7 @@ def opened(root: Path) -> Iterator["Registry"]:
                 registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
                 registry.experiment()
             yield registry
-        except (mlflow.MlflowException, SQLAlchemyError, OSError) as error:
+        except (mlflow.MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
             reason = " ".join(str(error).split())[:400]
             # Without the error itself, whose own text may name a password.
             raise RegistrationFailed(f"MLflow at {tracking.uri}: {reason}") from None

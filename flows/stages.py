@@ -1,6 +1,6 @@
 """A stage as the flow sees it, and what ``meta:`` in ``dvc.yaml`` says of it. Read from DVC by ``flows/graph.py``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -93,5 +93,7 @@ class Registration(Protocol):
     def due(self, root: Path, stages: Sequence[Stage], /) -> bool:
         """Whether there is anything to register."""
 
-    def register(self, root: Path, stages: Sequence[Stage], parent_run_id: str | None, /) -> Sequence[Any]:
-        """Register it, and say what became of each version."""
+    def register(
+        self, root: Path, stages: Sequence[Stage], parent_run_id: str | None, tell: Callable[[Any], object], /
+    ) -> object:
+        """Register it; ``tell`` hears what became of each version as soon as that is known."""

@@ -4,8 +4,10 @@ Importing MLflow takes longer than all else that ``plm status`` does, so what it
 read from there as long as the store is the same.
 """
 
+import contextlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,18 +41,26 @@ def registry_status(root: Path) -> dict[str, Any]:
         return known
     found = _asked(root)
     if database and kept and key == _state(database, tracking.experiment, promotion.registered_model):
-        temporary = kept.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"key": key, "status": found}), encoding="utf-8")
-        temporary.replace(kept)
+        with contextlib.suppress(OSError):  # a full disk costs time here, and nothing else
+            _keep(kept, {"key": key, "status": found})
     return found
+
+
+def _keep(path: Path, content: dict[str, Any]) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _kept(path: Path, key: list[Any]) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return found["status"] if found["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found["status"] if found["key"] == key else None
 
 
 def _state(database: Path, *asked: str) -> list[Any] | None:
@@ -106,17 +116,12 @@ def _asked(root: Path) -> dict[str, Any]:
 def _notice(registry: "Registry") -> tuple[str | None, bool]:
     """What is odd about the champion, and whether the next command that decides something settles it."""
     from flows.registry import CHAMPION
+    from flows.transaction import disagreement
 
-    champions = registry.ledger.champions()
-    known = champions[-1] if champions else None
-    alias = registry.alias(CHAMPION)
     if registry.ledger.unfinished():
         return "a decision was interrupted; the next `plm run` settles it", True
-    if alias == known:
-        return None, False
-    if alias:
-        return f"somebody has made version {alias} the champion; the next `plm run` asks the gate about it", True
-    return f"no version is the champion, though version {known} was; `plm promote` or `plm rollback` makes one", False
+    odd = disagreement(registry)
+    return odd and "; ".join(odd), bool(odd and registry.alias(CHAMPION))
 
 
 def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None:

@@ -10,21 +10,26 @@ ledger, and the next command finds that it and the alias disagree, and says so.
 import contextlib
 import fcntl
 import hashlib
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from flows.describing import describe
 from flows.ledger import Decision
 from flows.registry import CHALLENGER, CHAMPION, Registry, Version
 from flows.store import RegistryError
-from plm_core.shared.stores import SQLITE
+from plm_core.shared import gpus
+from plm_core.shared.stores import SQLITE, shown
 
 WAIT_S = 120.0
 """How long to wait for another process's decision, which takes a second or two."""
+
+
+SETS_IT = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
+"""What a person does about an alias ``champion`` that names nothing."""
 
 
 class StaleError(Exception):
@@ -52,11 +57,15 @@ def decide(registry: Registry, decision: Decision, judged: str | None) -> None:
         registry.ledger.finish(run)
 
 
-def settle(registry: Registry) -> None:
+def settle(registry: Registry) -> list[Decision]:
     """Carry through what a process that died had begun, or take it back; the caller is ``alone``.
 
     A decision is taken back if it was not written down whole, its version is gone, or a person has moved the alias.
+
+    Returns:
+        What was carried through.
     """
+    done: list[Decision] = []
     for run, decision in registry.ledger.unfinished():
         what = f"{registry.name}: a decision that was interrupted"
         alias = registry.alias(CHAMPION) or ""
@@ -65,12 +74,14 @@ def settle(registry: Registry) -> None:
             _carry_through(registry, decision)
             registry.ledger.finish(run)
             warn(f"{what} is carried through: version {decision.version} {decision.action}")
+            done.append(decision)
         else:
             registry.ledger.take_back(run)
             warn(f"{what} is taken back" + (f": version {decision.version} {decision.action}" if decision else ""))
+    return done
 
 
-def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> Decision | None:
+def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> list[Decision]:
     """Settle what was begun; where a person has moved the alias ``champion``, keep that in the ledger, with a verdict.
 
     Args:
@@ -78,26 +89,39 @@ def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Deci
         judge: Asks the gate about the version that the alias names, against the champion before it.
 
     Returns:
-        What is in the ledger now about a move by a person; None where nobody has moved it.
+        What is new in the ledger: what was begun and carried through, and the move of a person.
     """
     with alone(registry):
-        settle(registry)
+        done = settle(registry)
     alias = registry.alias(CHAMPION)
     known = registry.ledger.champions()
     if alias is None and known:
         warn(
             f"{registry.name}: the alias {CHAMPION} names no version, though version {known[-1]} was champion; "
-            f"`plm promote` and `plm rollback` set it; until then {_standing_in(registry)}"
+            f"{SETS_IT}; until then {_standing_in(registry)}"
         )
     if alias is None or alias == (known[-1] if known else None):
-        return None
+        return done
     decision = judge(registry.get(alias), registry.former(alias))
     warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
     try:
         decide(registry, decision, alias)
     except StaleError:  # it has been moved on: the next command sees where
+        return done
+    return [*done, decision]
+
+
+def disagreement(registry: Registry) -> tuple[str, str] | None:
+    """How the alias ``champion`` is not as the ledger has it, and what mends that; None where the two agree."""
+    alias = registry.alias(CHAMPION)
+    champions = registry.ledger.champions()
+    known = champions[-1] if champions else None
+    if alias == known:
         return None
-    return decision
+    if alias is None:
+        return f"no version is the champion, though version {known} was", SETS_IT
+    what = f"somebody has made version {alias} the champion, and the ledger has {known or 'none'}"
+    return what, "the next `plm run` asks the gate about it, and writes it down"
 
 
 def _standing_in(registry: Registry) -> str:
@@ -126,32 +150,33 @@ def alone(registry: Registry) -> Iterator[None]:
     Raises:
         RegistryError: another process holds it and does not let go.
     """
-    path = _lock_path(registry)
-    # O_NOFOLLOW and no truncation: the folder may be shared with other users.
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RegistryError(
-                        f"{registry.name}: another process has decided something for {WAIT_S:.0f} s and does not end; "
-                        f"`fuser {path}` names it"
-                    ) from None
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _lock_path(registry: Registry) -> Path:
     uri = registry.tracking.uri
-    if uri.startswith(SQLITE):
-        return Path(uri.removeprefix(SQLITE) + ".decisions.lock")
-    return Path(tempfile.gettempdir()) / f"plm-registry-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+    name = f"plm registry {hashlib.sha256(shown(uri).encode()).hexdigest()[:16]}"
+    beside = uri.startswith(SQLITE)
+    # Of a server it is a name in Linux's kernel, for a file in /tmp is the first user's: see plm_core/shared/gpus.py.
+    named = not beside and sys.platform == "linux"
+    path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock" if beside else f"{tempfile.gettempdir()}/{name}.lock")
+    deadline = time.monotonic() + WAIT_S
+    while (lock := gpus.bind(name) if named else _locked(path)) is None:
+        if time.monotonic() > deadline:
+            who = f"it is {gpus.holder(name) or 'this one'}" if named else f"`fuser '{path}'` names it"
+            raise RegistryError(
+                f"{registry.name}: another process has decided something for {WAIT_S:.0f} s and does not end; {who}"
+            )
+        time.sleep(0.1)
+    with lock:
+        yield
+
+
+def _locked(path: Path) -> IO[str] | None:
+    """The file, locked for as long as it is open; None while another has it."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 def warn(text: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from flows.health.finding import Finding
 from flows.health.versions import Later
 from flows.registry import CHAMPION, Registry, Version
-from flows.transaction import alone, settle
+from flows.transaction import SETS_IT, alone, disagreement, settle
 
 JUDGED_S = 3600.0
 """A version that is older than this and has no verdict was left by a registration that died."""
@@ -33,26 +33,19 @@ def _settle(registry: Registry) -> None:
 
 def _aliases(registry: Registry, later: Later, settled: bool) -> Iterator[Finding]:
     where = f"the model {registry.name}"
-    sets = "`plm promote VERSION` or `plm rollback` sets it"
     aliases = registry.aliases()
     for alias, number in aliases.items():
         if registry.exists(number):
             continue
         what = f"the alias {alias} names version {number}, which does not exist"
         if alias == CHAMPION:
-            yield Finding(what, where, sets)
+            yield Finding(what, where, SETS_IT)
         else:
             yield Finding(what, where, "delete the alias in MLflow", later(_without(alias)))
     named = aliases.get(CHAMPION)
-    champions = registry.ledger.champions()
-    known = champions[-1] if champions else None
-    if not settled or named == known or (named and not registry.exists(named)):
-        return
-    if named is None:
-        yield Finding(f"no version is the champion, though version {known} was", where, sets)
-    else:
-        what = f"the alias {CHAMPION} names version {named}, and the ledger knows of {known or 'no champion'}"
-        yield Finding(what, where, "somebody has moved it; the next `plm run` asks the gate, and writes it down")
+    if settled and (named is None or registry.exists(named)) and (odd := disagreement(registry)):
+        what, mend = odd
+        yield Finding(what, where, mend)
 
 
 def _without(alias: str) -> Callable[[Registry], object]:
@@ -70,7 +63,8 @@ def _verdict(registry: Registry, version: Version, later: Later) -> Iterator[Fin
         mend = "set them in MLflow as the run of the decision in the ledger has them"
         yield Finding(what, where, mend, later(_tagged(version.number, missing)))
     elif "gate" not in version.tags and CHAMPION not in version.aliases and time.time() - version.created > JUDGED_S:
-        mend = f"`plm run` asks the gate if it is of today's checkpoints; else `plm promote {version.number}` does"
+        promote = f"`plm promote {version.number} --reason ...`"
+        mend = f"`plm run` asks the gate if it is of today's checkpoints; else {promote} does"
         yield Finding("it was never judged", where, mend)
 
 

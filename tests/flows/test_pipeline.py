@@ -8,8 +8,9 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -93,7 +94,7 @@ class Tracker:
     def _made(self, root: Path, stages: list[Stage]) -> dict[str, str]:
         return {stage.name: (root / stage.register["checkpoint"]).read_text() for stage in stages if stage.register}
 
-    def register(self, root: Path, stages: list[Stage], parent: str | None) -> None:
+    def register(self, root: Path, stages: list[Stage], parent: str | None, tell: Callable[[Any], object]) -> None:
         self.events.append(f"register {[stage.name for stage in stages if stage.register]} for {parent}")
         if self.fail:
             raise ConnectionError("the tracking server is down")
@@ -325,11 +326,36 @@ def test_what_becomes_of_the_models_is_told(toy, tracker, on_server, hook, monke
 
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
-    judged = [Outcome("7", "s", "promoted", ["better than 6"])]
-    monkeypatch.setattr(tracker, "register", lambda *_: judged)
+    judged = Outcome("7", "s", "promoted", ["better than 6"])
+    monkeypatch.setattr(tracker, "register", lambda *given: given[-1](judged))
     result = tracker.run(root)
-    assert result.models == tuple(judged)
+    assert result.models == (judged,)
     assert told(hook) == [("promotion", "Version 7 (s) was promoted: better than 6")]
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_what_became_of_a_model_before_another_failed_is_told_once(toy, tracker, on_server, hook, monkeypatch, mended):
+    from flows import registering
+    from flows.promotion import Outcome
+    from flows.store import RegistrationFailed
+
+    tries = []
+
+    def register(root, stages, parent, tell):
+        tries.append("")
+        tell(Outcome("7", "s", "unchanged" if tries[1:] else "promoted", ["better than 6"]))
+        if not mended or not tries[1:]:
+            raise RegistrationFailed("MLflow at x: no answer")
+
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    monkeypatch.setattr(registering, "RETRY_DELAYS_S", [0.0])
+    monkeypatch.setattr(tracker, "register", register)
+    root = one(toy, "echo x > out.txt", meta="{register: {checkpoint: out.txt, evidence: out.txt}}")
+    assert tracker.run(root).ok == mended
+    assert tries == ["", ""]
+    heard = told(hook)
+    assert heard.pop() == ("promotion", "Version 7 (s) was promoted: better than 6")
+    assert [event for event, _ in heard] == ([] if mended else ["failure"])
 
 
 @pytest.mark.slow

@@ -1,6 +1,9 @@
 """Where the models stand: kept beside an unchanged store, and shown as the gate has seen them."""
 
 import io
+import os
+import resource
+import signal
 import sqlite3
 
 import pytest
@@ -63,11 +66,31 @@ def test_while_something_writes_nothing_is_taken_for_unchanged(root, asked, name
     assert len(asked) == 2
 
 
-def test_what_was_kept_and_cannot_be_read_is_asked_again(root, asked):
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_what_was_kept_and_cannot_be_read_is_asked_again(root, asked, content):
     standing.registry_status(root)
     (kept,) = root.glob("*.status.json")
-    kept.write_text("{")
+    kept.write_text(content)
     assert standing.registry_status(root) == asked[1]
+
+
+def test_what_cannot_be_kept_is_told_all_the_same_and_leaves_nothing_behind(root, asked):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # as a disk that becomes full
+    try:
+        assert standing.registry_status(root) == asked[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert sorted(path.name for path in root.iterdir()) == ["params.yaml", "store.db"]
+
+
+def test_two_processes_that_keep_it_at_once_do_not_disturb_each_other(root, asked):
+    (root / "store.db.status.tmp").mkdir()  # whatever another one has there
+    (root / f"store.db.status.{os.getpid() + 1}.tmp").write_text("half")
+    assert [standing.registry_status(root) for _ in range(2)] == asked * 2
+    assert (root / f"store.db.status.{os.getpid() + 1}.tmp").read_text() == "half"
 
 
 def test_a_server_is_always_asked_and_an_empty_address_is_none(root, asked, monkeypatch):

@@ -10,13 +10,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlflow
 import pytest
 
 from flows import promotion, registry, standing, transaction
+from flows.describing import about
 from flows.ledger import Decision
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
@@ -309,12 +312,13 @@ def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(r
     with registry.opened(root) as opened:
         opened.client.delete_model_version("plm", "2")
     status = standing.registry_status(root)
-    assert "no version is the champion, though version 2 was" in status["notice"]
+    sets = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
+    assert status["notice"] == f"no version is the champion, though version 2 was; {sets}"
     assert not status["unsettled"]
     (root / "b/SHA256SUMS").write_text("c")
     *_, outcome = promotion.register(root, STAGES, None)
     assert (outcome.version, outcome.reasons) == ("3", ["3 against 1"])
-    assert "others are compared with version 1" in capsys.readouterr().err
+    assert f"{sets}; until then others are compared with version 1" in capsys.readouterr().err
     assert promotion.rollback(root, "").version == "1"
 
 
@@ -328,7 +332,8 @@ def test_a_rollback_after_the_champion_s_version_was_deleted_goes_to_the_one_bef
 def test_a_rollback_loads_its_target_first(root, monkeypatch):
     promotion.register(root, STAGES, None)
     monkeypatch.setattr(Trials, "problems", lambda *_: ["weights are missing"])
-    with pytest.raises(RegistryError, match="version 1 cannot be used: weights are missing; `plm status` shows"):
+    said = r"version 1 cannot be used: weights are missing; `plm status` .*`plm promote VERSION --reason \.\.\.` makes"
+    with pytest.raises(RegistryError, match=said):
         promotion.rollback(root, "")
     assert state(root)[0]["2"][0] == ["champion"]
 
@@ -346,6 +351,50 @@ def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_
     assert "plm version 1 not judged: the gate cannot judge" in capsys.readouterr().out
     monkeypatch.setattr(promotion, "judge", newer_is_better)
     assert [outcome.action for outcome in promotion.register(root, STAGES, None)] == ["refused", "unchanged"]
+
+
+@pytest.mark.parametrize("error", [RegistryError("no room"), mlflow.MlflowException("the server has gone")])
+def test_what_became_of_a_model_is_heard_when_the_next_one_fails(root, monkeypatch, error):
+    def gate(root, opened, challenger, champion):
+        if challenger.tags["dvc.stage"] == "pretrain@b":
+            raise error
+        return newer_is_better(root, opened, challenger, champion)
+
+    heard = []
+    monkeypatch.setattr(promotion, "judge", gate)
+    with pytest.raises(RegistryError, match=str(error)):
+        promotion.register(root, STAGES, None, heard.append)
+    assert [(each.version, each.action) for each in heard][:1] == [("1", "promoted")]
+    assert [each.action for each in heard[1:]] == (["not judged"] if isinstance(error, RegistryError) else [])
+
+
+def test_a_promotion_that_a_dead_server_interrupted_is_heard_when_it_is_carried_through(root, monkeypatch):
+    heard = []
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction, "describe", _gone)
+        with pytest.raises(RegistrationFailed):
+            promotion.register(root, STAGES[:1], None, heard.append)
+    assert heard == []
+    promotion.register(root, STAGES[:1], None, heard.append)
+    assert [(each.version, each.stage, each.action) for each in heard] == [
+        ("1", "pretrain@a", "promoted"),
+        ("1", "pretrain@a", "unchanged"),
+    ]
+
+
+def _gone(*_):
+    raise mlflow.MlflowException("the server has gone")
+
+
+@pytest.mark.parametrize("texts", [['[{"prompt": "The st'], ["[]", "[]"]])
+def test_samples_that_are_damaged_are_left_out_of_a_description_with_a_warning(root, capsys, texts):
+    promotion.register(root, STAGES[:1], None)
+    with registry.opened(root) as opened:
+        version = opened.get("1")
+        for number, text in enumerate(texts):
+            opened.client.log_text(version.run_id, text, f"samples/{number}.json")
+        assert about(opened, version)["samples"] == []
+    assert "warning: plm version 1: its samples are left out: " in capsys.readouterr().err
 
 
 def test_the_run_of_a_registration_that_was_killed_ends(root):
@@ -382,6 +431,46 @@ def test_one_process_decides_at_a_time(root, monkeypatch):
         holder.send_signal(signal.SIGKILL)
         monkeypatch.setattr(transaction, "WAIT_S", 60)
         assert promotion.rollback(root, "now").version == "1"
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+HOLDER = """
+import sys
+from types import SimpleNamespace
+from flows import transaction
+with transaction.alone(SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=sys.argv[1]))):
+    print("held", flush=True); sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is a file")
+def test_the_lock_of_a_server_is_everybody_s_and_says_who_holds_it(tmp_path, monkeypatch):
+    server = f"mlflow.test:{os.getpid()}"
+    ours = SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=f"https://me:secret@{server}"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, f"https://another:secret@{server}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        monkeypatch.setattr(transaction, "WAIT_S", 0.2)
+        who = rf"another process has decided something for .* and does not end; it is process {holder.pid} of .*python"
+        with pytest.raises(RegistryError, match=who), transaction.alone(ours):
+            pass
+        holder.communicate()
+        with (
+            transaction.alone(ours),
+            pytest.raises(RegistryError, match="it is this one"),
+            transaction.alone(ours),
+        ):
+            pass
+        assert list(tmp_path.iterdir()) == []  # a file could not be opened by the next user
     finally:
         holder.kill()
         holder.communicate()

@@ -154,11 +154,12 @@ def test_aliases_that_name_nothing_are_found_and_only_the_champion_is_left_to_pe
 def test_a_champion_whom_the_ledger_does_not_know_is_found(root):
     with registry.opened(root) as opened:
         opened.set_alias("champion", "1")
-    assert found(root) == {("the model plm", "the alias champion names version 1, and the ledger knows of 2")}
+    assert found(root) == {("the model plm", "somebody has made version 1 the champion, and the ledger has 2")}
     with registry.opened(root) as opened:
         opened.delete_alias("champion")
     assert found(root) == {("the model plm", "no version is the champion, though version 2 was")}
-    not_mended(root)
+    (left,) = not_mended(root).findings
+    assert left.mend == "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
 
 
 def test_a_decision_that_was_interrupted_is_found_and_carried_through(root):
@@ -186,6 +187,8 @@ def test_a_version_that_was_never_judged_is_found_once_its_registration_must_be_
     assert found(root) == set()
     sql(root, "update model_versions set creation_time = creation_time - ? where version = 4", 2 * HOUR_MS)
     assert found(root) == {(f"plm version {number}", "it was never judged")}
+    (left,) = doctor.look(root, checks=CHECKS).findings
+    assert left.mend.endswith("; else `plm promote 4 --reason ...` does")
 
 
 def test_a_registration_that_was_killed_is_found_and_ended_and_a_young_one_is_not(root):
@@ -215,6 +218,14 @@ def test_in_a_checkout_that_was_moved_all_is_well(root, tmp_path):
     shutil.rmtree(root / "artifacts/mlflow/artifacts")
     assert doctor.look(moved, checks=CHECKS).findings == []
     assert doctor.look(root, checks=CHECKS).findings != []
+
+
+def test_a_database_that_is_damaged_is_a_line(tmp_path, empty_store, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    database = project(tmp_path, empty_store) / "artifacts/mlflow/mlflow.db"
+    database.write_bytes(b"no database" * 1000)
+    report = doctor.look(tmp_path, checks=CHECKS)
+    assert report.unseen == {"registry": f"MLflow at sqlite:///{database}: file is not a database"}
 
 
 def test_with_mlflow_away_it_says_so(root, monkeypatch):
