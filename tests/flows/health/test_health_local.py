@@ -188,17 +188,31 @@ def snapshot(root, name, age):
     return f"artifacts/snapshots/{name}"
 
 
-def test_snapshots_of_a_training_that_a_later_one_has_replaced_are_found_and_deleted(root):
+def test_snapshots_that_another_training_s_have_replaced_are_found_and_deleted(root):
     old = snapshot(root, "pretrain-gpt-0123456789abcdef", 300)
     new = snapshot(root, "pretrain-gpt-fedcba9876543210", 200)
-    done = snapshot(root, "finetune-gpt-next-1-0123456789abcdef", 100)
     going = snapshot(root, "finetune-gpt-next-2-0123456789abcdef", 100)
     unnamed = snapshot(root, "0123456789abcdef", 100)
-    (root / "artifacts/metrics").mkdir()
-    (root / "artifacts/metrics/finetune-gpt-next-1.json").write_text("{}")
-    assert {where for where, _ in found(root, local.snapshots)} == {old, done, unnamed}
-    mended(root, local.snapshots, *found(root, local.snapshots))
-    assert [(root / name).is_dir() for name in (old, new, done, going, unnamed)] == [False, True, False, True, True]
+    what = "the snapshots are of other parameters, text or code than the latest training of pretrain-gpt"
+    assert {where for where, _ in found(root, local.snapshots)} == {old, unnamed}
+    mended(root, local.snapshots, (old, what))
+    assert [(root / name).is_dir() for name in (old, new, going, unnamed)] == [False, True, True, True]
+
+
+def test_snapshots_that_are_older_than_the_metrics_are_found_and_never_deleted(root):
+    """Git writes the metrics anew that an interrupted training has removed, and the training goes on."""
+    metrics = root / "artifacts/metrics/pretrain-gpt.json"
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text("{}")
+    subprocess.run(["git", "add", "-f", metrics], cwd=root, check=True)
+    metrics.unlink()
+    interrupted = snapshot(root, "pretrain-gpt-0123456789abcdef", 100)
+    assert found(root, local.snapshots) == {}
+    subprocess.run(["git", "checkout", "-q", "--", "artifacts/metrics"], cwd=root, check=True)
+    what = "the metrics of pretrain-gpt are newer than the snapshots: a later training may have ended"
+    assert found(root, local.snapshots).keys() == {(interrupted, what)}
+    mended(root, local.snapshots)
+    assert (root / interrupted / "step-00000004/progress.json").is_file()
 
 
 def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
