@@ -13,7 +13,7 @@ from registries import PARAMS, project
 from toys import wait_for
 
 from flows import doctor
-from flows.checkout import only_one
+from flows.checkout import checked_out, only_one
 from flows.health import local, outputs
 
 REPOSITORY = Path(__file__).parents[3]
@@ -111,10 +111,25 @@ def test_a_new_clone_is_well(root):
 
 def test_while_a_pipeline_runs_its_outputs_are_let_alone(root):
     shutil.rmtree(root / "d")
-    with only_one(root):
+    with only_one(root, pipeline=True):
         report = doctor.look(root, checks={"outputs": outputs.outputs})
     assert (report.findings, report.unseen) == ([], {})
     assert "another pipeline" in report.notes[0]
+
+
+def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_alone(root, monkeypatch):
+    shutil.rmtree(root / "d")
+    compare = outputs.cache.differing
+
+    def run_beside(root):
+        with checked_out(root, False, print) as held:
+            assert held.due
+        return compare(root)
+
+    monkeypatch.setattr(outputs.cache, "differing", run_beside)
+    report = doctor.look(root, checks={"outputs": outputs.outputs})
+    assert (report.findings, report.unseen) == ([], {})
+    assert "has begun meanwhile" in report.notes[0]
 
 
 def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root):
@@ -218,7 +233,7 @@ def test_snapshots_that_are_older_than_the_metrics_are_found_and_never_deleted(r
 def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
     code = (
         "import subprocess, sys\nfrom pathlib import Path\nfrom flows.checkout import only_one\n"
-        "with only_one(Path('.')) as held:\n"
+        "with only_one(Path('.'), pipeline=True) as held:\n"
         "    print(subprocess.Popen([sys.executable, '-c', 'input()'], pass_fds=[held]).pid, flush=True)\n"
         "    import os; os.kill(os.getpid(), 9)\n"
     )
@@ -234,7 +249,7 @@ def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
 
 
 def test_a_living_pipeline_s_lock_and_one_that_is_free_are_well(root):
-    with only_one(root):
+    with only_one(root, pipeline=True):
         assert found(root, local.locks) == {}
     assert found(root, local.locks) == {}
     with only_one(root):  # the check has let go of it

@@ -225,7 +225,7 @@ def test_one_that_cannot_be_deleted_keeps_no_other(root, monkeypatch):
 
 
 def test_beside_a_pipeline_or_without_rules_nothing_is_deleted(root):
-    with only_one(root), pytest.raises(HeldError, match="another pipeline"):
+    with only_one(root, pipeline=True), pytest.raises(HeldError, match="another pipeline"):
         retention.collect(root, delete=True)
     (root / "params.yaml").write_text(PARAMS.partition("retention:")[0])
     with pytest.raises(UserError, match="no section retention, so everything is kept"):
