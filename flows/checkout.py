@@ -8,6 +8,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,15 @@ from flows.outcome import Outcome, Result, UserError
 from flows.stages import GraphError, Registration
 
 LOCK = ".dvc/tmp/plm.lock"
-"""Held by the pipeline that runs in the checkout, which writes its process into it when it begins."""
+"""Says who holds the checkout, or did last: a pipeline writes its process, any other command more than that."""
+TRIES = 20
+"""How often a pipeline tries to take hold, for other commands may hold the checkout for a moment."""
+PAUSE_S = 0.05
+"""How long it waits between two of them."""
 
 
 class HeldError(UserError):
-    """Another pipeline runs in the checkout."""
+    """Another pipeline runs in the checkout, or a command beside which none may run."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,11 @@ def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterat
     """Hold a checkout, read its graph and say what was mended, and if anything has to run check its parameters.
 
     Raises:
-        HeldError: another pipeline holds it.
+        HeldError: another pipeline or command holds it.
         UserError: parameters cannot be used.
         GraphError: ``dvc.yaml`` is broken.
     """
-    with only_one(root) as held:
+    with only_one(root, pipeline=True) as held:
         try:
             graph = Graph(root)
         except GraphError:
@@ -75,10 +80,11 @@ def check_parameters(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def only_one(root: Path) -> Iterator[int]:
-    """Hold the checkout for one pipeline; yields the lock's descriptor, for stages to hold on to.
+def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
+    """Hold the checkout for one pipeline, or for a command beside which none may run.
 
-    The folder itself is locked, for a file in it may be deleted meanwhile; one there says only which process it is.
+    Yields the lock's descriptor, for stages to hold on to. The folder itself is locked, for a file in it may be deleted
+    meanwhile; one there says only who it is.
 
     Raises:
         HeldError: another one holds it.
@@ -89,19 +95,34 @@ def only_one(root: Path) -> Iterator[int]:
     try:
         with path.open("a+") as file:
             try:
-                held = _locked(folder, file.fileno())
+                held = _locked_within(TRIES if pipeline else 1, folder, file.fileno())
             except BlockingIOError as error:
                 file.seek(0)
-                pid = file.read().strip() or "unknown"
+                pid, _, other = file.read().strip().partition(" ")
                 raise HeldError(
-                    f"another pipeline (process {pid}) runs in {root}; wait for it, or use another checkout"
+                    f"another {'command of plm' if other else 'pipeline'} (process {pid or 'unknown'}) runs in {root};"
+                    " wait for it, or use another checkout"
                 ) from error
             file.truncate(0)
-            file.write(f"{os.getpid()}\n")
+            file.write(f"{os.getpid()}\n" if pipeline else f"{os.getpid()} is no pipeline\n")
             file.flush()
             yield held
     finally:
         os.close(folder)
+
+
+def began(root: Path) -> float:
+    """When the pipeline that holds the checkout began, in seconds since 1970; 0 if it is none, or nobody knows."""
+    path = root / LOCK
+    return path.stat().st_mtime if path.read_text().strip().isdecimal() else 0.0
+
+
+def _locked_within(tries: int, folder: int, file: int) -> int:
+    for _ in range(tries - 1):
+        with contextlib.suppress(BlockingIOError):
+            return _locked(folder, file)
+        time.sleep(PAUSE_S)
+    return _locked(folder, file)
 
 
 def _locked(folder: int, file: int) -> int:

@@ -21,6 +21,10 @@ _ENTRY = re.compile(r"^  \S[^:\n]*:? *$", re.MULTILINE)
 _WHOLE = re.compile(r"[0-9a-f]{64}")
 """An entry of the run cache that is not being written."""
 
+SPAWNED = " --multiprocessing-fork"
+"""Ends the command line of a process that multiprocessing spawned, as Prefect does for the runs of a schedule; its
+``sys.argv``, which DVC writes down, is that of the process that spawned it."""
+
 
 def mend(repo: Any) -> list[str]:
     """Take away what is half written; return what was done, a sentence each, nothing when DVC was not killed.
@@ -86,6 +90,8 @@ def _may_hold(process: dict[str, Any]) -> bool:
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
+        return True
+    if lives.endswith(SPAWNED):
         return True
     # What DVC writes is sys.argv: Python's own words are left out, and behind -m stood a module's name.
     program, _, arguments = process["cmd"].partition(" ")

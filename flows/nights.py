@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from flows.cache import DAY_S
-from flows.checkout import LOCK
+from flows.checkout import began
 from flows.outcome import Result
 
 if TYPE_CHECKING:
@@ -154,13 +154,13 @@ def failed(root: Path, error: str) -> None:
 
 
 def skipped(root: Path, why: str) -> None:
-    """Remember that a scheduled run was skipped, and tell it unless the run at work has just begun in its place."""
+    """Remember that a scheduled run was skipped, and tell it unless a run at work has just begun in its place."""
     from flows import due, notify
 
     nights = Nights.read(root)
     _schedule(nights, found := due.of_this_run())
     nights.write(root)
-    if found and found.next and time.time() - (root / LOCK).stat().st_mtime > (found.next - found.due) / 2:
+    if found and found.next and time.time() - began(root) > (found.next - found.due) / 2:
         notify.tell(root, "missed", f"The run that was due at {moment(found.due)} was skipped: {why}.")
 
 

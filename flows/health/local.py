@@ -39,27 +39,29 @@ def journals(root: Path, _everything: bool) -> Iterator[Finding | Note]:
 
 
 def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """Snapshots that no training goes on from: a later one of the same stage has begun or ended."""
+    """Snapshots that no training seems to go on from: a later one of the same stage has begun or ended."""
     newest: dict[str, float] = {}
     found = []
     for folder in sorted((root / paths.SNAPSHOTS).glob("*/")):
         named = SNAPSHOTS.fullmatch(folder.name)
         stage = named["stage"] if named else ""
-        if stage not in newest:
-            metrics = root / paths.METRICS / f"{stage}.json"
-            newest[stage] = metrics.stat().st_mtime if metrics.is_file() else 0.0
         written = max((path.stat().st_mtime for path in (folder, *folder.glob("step-*"))), default=0.0)
-        newest[stage] = max(newest[stage], written)
+        newest[stage] = max(newest.get(stage, 0.0), written)
         found.append((stage, written, folder))
     for stage, written, folder in found:
-        if not stage or written < newest[stage]:
+        where = folder.relative_to(root).as_posix()
+        metrics = root / paths.METRICS / f"{stage}.json"
+        if not stage:
             mend = "delete the folder, unless you want to go back to those"
-            where = folder.relative_to(root).as_posix()
-            if stage:
-                what = f"the snapshots are of other parameters, text or code than the latest training of {stage}"
-                yield Finding(what, where, mend, partial(shutil.rmtree, folder))
-            else:
-                yield Finding("no training has a folder of this name", where, mend)
+            yield Finding("no training has a folder of this name", where, mend)
+        elif written < newest[stage]:
+            what = f"the snapshots are of other parameters, text or code than the latest training of {stage}"
+            mend = "delete the folder, unless you want to go back to those"
+            yield Finding(what, where, mend, partial(shutil.rmtree, folder))
+        elif metrics.is_file() and written < metrics.stat().st_mtime:
+            # Git may have written the metrics: `git checkout` brings those back that an interrupted training removed.
+            what = f"the metrics of {stage} are newer than the snapshots: a later training may have ended"
+            yield Finding(what, where, "delete the folder if one has; `plm gc` does so once the snapshots are old")
 
 
 def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:

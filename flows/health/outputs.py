@@ -5,19 +5,26 @@ from functools import partial
 from pathlib import Path
 
 from flows import cache
-from flows.checkout import HeldError, only_one
+from flows.checkout import LOCK, HeldError, only_one
 from flows.health.finding import Finding, Note
 
 WORDS = {"modified": "is not what dvc.lock records", "deleted": "is missing", "not in cache": "is not in DVC's cache"}
 
 
 def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """Outputs that differ from what ``dvc.lock`` records."""
+    """Outputs that differ from what ``dvc.lock`` records, unless a pipeline runs before they are compared.
+
+    The checkout is not held meanwhile: that takes minutes, and a run that is due then would be skipped.
+    """
     try:
         with only_one(root):
-            found = cache.differing(root)
+            ours = (root / LOCK).read_text()
     except HeldError as error:
         yield Note(f"outputs: not compared with dvc.lock, for {error}")
+        return
+    found = cache.differing(root)
+    if (root / LOCK).read_text() != ours:
+        yield Note("outputs: not compared with dvc.lock, for a run or another command has begun meanwhile; look again")
         return
     kept = [output for output in found if output.cached]
     if kept and not any((root / output.path).exists() for output in kept) and cache.empty(root):

@@ -9,6 +9,7 @@ from flows import server
 from flows.health.finding import Finding, Note
 from flows.outcome import UserError
 from flows.prefects import FLOW, client
+from plm_core.shared.stores import shown
 
 LATE = timedelta(minutes=10)
 """A run that has not begun so long after its time is overdue: a worker looks every 15 s."""
@@ -25,18 +26,18 @@ def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
         yield Note("schedule: not looked at, for PREFECT_API_URL is not set; set it if a server runs this checkout")
         return
     if not server.answers(url):
-        raise UserError(f"no Prefect server answers at {url}; start one with `prefect server start`")
+        raise UserError(f"no Prefect server answers at {shown(url)}; start one with `prefect server start`")
     with client(url) as opened:
         found = [each for each in _deployments(opened) if _root_of(each) == root.resolve()]
         if not found:
-            yield Note(f"schedule: {url} has no deployment of this checkout; `plm deploy` makes one")
+            yield Note(f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one")
         for deployment in found:
             yield from _looked_at(opened, deployment, url)
 
 
 def _looked_at(opened: Any, deployment: Any, url: str) -> Iterator[Finding | Note]:
     now = datetime.now(UTC)
-    where = f"deployment {FLOW}/{deployment.name} at {url}"
+    where = f"deployment {FLOW}/{deployment.name} at {shown(url)}"
     waiting = sorted(
         run.next_scheduled_start_time or run.expected_start_time for run in _runs(opened, deployment, "SCHEDULED")
     )

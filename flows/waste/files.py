@@ -1,5 +1,6 @@
 """Files of the checkout: DVC's cache, snapshots, journals, compiled code."""
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -26,11 +27,16 @@ def snapshots(root: Path, rules: Retention) -> Iterator[Waste]:
     """The snapshots of trainings that nobody has gone on with."""
     folders = sorted((root / paths.SNAPSHOTS).glob("*/"))
     for folder in folders if folders and not _trains(root) else []:
-        files = [path for path in folder.rglob("*") if path.is_file()]
+        files = _files(folder)
         if _old([folder, *files], rules.snapshots_days):
             why = f"older than {rules.snapshots_days} days"
             what = folder.relative_to(root).as_posix()
-            yield Waste(what, why, _bytes(files), partial(shutil.rmtree, folder, ignore_errors=True))
+            yield Waste(what, why, _bytes(files), partial(_delete_snapshots, root, folder, rules.snapshots_days))
+
+
+def _delete_snapshots(root: Path, folder: Path, days: int) -> None:
+    if folder.is_dir() and not _trains(root) and _old([folder, *_files(folder)], days):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _trains(root: Path) -> bool:
@@ -39,20 +45,44 @@ def _trains(root: Path) -> bool:
 
 def journals(root: Path, rules: Retention) -> Iterator[Waste]:
     """The journals of interrupted trainings, which MLflow has whole."""
-    for journal in journals_of(root):
-        path = root / journal["path"]
-        if journal["sent"] and not journal["living"] and _old([path], rules.snapshots_days):
-            why = f"sent, and older than {rules.snapshots_days} days"
-            yield Waste(journal["path"], why, _bytes([path]), partial(_unlink, [path, path.with_suffix(".sent")]))
+    for path in _done_with(root, rules.snapshots_days):
+        why = f"sent, and older than {rules.snapshots_days} days"
+        delete = partial(_delete_journal, root, path, rules.snapshots_days)
+        yield Waste(path.relative_to(root).as_posix(), why, _bytes([path]), delete)
+
+
+def _done_with(root: Path, days: int) -> list[Path]:
+    sent = [root / each["path"] for each in journals_of(root) if each["sent"] and not each["living"]]
+    return [path for path in sent if _old([path], days)]
+
+
+def _delete_journal(root: Path, path: Path, days: int) -> None:
+    if path in _done_with(root, days):
+        path.unlink(missing_ok=True)
+        path.with_suffix(".sent").unlink(missing_ok=True)
 
 
 def compiled(root: Path, rules: Retention) -> Iterator[Waste]:
     """Compiled code that no training has read for long."""
-    files = [path for path in (root / paths.COMPILED).rglob("*") if path.is_file()]
-    if unread := [path for path in files if _old([path], rules.days, read=True) and _old([path], rules.days)]:
+    if unread := [path for path in _files(root / paths.COMPILED) if _unread(path, rules.days)]:
         why = f"not read for {rules.days} days"
         what = f"{len(unread):,} files of {paths.COMPILED.as_posix()}"
-        yield Waste(what, why, _bytes(unread), partial(_unlink, unread))
+        yield Waste(what, why, _bytes(unread), partial(_delete_unread, unread, rules.days))
+
+
+def _unread(path: Path, days: int) -> bool:
+    return _old([path], days, read=True) and _old([path], days)
+
+
+def _delete_unread(files: Iterable[Path], days: int) -> None:
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            if _unread(path, days):
+                path.unlink()
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def _old(files: Iterable[Path], days: int, read: bool = False) -> bool:
@@ -63,8 +93,3 @@ def _old(files: Iterable[Path], days: int, read: bool = False) -> bool:
 
 def _bytes(files: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in files)
-
-
-def _unlink(files: Iterable[Path]) -> None:
-    for path in files:
-        path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from flows.outcome import UserError
 from flows.prefects import FLOW, client
 from flows.settings import Retention
 from flows.waste.waste import Waste
+from plm_core.shared.stores import shown
 
 PAGE = 200
 """The most that Prefect answers with at once."""
@@ -23,11 +24,11 @@ def flow_runs(root: Path, rules: Retention) -> Iterator[Waste]:
     if url is None:
         return
     if not server.answers(url):
-        raise UserError(f"no Prefect server answers at {url}")
+        raise UserError(f"no Prefect server answers at {shown(url)}")
     with client(url) as opened:
         found = _old(opened, root, rules)
     if found:
-        what = f"{len(found):,} flow runs at {url}, with their logs"
+        what = f"{len(found):,} flow runs at {shown(url)}, with their logs"
         yield Waste(what, f"ended more than {rules.days} days ago", None, partial(_delete, url, found))
 
 

@@ -166,7 +166,7 @@ def test_what_cannot_be_done_is_one_line(root, tmp_path):
     with pytest.raises(UserError, match=r"nowhere://x: .*nowhere"):
         backup.backup(root, "nowhere://x")
     backup.backup(root, str(tmp_path / "kept"))
-    with checkout.only_one(root), pytest.raises(UserError, match="another pipeline"):
+    with checkout.only_one(root, pipeline=True), pytest.raises(UserError, match="another pipeline"):
         backup.restore(root, str(tmp_path / "kept"))
     (path,) = (tmp_path / "kept/backups").iterdir()
     path.write_text(path.read_text().replace('"format": 1', '"format": 9'))

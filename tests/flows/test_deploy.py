@@ -224,7 +224,7 @@ def test_a_run_that_is_due_while_another_is_at_work_is_skipped_without_alarm(toy
     from flows import flow
 
     root = toy("stages:\n  s: {cmd: echo x > out.txt, outs: [out.txt]}\n")
-    with checkout.only_one(root):
+    with checkout.only_one(root, pipeline=True):
         state = flow.plm(str(root), return_state=True)
     assert (state.type, state.name) == ("COMPLETED", "Skipped")
     assert f"another pipeline (process {os.getpid()}) runs in {root}" in state.message

@@ -1,6 +1,7 @@
 """What a DVC that was killed while it wrote leaves, and that the next one runs all the same."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -114,6 +115,33 @@ def test_the_locks_of_a_dvc_that_lives_stay_whatever_the_clock_says(done, monkey
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert mend(done) == [f"{path}: held by processes that are gone; released"]
+
+
+def run_first(root, begun, end):
+    """Hold DVC's locks on a stage's files until told to end it, as the flow does."""
+    os.chdir(root)
+    with Graph(root).reproducing("first"):
+        begun.set()
+        end.wait()
+        shutil.copy("code.py", "first.txt")
+
+
+def test_the_locks_of_a_process_that_was_spawned_stay_and_its_stage_ends_well(done):
+    """As the runs of ``plm deploy``: the words that it was called with are those of the process that spawned it."""
+    (done / "code.py").write_text("1\n")
+    spawning = multiprocessing.get_context("spawn")
+    begun, end = spawning.Event(), spawning.Event()
+    process = spawning.Process(target=run_first, args=(done, begun, end))
+    process.start()
+    try:
+        assert begun.wait(60)
+        assert mend(done) == []
+        end.set()
+        process.join()
+    finally:
+        process.kill()
+    assert process.exitcode == 0
+    assert Graph(done).status()["first"] == []
 
 
 @pytest.mark.parametrize("command", ["/bin/dvc repro", "sleep 7", " ".join(sys.argv), "/x/flow_engine.py"])

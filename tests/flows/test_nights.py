@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ears import told, webhook
 
-from flows import nights
+from flows import checkout, due, nights, retention
 from flows.nights import DAY_S, LATE_S, Nights
 from flows.outcome import Result
 
@@ -172,6 +172,36 @@ def test_a_run_that_was_skipped_while_another_was_at_work_is_not_told_as_missed_
         tell(Result(()))
     assert Nights.read(root).next == now + DAY_S
     assert Nights.read(root).ended >= now
+
+
+def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_its_place_is_not(
+    project, hook, monkeypatch
+):
+    monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
+    monkeypatch.setattr(checkout, "PAUSE_S", 0.0)
+    now = time.time()
+    monkeypatch.setattr(due, "of_this_run", lambda: due.Due(now, now + DAY_S))
+
+    def skip(*_):
+        with pytest.raises(checkout.HeldError) as error, checkout.checked_out(project, False, print):
+            pass
+        nights.skipped(project, str(error.value))
+        return []
+
+    with checkout.checked_out(project, False, print):
+        skip()
+    assert told(hook) == []
+    params = project / "params.yaml"
+    params.write_text(f"{params.read_text()}retention: {{versions: 2, champions: 2, days: 7, snapshots_days: 7}}\n")
+    monkeypatch.setattr(retention, "FINDERS", {"files": skip})
+    assert retention.collect(project, delete=True).failed == {}
+    with checkout.only_one(project):
+        shutil.rmtree(project / ".dvc/tmp")  # with the file that says who it is
+        skip()
+    who = ("another command of plm (process", "another pipeline (process unknown")
+    for (event, said), held_by in zip(told(hook), who, strict=True):
+        assert event == "missed"
+        assert said.startswith(f"The run that was due at {nights.moment(now)} was skipped: {held_by}")
 
 
 def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch):

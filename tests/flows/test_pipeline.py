@@ -369,7 +369,7 @@ def test_force_runs_everything(toy, tracker, on_server):
 def test_two_pipelines_in_one_checkout_are_refused(toy, tracker):
     root = one(toy, "echo x > out.txt")
     with (
-        checkout.only_one(root),
+        checkout.only_one(root, pipeline=True),
         pytest.raises(UserError, match=rf"another pipeline \(process {os.getpid()}\) runs in"),
     ):
         tracker.run(root)
@@ -383,6 +383,23 @@ def test_a_checkout_stays_held_when_files_in_it_are_deleted(toy, tracker):
             tracker.run(root)
     with checkout.only_one(root):
         pass
+
+
+def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_says_which_it_is(toy, monkeypatch):
+    root = one(toy, "echo x > out.txt")
+    waited = []
+    with contextlib.ExitStack() as other, monkeypatch.context() as patch:
+        patch.setattr(checkout, "PAUSE_S", 0.0)
+        other.enter_context(checkout.only_one(root))
+        with (
+            pytest.raises(checkout.HeldError, match=rf"another command of plm \(process {os.getpid()}\) runs in"),
+            checkout.checked_out(root, False, print),
+        ):
+            pass
+        patch.setattr(checkout.time, "sleep", lambda _: waited.append(1) or (len(waited) == 3 and other.close()))
+        with checkout.checked_out(root, False, print) as held:
+            assert held.due == 1
+    assert len(waited) == 3
 
 
 def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):

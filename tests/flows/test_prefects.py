@@ -10,7 +10,7 @@ import pytest
 from registries import PARAMS, project, register
 from toys import wait_for
 
-from flows import doctor, flow, registry
+from flows import doctor, flow, registry, retention, server
 from flows.health.schedule import schedule
 from flows.settings import Retention
 from flows.waste.flowruns import flow_runs
@@ -85,6 +85,21 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
     assert looked(tmp_path)[1] == [
         "schedule: not looked at, for PREFECT_API_URL is not set; set it if a server runs this checkout"
     ]
+
+
+def test_no_password_of_an_address_is_said(tmp_path, deployed, client, monkeypatch):
+    ended(client, tmp_path, 8)
+    secret = os.environ["PREFECT_API_URL"].replace("://", "://me:T0psecret@")
+    monkeypatch.setattr(server, "configured_url", lambda: secret)
+    said = []
+    for there in (False, True):
+        monkeypatch.setattr(server, "answers", lambda _, there=there: there)
+        report = doctor.look(tmp_path, checks={"schedule": schedule})
+        other = doctor.look(tmp_path / "not deployed", checks={"schedule": schedule})
+        waste = retention._collect(tmp_path, RULES, delete=False).plain()
+        said += [str(part) for part in (report.plain(), other.plain(), waste)]
+    assert ["T0psecret" in each for each in said] == [False] * 6
+    assert [secret.replace("me:T0psecret@", "") in each for each in said] == [True] * 6
 
 
 def ended(client, root, days_ago):

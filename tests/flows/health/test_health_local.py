@@ -13,7 +13,7 @@ from registries import PARAMS, project
 from toys import wait_for
 
 from flows import doctor
-from flows.checkout import only_one
+from flows.checkout import checked_out, only_one
 from flows.health import local, outputs
 
 REPOSITORY = Path(__file__).parents[3]
@@ -111,10 +111,25 @@ def test_a_new_clone_is_well(root):
 
 def test_while_a_pipeline_runs_its_outputs_are_let_alone(root):
     shutil.rmtree(root / "d")
-    with only_one(root):
+    with only_one(root, pipeline=True):
         report = doctor.look(root, checks={"outputs": outputs.outputs})
     assert (report.findings, report.unseen) == ([], {})
     assert "another pipeline" in report.notes[0]
+
+
+def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_alone(root, monkeypatch):
+    shutil.rmtree(root / "d")
+    compare = outputs.cache.differing
+
+    def run_beside(root):
+        with checked_out(root, False, print) as held:
+            assert held.due
+        return compare(root)
+
+    monkeypatch.setattr(outputs.cache, "differing", run_beside)
+    report = doctor.look(root, checks={"outputs": outputs.outputs})
+    assert (report.findings, report.unseen) == ([], {})
+    assert "has begun meanwhile" in report.notes[0]
 
 
 def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root):
@@ -188,23 +203,37 @@ def snapshot(root, name, age):
     return f"artifacts/snapshots/{name}"
 
 
-def test_snapshots_of_a_training_that_a_later_one_has_replaced_are_found_and_deleted(root):
+def test_snapshots_that_another_training_s_have_replaced_are_found_and_deleted(root):
     old = snapshot(root, "pretrain-gpt-0123456789abcdef", 300)
     new = snapshot(root, "pretrain-gpt-fedcba9876543210", 200)
-    done = snapshot(root, "finetune-gpt-next-1-0123456789abcdef", 100)
     going = snapshot(root, "finetune-gpt-next-2-0123456789abcdef", 100)
     unnamed = snapshot(root, "0123456789abcdef", 100)
-    (root / "artifacts/metrics").mkdir()
-    (root / "artifacts/metrics/finetune-gpt-next-1.json").write_text("{}")
-    assert {where for where, _ in found(root, local.snapshots)} == {old, done, unnamed}
-    mended(root, local.snapshots, *found(root, local.snapshots))
-    assert [(root / name).is_dir() for name in (old, new, done, going, unnamed)] == [False, True, False, True, True]
+    what = "the snapshots are of other parameters, text or code than the latest training of pretrain-gpt"
+    assert {where for where, _ in found(root, local.snapshots)} == {old, unnamed}
+    mended(root, local.snapshots, (old, what))
+    assert [(root / name).is_dir() for name in (old, new, going, unnamed)] == [False, True, True, True]
+
+
+def test_snapshots_that_are_older_than_the_metrics_are_found_and_never_deleted(root):
+    """Git writes the metrics anew that an interrupted training has removed, and the training goes on."""
+    metrics = root / "artifacts/metrics/pretrain-gpt.json"
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text("{}")
+    subprocess.run(["git", "add", "-f", metrics], cwd=root, check=True)
+    metrics.unlink()
+    interrupted = snapshot(root, "pretrain-gpt-0123456789abcdef", 100)
+    assert found(root, local.snapshots) == {}
+    subprocess.run(["git", "checkout", "-q", "--", "artifacts/metrics"], cwd=root, check=True)
+    what = "the metrics of pretrain-gpt are newer than the snapshots: a later training may have ended"
+    assert found(root, local.snapshots).keys() == {(interrupted, what)}
+    mended(root, local.snapshots)
+    assert (root / interrupted / "step-00000004/progress.json").is_file()
 
 
 def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
     code = (
         "import subprocess, sys\nfrom pathlib import Path\nfrom flows.checkout import only_one\n"
-        "with only_one(Path('.')) as held:\n"
+        "with only_one(Path('.'), pipeline=True) as held:\n"
         "    print(subprocess.Popen([sys.executable, '-c', 'input()'], pass_fds=[held]).pid, flush=True)\n"
         "    import os; os.kill(os.getpid(), 9)\n"
     )
@@ -220,7 +249,7 @@ def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
 
 
 def test_a_living_pipeline_s_lock_and_one_that_is_free_are_well(root):
-    with only_one(root):
+    with only_one(root, pipeline=True):
         assert found(root, local.locks) == {}
     assert found(root, local.locks) == {}
     with only_one(root):  # the check has let go of it

@@ -124,7 +124,16 @@ def test_old_snapshots_go_unless_a_training_is_at_work(root):
     process.communicate("end\n")
     (waste,) = files.snapshots(root, RULES)
     assert (waste.what, waste.bytes) == (old.relative_to(root).as_posix(), 2)
+    process = training(root)  # one that began since the look
     waste.delete()
+    assert old.exists()
+    process.communicate("end\n")
+    aged(old / "step-00000004/progress.json", days=6)
+    waste.delete()
+    assert old.exists()
+    aged(old, days=8)
+    waste.delete()
+    waste.delete()  # once more changes nothing
     assert (old.exists(), young.exists()) == (False, True)
 
 
@@ -139,6 +148,10 @@ def test_a_journal_goes_once_it_is_old_and_sent_and_never_one_with_unsent_points
     aged(journal, days=6)
     assert whats(files.journals, root) == []
     waste.delete()
+    assert journal.exists()
+    aged(journal, days=8)
+    waste.delete()
+    waste.delete()  # once more changes nothing
     assert list(root.glob("artifacts/journals/*-gpt-*")) == []
 
 
@@ -151,7 +164,12 @@ def test_compiled_code_goes_when_nobody_has_read_it(root):
     os.utime(folder / "read.so", (time.time(), time.time() - 8 * 86400))
     (waste,) = files.compiled(root, RULES)
     assert waste.bytes == 3
+    os.utime(folder / "old.so", (time.time(), time.time() - 8 * 86400))  # read since the look
     waste.delete()
+    assert (folder / "old.so").exists()
+    aged(folder / "old.so", days=8)
+    waste.delete()
+    waste.delete()  # once more changes nothing
     assert sorted(path.name for path in folder.iterdir()) == ["new.so", "read.so"]
 
 
@@ -207,7 +225,7 @@ def test_one_that_cannot_be_deleted_keeps_no_other(root, monkeypatch):
 
 
 def test_beside_a_pipeline_or_without_rules_nothing_is_deleted(root):
-    with only_one(root), pytest.raises(HeldError, match="another pipeline"):
+    with only_one(root, pipeline=True), pytest.raises(HeldError, match="another pipeline"):
         retention.collect(root, delete=True)
     (root / "params.yaml").write_text(PARAMS.partition("retention:")[0])
     with pytest.raises(UserError, match="no section retention, so everything is kept"):
