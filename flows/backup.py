@@ -69,22 +69,29 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
     """
     with _reached(target) as store, tempfile.TemporaryDirectory() as scratch:
         wanted = dict(_files(root, Path(scratch)))
+        results, notes = _cached(root)
+        wanted |= {path.relative_to(root).as_posix(): path for path in results}
         before = store.read(store.names()[-1]) if store.names() else {}
         entries: dict[str, Entry] = {}
         moved = 0
         for name, path in wanted.items():
-            found = path.stat()
-            known = before.get(name)
-            if known is None or (known.size, known.changed) != (found.st_size, found.st_mtime_ns):
-                known = Entry(*store.put(path), found.st_mtime_ns)
-                moved += known.size
-            entries[name] = known
+            try:
+                found = path.stat()
+                known = before.get(name)
+                if known is None or (known.size, known.changed) != (found.st_size, found.st_mtime_ns):
+                    known = Entry(*store.put(path), found.st_mtime_ns)
+                    moved += known.size
+                entries[name] = known
+            except FileNotFoundError:
+                # A pipeline that runs here discards what it has sent or replaced; else it is the target that fails.
+                if path.exists():
+                    raise
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
         store.write(stamp, root, entries)
         if keep:
             store.forget(keep)
-    uri = settings.read(root)[0].uri
-    notes = [] if uri.startswith(SQLITE) else ["runs, models and decisions are on the MLflow server: back it up there"]
+    if not settings.read(root)[0].uri.startswith(SQLITE):
+        notes = ["runs, models and decisions are on the MLflow server: back it up there", *notes]
     return Summary(stamp, len(entries), sum(entry.size for entry in entries.values()), moved, notes)
 
 
@@ -117,29 +124,38 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
 
 
 def _files(root: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
-    """What is to be backed up: its name in the checkout, and where to read it."""
+    """What is to be backed up, but for DVC's cache: its name in the checkout, and where to read it."""
+    for name in BESIDE:  # copied first, right after `_cached` has looked at what dvc.lock names
+        if (root / name).exists():
+            yield name.as_posix(), root / name
     uri = settings.read(root)[0].uri
     if uri.startswith(SQLITE) and (database := Path(uri.removeprefix(SQLITE))).exists():
-        # First, so that all it names is among the files that are looked at afterwards.
+        # Before the files, so that all it names is among the files that are looked at afterwards.
+        changed = database.stat().st_mtime_ns  # before the copy, which then is no older than it says
         with contextlib.closing(sqlite3.connect(database)) as live, sqlite3.connect(scratch / "db") as copy:
             live.backup(copy)
-        os.utime(scratch / "db", ns=(0, database.stat().st_mtime_ns))
+        os.utime(scratch / "db", ns=(0, changed))
         yield (MLFLOW / database.name).as_posix(), scratch / "db"
         for path in _below(database.parent / "artifacts"):
             yield (MLFLOW / path.relative_to(database.parent)).as_posix(), path
     for folder in ADDED[:-1]:
         for path in _below(root / folder):
             yield path.relative_to(root).as_posix(), path
-    for path in [*_cached(root), *(root / name for name in BESIDE if (root / name).exists())]:
-        yield path.relative_to(root).as_posix(), path
 
 
 def _below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """The files in a folder; what vanishes meanwhile has none."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    files = (Path(where, name) for where, _, names in os.walk(folder, onerror=failed) for name in names)
+    return sorted(path for path in files if path.is_file())
 
 
-def _cached(root: Path) -> list[Path]:
-    """What DVC's cache has of the results in ``dvc.lock``, and its records of stages that ran."""
+def _cached(root: Path) -> tuple[list[Path], list[str]]:
+    """What DVC's cache has of the results in ``dvc.lock``, and its records of stages that ran; and what is left out."""
     from dvc.repo import Repo
 
     with contextlib.closing(Repo(str(root))) as repo:
@@ -147,7 +163,11 @@ def _cached(root: Path) -> list[Path]:
         used = {found.value for of in repo.used_objs().values() for found in of if found.value}
         objects = [Path(cache.oid_to_path(value)) for value in used]
         records = _below(Path(repo.stage_cache.cache_dir))
-    return sorted(path for path in [*objects, *records] if path.is_file() and path.is_relative_to(root))
+    found = sorted(path for path in [*objects, *records] if path.is_file())
+    inside = [path for path in found if path.is_relative_to(root)]
+    left = len(found) - len(inside)
+    note = f"DVC's cache lies outside the checkout ({cache.path}): {left:,} files of results are not in the backup; "
+    return inside, [f"{note}back it up there"] if left else []
 
 
 def _needed(root: Path, path: Path) -> bool:

@@ -1,10 +1,13 @@
 """Backups are whole, take up what is new only, and bring a checkout, a moved one or last week's registry back."""
 
 import json
+import os
 import secrets
 import shutil
+import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -155,6 +158,89 @@ def test_a_damaged_backup_changes_nothing(root, tmp_path):
     assert tree(root) == before
     assert not list(root.glob("artifacts/.restore-*"))
     assert champions(root) == (["1"], "weights 1")
+
+
+def once(monkeypatch, place, name, happens):
+    """Let something happen right after the first call of a method."""
+    real = getattr(place, name)
+
+    def called(*arguments):
+        monkeypatch.setattr(place, name, real)
+        result = real(*arguments)
+        happens()
+        return result
+
+    monkeypatch.setattr(place, name, called)
+
+
+def test_beside_a_pipeline_what_it_discards_is_left_out_and_dvc_lock_names_what_is_there(root, tmp_path, monkeypatch):
+    kept = str(tmp_path / "kept")
+    files = backup.backup(root, str(tmp_path / "before")).files
+    lock = (root / "dvc.lock").read_bytes()
+
+    def goes_on():
+        (root / "artifacts/journals/1.jsonl").unlink()
+        shutil.rmtree(root / "artifacts/snapshots/1")
+        (root / "dvc.lock").write_bytes(lock + b"# a later result\n")
+
+    once(monkeypatch, backup.Store, "put", lambda: once(monkeypatch, backup.Store, "put", goes_on))
+    assert backup.backup(root, kept).files == files - 2
+    (root / "dvc.lock").unlink()
+    backup.restore(root, kept)
+    assert (root / "dvc.lock").read_bytes() == lock
+
+
+def test_a_folder_may_vanish_while_it_is_looked_for(root, tmp_path, monkeypatch):
+    files = backup.backup(root, str(tmp_path / "before")).files
+    real = os.scandir
+
+    def scandir(folder="."):
+        if str(folder).endswith("snapshots/1"):
+            monkeypatch.setattr(os, "scandir", real)
+            shutil.rmtree(folder)
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert backup.backup(root, str(tmp_path / "kept")).files == files - 1
+
+
+def test_a_target_that_vanishes_is_an_error(root, tmp_path, monkeypatch):
+    once(monkeypatch, backup.Store, "put", lambda: shutil.rmtree(tmp_path / "kept/files"))
+    with pytest.raises(UserError, match=r"kept/files/.*\.part"):
+        backup.backup(root, str(tmp_path / "kept"))
+
+
+def test_what_is_written_to_the_database_while_it_is_copied_is_in_the_next_backup(root, tmp_path, monkeypatch):
+    kept, database = str(tmp_path / "kept"), root / "artifacts/mlflow/mlflow.db"
+
+    class Live(sqlite3.Connection):
+        def backup(self, *arguments):
+            super().backup(*arguments)
+            with connect(database) as other:
+                other.execute("insert into later values (1)")
+
+    connect = sqlite3.connect
+    with connect(database) as live:
+        live.execute("create table later (x)")
+    with monkeypatch.context() as patch:
+        patch.setattr(backup.sqlite3, "connect", partial(connect, factory=Live))
+        backup.backup(root, kept)
+    assert backup.backup(root, kept).moved == database.stat().st_size
+    backup.restore(root, kept)
+    with sqlite3.connect(database) as there:
+        assert there.execute("select * from later").fetchall() == [(1,)]
+
+
+def test_results_in_a_cache_outside_the_checkout_are_named_as_left_out(root, tmp_path):
+    shutil.move(root / ".dvc/cache", tmp_path / "shared")
+    (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'shared'}\n")
+    (note,) = backup.backup(root, str(tmp_path / "kept")).notes
+    left = len([path for path in (tmp_path / "shared").rglob("*") if path.is_file()])
+    where = tmp_path / "shared/files/md5"
+    assert note == (
+        f"DVC's cache lies outside the checkout ({where}): {left} files of results are not in the backup; "
+        "back it up there"
+    )
 
 
 def test_what_cannot_be_done_is_one_line(root, tmp_path):
