@@ -1,46 +1,29 @@
-"""``plm backup`` and ``plm restore``: what nothing makes again, in a folder or a bucket.
+"""``plm backup`` and ``plm restore``: what nothing makes again, to and from a folder or a bucket.
 
-``files/`` has each file once, under the sha256 of its bytes; ``backups/`` has a list for each backup, which says what
-lay where. The list is written last, so that a backup is whole or absent, and every one of them can be restored.
+Where backups lie, and in which form, is in ``flows/backupstore.py``.
 """
 
 import contextlib
-import hashlib
-import json
 import os
-import secrets
-import socket
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
 
 from flows import settings
+from flows.backupstore import STAMP, Entry, reached
 from flows.checkout import only_one
 from flows.outcome import UserError
 from plm_core.shared import paths
 from plm_core.shared.stores import SQLITE
 
-FORMAT = 1
 MLFLOW = paths.ARTIFACTS / "mlflow"
 ADDED = (paths.JOURNALS, paths.IMPORTED, paths.SNAPSHOTS, Path(".dvc/cache"))
 """What a restore adds to where it is missing; MLflow's store is replaced as a whole."""
 BESIDE = (Path("params.yaml"), Path("dvc.lock"))
 """What a restore writes under another name where the checkout has its own."""
-CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file of a backup."""
-
-    sha256: str
-    size: int
-    changed: int
-    """When it was last written, in nanoseconds since 1970: the same file need not be read again."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +50,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
     Raises:
         UserError: the target cannot be written, or ``params.yaml`` cannot be used.
     """
-    with _reached(target) as store, tempfile.TemporaryDirectory() as scratch:
+    with reached(target) as store, tempfile.TemporaryDirectory() as scratch:
         wanted = dict(_files(root, Path(scratch)))
         results, notes = _cached(root)
         wanted |= {path.relative_to(root).as_posix(): path for path in results}
@@ -86,7 +69,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
                 # A pipeline that runs here discards what it has sent or replaced; else it is the target that fails.
                 if path.exists():
                     raise
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+        stamp = f"{datetime.now(UTC):{STAMP}}"
         store.write(stamp, root, entries)
         if keep:
             store.forget(keep)
@@ -106,7 +89,7 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
     Raises:
         UserError: there is no such backup, it is damaged, or a pipeline runs in the checkout.
     """
-    with _reached(source) as store, only_one(root):
+    with reached(source) as store, only_one(root):
         names = [name for name in store.names() if name.startswith(at)]
         if not names:
             known = ", ".join(store.names()[-5:]) or "none"
@@ -180,7 +163,7 @@ def _put_in_place(root: Path, scratch: Path) -> list[str]:
     notes = []
     if (scratch / MLFLOW).exists():
         if (root / MLFLOW).exists():
-            aside = root / f"{MLFLOW}.{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+            aside = root / f"{MLFLOW}.{datetime.now(UTC):{STAMP}}"
             (root / MLFLOW).rename(aside)
             notes.append(f"what was in {MLFLOW} is in {aside.relative_to(root)} now; delete it when all is well")
         (scratch / MLFLOW).rename(root / MLFLOW)
@@ -197,95 +180,3 @@ def _put_in_place(root: Path, scratch: Path) -> list[str]:
         there.parent.mkdir(parents=True, exist_ok=True)
         path.rename(there)
     return [*notes, "`dvc checkout` brings the results of dvc.lock back"]
-
-
-@contextlib.contextmanager
-def _reached(address: str) -> Iterator["Store"]:
-    try:
-        import fsspec
-
-        yield Store(*fsspec.core.url_to_fs(address))
-    except UserError:
-        raise
-    except Exception as error:
-        # Each file system has errors of its own: those of S3 are no OSErrors.
-        if not isinstance(error, OSError | ImportError | ValueError) and "://" not in address:
-            raise
-        raise UserError(f"{address}: {' '.join(str(error).split())}") from error
-
-
-class Store:
-    """A folder or bucket with backups."""
-
-    def __init__(self, filesystem: Any, base: str) -> None:
-        self._filesystem = filesystem
-        self._base = base.rstrip("/")
-        for folder in ("files", "backups"):
-            filesystem.makedirs(f"{self._base}/{folder}", exist_ok=True)
-
-    def names(self) -> list[str]:
-        """The backups, the oldest first."""
-        self._filesystem.invalidate_cache()
-        return sorted(Path(path).stem for path in self._filesystem.glob(f"{self._base}/backups/*.json"))
-
-    def read(self, name: str) -> dict[str, Entry]:
-        """The files of a backup, by their names in the checkout."""
-        found = json.loads(self._filesystem.cat_file(f"{self._base}/backups/{name}.json"))
-        if found["format"] != FORMAT:
-            raise UserError(f"backup {name}: its format is {found['format']}; expected {FORMAT}, see its `plm` version")
-        return {name: Entry(**entry) for name, entry in found["files"].items()}
-
-    def write(self, name: str, root: Path, entries: Mapping[str, Entry]) -> None:
-        """Let there be a backup."""
-        files = {path: asdict(entry) for path, entry in entries.items()}
-        content = {"format": FORMAT, "host": socket.gethostname(), "checkout": str(root), "files": files}
-        with self._written(f"backups/{name}.json") as file:
-            file.write(json.dumps(content, indent=1).encode())
-
-    def put(self, path: Path) -> tuple[str, int]:
-        """Copy a file; its sha256 and size, of the very bytes that were copied."""
-        digest = hashlib.sha256()
-        part = f"{self._base}/files/{secrets.token_hex(8)}.part"
-        with path.open("rb") as file, self._filesystem.open(part, "wb") as copy:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                copy.write(chunk)
-            size = file.tell()
-        place = self._place(digest.hexdigest())
-        self._filesystem.makedirs(place.rpartition("/")[0], exist_ok=True)
-        self._filesystem.mv(part, place)
-        return digest.hexdigest(), size
-
-    def fetch(self, entry: Entry, path: Path) -> None:
-        """Copy a file back.
-
-        Raises:
-            UserError: its bytes are not those that were backed up.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
-        with self._filesystem.open(self._place(entry.sha256), "rb") as file, path.open("wb") as copy:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                copy.write(chunk)
-        if digest.hexdigest() != entry.sha256:
-            raise UserError(f"{self._place(entry.sha256)}: damaged; restore another backup. Nothing has been changed")
-
-    def forget(self, keep: int) -> None:
-        """Delete all but the newest backups, and the files that none of them has."""
-        for name in self.names()[:-keep]:
-            self._filesystem.rm_file(f"{self._base}/backups/{name}.json")
-        needed = {self._place(entry.sha256) for name in self.names() for entry in self.read(name).values()}
-        for path in self._filesystem.find(f"{self._base}/files"):
-            if path not in needed:
-                self._filesystem.rm_file(path)
-
-    def _place(self, digest: str) -> str:
-        return f"{self._base}/files/{digest[:2]}/{digest}"
-
-    @contextlib.contextmanager
-    def _written(self, name: str) -> Iterator[IO[bytes]]:
-        part = f"{self._base}/{name}.part"
-        with self._filesystem.open(part, "wb") as file:
-            yield file
-        self._filesystem.mv(part, f"{self._base}/{name}")
