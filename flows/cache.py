@@ -92,8 +92,11 @@ class Unused:
 def unused(root: Path, days: int, remote: bool) -> list[Unused]:
     """The objects that are older, and that no output recorded now or in a commit of so many days needs, by store.
 
+    A cache outside the repository may be one that other checkouts share, and what they need is not known here: as DVC's
+    remote, it is looked at only if ``remote`` says that no other checkout uses it.
+
     Raises:
-        UserError: DVC fails.
+        UserError: DVC or Git fails.
     """
     with _opened(root) as repo:
         needed = _needed(repo, days)
@@ -111,7 +114,9 @@ def delete(root: Path, days: int, remote: bool) -> None:
 
 
 def _stores(repo: Any, remote: bool) -> list[Any]:
-    found = [repo.cache.local]
+    found = []
+    if remote or Path(repo.cache.local.path).resolve().is_relative_to(repo.root_dir):
+        found.append(repo.cache.local)
     if remote and repo.config["core"].get("remote"):
         found.append(repo.cloud.get_remote_odb(hash_name="md5"))
     return found
@@ -125,6 +130,10 @@ def _needed(repo: Any, days: int) -> set[str]:
     since = f"--since={days}.days"
     log = ["git", "log", "--all", since, "--format=%H", "--", "dvc.lock", "*.dvc"]
     done = subprocess.run(log, cwd=repo.root_dir, capture_output=True, text=True, check=False)
+    root = Path(repo.root_dir)
+    if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
+        said = " ".join(done.stderr.split())
+        raise UserError(f"{root}: nothing is deleted from DVC's cache: `git log` does not say what is needed: {said}")
     # force: the files of a folder whose list is nowhere are of no use to anybody.
     used = repo.used_objs(revs=done.stdout.split() or None, force=True)
     return {each.value for found in used.values() for each in found}

@@ -1,10 +1,14 @@
 """Backups are whole, take up what is new only, and bring a checkout, a moved one or last week's registry back."""
 
 import json
+import os
 import secrets
 import shutil
+import sqlite3
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +18,7 @@ import yaml
 from fsspec.implementations.memory import MemoryFileSystem
 
 from flows import backup, checkout, registry, standing
+from flows.backupstore import Store
 from flows.ledger import Decision
 from flows.outcome import UserError
 from flows.transaction import decide
@@ -131,16 +136,76 @@ def test_nothing_is_copied_twice_and_what_no_backup_has_goes(root, tmp_path):
     kept = str(tmp_path / "kept")
     first = backup.backup(root, kept)
     assert first.moved == first.size
-    rename(kept, first.name, "2026-11-01T00-00-00Z")
-    assert backup.backup(root, kept, keep=2).moved == 0
+    rename(kept, first.name, "2000-11-01T00-00-00Z")
+    second = backup.backup(root, kept, keep=2)
+    assert second.moved == 0
+    rename(kept, second.name, "2000-11-02T00-00-00Z")
     shutil.rmtree(root / "artifacts/imported")
-    last = backup.backup(root, kept, keep=1)
-    assert [path.stem for path in Path(kept).glob("backups/*")] == [last.name]
-    assert not [
-        path for path in Path(kept).rglob("*") if path.is_file() and path.read_bytes() == b"imported/x/config.json"
-    ]
+    third = backup.backup(root, kept, keep=1)
+    assert [path.stem for path in Path(kept).glob("backups/*")] == [third.name]
+    rename(kept, third.name, "2000-11-03T00-00-00Z")
+    a_day_later(kept)
+    backup.backup(root, kept, keep=1)
+    assert b"imported/x/config.json" not in contents(kept)
     backup.restore(root, kept)
     assert not (root / "artifacts/imported").exists()
+
+
+def contents(kept):
+    return [path.read_bytes() for path in Path(kept).rglob("*") if path.is_file()]
+
+
+def a_day_later(kept):
+    for path in Path(kept).rglob("*"):
+        os.utime(path, (time.time() - 86401,) * 2)
+
+
+def test_what_another_backup_that_is_at_work_needs_stays_for_a_day(root, tmp_path, monkeypatch):
+    kept, other = str(tmp_path / "kept"), Path(shutil.copytree(root, tmp_path / "other"))
+    (other / "artifacts/imported/x/config.json").write_text("of the other")
+    rename(kept, backup.backup(other, kept).name, "2000-11-01T00-00-00Z")
+    a_day_later(kept)
+    # Half-way it has copied the new one, and has taken the old one from the list that was there.
+    (other / "artifacts/snapshots/1/a").write_text("new")
+    (root / "artifacts/imported/x/config.json").write_text("of this one")
+
+    def beside():
+        name = backup.backup(root, kept, keep=1).name
+        rename(kept, name, f"{name[:11]}00-00-00Z")
+
+    once(monkeypatch, Store, "put", beside)
+    made = backup.backup(other, kept)
+    shutil.rmtree(other / "artifacts")
+    backup.restore(other, kept, made.name)
+    assert (other / "artifacts/imported/x/config.json").read_text() == "of the other"
+    assert (other / "artifacts/snapshots/1/a").read_text() == "new"
+
+
+def test_what_killed_backups_left_goes_once_it_is_old(root, tmp_path):
+    kept = tmp_path / "kept"
+    backup.backup(root, str(kept))
+    parts = [kept / "files/0123.part", kept / "backups/2026-11-01T00-00-00Z.json.part"]
+    for part in parts:
+        part.touch()
+    backup.backup(root, str(kept), keep=5)
+    assert all(part.exists() for part in parts)
+    a_day_later(kept)
+    backup.backup(root, str(kept), keep=5)
+    assert not any(part.exists() for part in parts)
+
+
+def test_files_whose_age_is_not_told_stay(root):
+    class Ageless(MemoryFileSystem):
+        protocol = "ageless"
+
+        def modified(self, path):
+            raise NotImplementedError
+
+    fsspec.register_implementation("ageless", Ageless, clobber=True)
+    filesystem, base = fsspec.core.url_to_fs("ageless://kept")
+    filesystem.pipe(f"{base}/files/00/unknown", b"")
+    backup.backup(root, "ageless://kept", keep=1)
+    assert filesystem.exists(f"{base}/files/00/unknown")
 
 
 def test_a_damaged_backup_changes_nothing(root, tmp_path):
@@ -155,6 +220,89 @@ def test_a_damaged_backup_changes_nothing(root, tmp_path):
     assert tree(root) == before
     assert not list(root.glob("artifacts/.restore-*"))
     assert champions(root) == (["1"], "weights 1")
+
+
+def once(monkeypatch, place, name, happens):
+    """Let something happen right after the first call of a method."""
+    real = getattr(place, name)
+
+    def called(*arguments):
+        monkeypatch.setattr(place, name, real)
+        result = real(*arguments)
+        happens()
+        return result
+
+    monkeypatch.setattr(place, name, called)
+
+
+def test_beside_a_pipeline_what_it_discards_is_left_out_and_dvc_lock_names_what_is_there(root, tmp_path, monkeypatch):
+    kept = str(tmp_path / "kept")
+    files = backup.backup(root, str(tmp_path / "before")).files
+    lock = (root / "dvc.lock").read_bytes()
+
+    def goes_on():
+        (root / "artifacts/journals/1.jsonl").unlink()
+        shutil.rmtree(root / "artifacts/snapshots/1")
+        (root / "dvc.lock").write_bytes(lock + b"# a later result\n")
+
+    once(monkeypatch, Store, "put", lambda: once(monkeypatch, Store, "put", goes_on))
+    assert backup.backup(root, kept).files == files - 2
+    (root / "dvc.lock").unlink()
+    backup.restore(root, kept)
+    assert (root / "dvc.lock").read_bytes() == lock
+
+
+def test_a_folder_may_vanish_while_it_is_looked_for(root, tmp_path, monkeypatch):
+    files = backup.backup(root, str(tmp_path / "before")).files
+    real = os.scandir
+
+    def scandir(folder="."):
+        if str(folder).endswith("snapshots/1"):
+            monkeypatch.setattr(os, "scandir", real)
+            shutil.rmtree(folder)
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert backup.backup(root, str(tmp_path / "kept")).files == files - 1
+
+
+def test_a_target_that_vanishes_is_an_error(root, tmp_path, monkeypatch):
+    once(monkeypatch, Store, "put", lambda: shutil.rmtree(tmp_path / "kept/files"))
+    with pytest.raises(UserError, match=r"kept/files/.*\.part"):
+        backup.backup(root, str(tmp_path / "kept"))
+
+
+def test_what_is_written_to_the_database_while_it_is_copied_is_in_the_next_backup(root, tmp_path, monkeypatch):
+    kept, database = str(tmp_path / "kept"), root / "artifacts/mlflow/mlflow.db"
+
+    class Live(sqlite3.Connection):
+        def backup(self, *arguments):
+            super().backup(*arguments)
+            with connect(database) as other:
+                other.execute("insert into later values (1)")
+
+    connect = sqlite3.connect
+    with connect(database) as live:
+        live.execute("create table later (x)")
+    with monkeypatch.context() as patch:
+        patch.setattr(backup.sqlite3, "connect", partial(connect, factory=Live))
+        backup.backup(root, kept)
+    assert backup.backup(root, kept).moved == database.stat().st_size
+    backup.restore(root, kept)
+    with sqlite3.connect(database) as there:
+        assert there.execute("select * from later").fetchall() == [(1,)]
+
+
+def test_results_in_a_cache_outside_the_checkout_are_named_as_left_out(root, tmp_path):
+    shutil.move(root / ".dvc/cache", tmp_path / "shared")
+    (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {tmp_path / 'shared'}\n")
+    (note,) = backup.backup(root, str(tmp_path / "kept")).notes
+    left = len([path for path in (tmp_path / "shared").rglob("*") if path.is_file()])
+    where = tmp_path / "shared/files/md5"
+    assert note == (
+        f"DVC's cache lies outside the checkout ({where}): {left} files of results are not in the backup; "
+        "back it up there"
+    )
 
 
 def test_what_cannot_be_done_is_one_line(root, tmp_path):
@@ -195,7 +343,7 @@ def test_a_backup_that_is_killed_is_none(root, tmp_path, monkeypatch):
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(backup.Store, "write", killed)
+        patch.setattr(Store, "write", killed)
         with pytest.raises(KilledError):
             backup.backup(root, str(tmp_path / "kept"))
     with pytest.raises(UserError, match="no backup"):

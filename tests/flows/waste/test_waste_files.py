@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,12 +92,51 @@ def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
     subprocess.run([sys.executable, "-m", "dvc", "push", "-q"], check=True)
     ran(root, "second")
     aged(root / ".dvc/cache/files/md5", tmp_path / "remote", days=8)
-    every = RULES.__class__(versions=2, champions=2, days=7, snapshots_days=7, remote=True)
+    every = replace(RULES, remote=True)
     here, there = files.cached(root, every)
     assert whats(files.cached, root) == [here.what]
     there.delete()
     assert [path for path in (tmp_path / "remote").rglob("*") if path.is_file()] == []
     assert doctor.look(root, True, {"a": outputs.outputs}).status == doctor.WELL
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_cache_outside_the_checkout_is_cleared_up_only_if_the_rules_say_that_no_other_uses_it(root, tmp_path, linked):
+    shared = tmp_path / "shared"
+    if linked:
+        shared.mkdir()
+        (root / ".dvc/cache").symlink_to(shared)
+    else:
+        subprocess.run([sys.executable, "-m", "dvc", "cache", "dir", str(shared)], check=True)
+    for text in ("first", "second"):
+        ran(root, text)
+    aged(shared, days=8)
+    assert whats(files.cached, root) == []
+    alone = replace(RULES, remote=True)
+    (waste,) = files.cached(root, alone)
+    waste.delete()
+    assert whats(files.cached, root, alone) == []
+    assert doctor.look(root, True, {"a": outputs.outputs}).status == doctor.WELL
+
+
+def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root, monkeypatch):
+    for text in ("committed", "now"):
+        ran(root, text)
+        commit(root, 3)
+    aged(root / ".dvc/cache/files/md5", days=8)
+    (waste,) = files.cached(root, replace(RULES, days=1))
+    # As in a checkout of another user.
+    for name, value in {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1", "GIT_CONFIG_GLOBAL": os.devnull}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"/toy: nothing is deleted .* needed: fatal: detected dubious ownership"):
+        whats(files.cached, root)
+    with pytest.raises(UserError, match="dubious ownership"):
+        waste.delete()
+    report = retention.collect(root, delete=True)
+    assert (list(report.failed), report.waste) == (["cache"], [])
+    shutil.rmtree(root / ".git")
+    (root / ".dvc/config").write_text("[core]\n    no_scm = true\n")
+    assert len(whats(files.cached, root)) == 1
 
 
 def training(root):
