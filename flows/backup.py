@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +17,12 @@ from flows.backupstore import STAMP, Entry, reached
 from flows.checkout import only_one
 from flows.outcome import UserError
 from plm_core.shared import paths
-from plm_core.shared.stores import SQLITE
+from plm_core.shared.stores import SQLITE, shown
 
 MLFLOW = paths.ARTIFACTS / "mlflow"
-ADDED = (paths.JOURNALS, paths.IMPORTED, paths.SNAPSHOTS, Path(".dvc/cache"))
-"""What a restore adds to where it is missing; MLflow's store is replaced as a whole."""
+"""MLflow's store in a backup, wherever it lay; a restore replaces it as a whole."""
+FOLDERS = (paths.JOURNALS, paths.IMPORTED, paths.SNAPSHOTS)
+"""What a backup has besides; a restore adds what is missing of them and of DVC's cache."""
 BESIDE = (Path("params.yaml"), Path("dvc.lock"))
 """What a restore writes under another name where the checkout has its own."""
 
@@ -102,7 +103,7 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
                 if _needed(root, Path(name)):
                     store.fetch(entry, Path(scratch) / name)
                     moved += entry.size
-            notes = _put_in_place(root, Path(scratch))
+            notes = _put_in_place(root, Path(scratch)) + _unused(root, entries)
     return Summary(names[-1], len(entries), sum(entry.size for entry in entries.values()), moved, notes)
 
 
@@ -121,7 +122,7 @@ def _files(root: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
         yield (MLFLOW / database.name).as_posix(), scratch / "db"
         for path in _below(database.parent / "artifacts"):
             yield (MLFLOW / path.relative_to(database.parent)).as_posix(), path
-    for folder in ADDED[:-1]:
+    for folder in FOLDERS:
         for path in _below(root / folder):
             yield path.relative_to(root).as_posix(), path
 
@@ -175,8 +176,24 @@ def _put_in_place(root: Path, scratch: Path) -> list[str]:
         elif (root / name).read_bytes() != (scratch / name).read_bytes():
             (scratch / name).rename(root / f"{name}.restored")
             notes.append(f"{name} differs; the backup's is {name}.restored")
-    for path in [path for folder in ADDED for path in _below(scratch / folder)]:
+    for path in _below(scratch):
         there = root / path.relative_to(scratch)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(there)
+        if not there.exists():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(there)
     return [*notes, "`dvc checkout` brings the results of dvc.lock back"]
+
+
+def _unused(root: Path, names: Iterable[str]) -> list[str]:
+    """What to do if the registry that was brought back is not the one that is used here."""
+    try:
+        uri = settings.read(root)[0].uri
+    except UserError as error:
+        return [str(error)]
+    used = Path(uri.removeprefix(SQLITE)).resolve()
+    return [
+        f"the registry is in {name}, which is not used: tracking.uri or MLFLOW_TRACKING_URI is {shown(uri)}; "
+        f"set it to {SQLITE}{name} to use what was restored"
+        for name in names
+        if Path(name).parent == MLFLOW and (root / name).resolve() != used
+    ]

@@ -208,6 +208,38 @@ def test_files_whose_age_is_not_told_stay(root):
     assert filesystem.exists(f"{base}/files/00/unknown")
 
 
+@pytest.mark.parametrize("uri", ["sqlite:////{0}/elsewhere/mlflow.db", "sqlite:///artifacts/mlflow/x.db", "http://x:9"])
+def test_a_registry_that_is_not_used_where_it_is_restored_is_told(root, tmp_path, uri):
+    kept, uri = str(tmp_path / "kept"), uri.format(tmp_path)
+    backup.backup(root, kept)
+    assert not [note for note in backup.restore(root, kept).notes if "not used" in note]
+    shutil.rmtree(root / "artifacts/mlflow")
+    (root / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"tracking": PARAMS["tracking"] | {"uri": uri}}))
+    (note,) = [note for note in backup.restore(root, kept).notes if "not used" in note]
+    assert note.startswith("the registry is in artifacts/mlflow/mlflow.db, which is not used")
+    assert uri.removeprefix("sqlite:///") in note
+
+
+def test_what_is_wrong_with_the_parameters_keeps_nothing_from_being_restored(root, tmp_path):
+    backup.backup(root, str(tmp_path / "kept"))
+    shutil.rmtree(root / "artifacts")
+    (root / "params.yaml").write_text("tracking: 1\n")
+    notes = backup.restore(root, str(tmp_path / "kept")).notes
+    assert [note for note in notes if note.startswith("tracking")]
+    (root / "params.yaml.restored").rename(root / "params.yaml")
+    assert champions(root) == (["1"], "weights 1")
+
+
+def test_a_cache_elsewhere_in_the_checkout_comes_back_there(root, tmp_path):
+    shutil.move(root / ".dvc/cache", root / "cache")
+    (root / ".dvc/config.local").write_text("[cache]\n    dir = ../cache\n")
+    backup.backup(root, str(tmp_path / "kept"))
+    before = contents(root / "cache")
+    shutil.rmtree(root / "cache")
+    backup.restore(root, str(tmp_path / "kept"))
+    assert sorted(contents(root / "cache")) == sorted(before)
+
+
 def test_a_damaged_backup_changes_nothing(root, tmp_path):
     kept = tmp_path / "kept"
     backup.backup(root, str(kept))
