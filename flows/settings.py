@@ -60,7 +60,8 @@ class Retention:
     snapshots_days: AtLeastOne
     """The state of a training that did not end stays so long for it to go on, and so does its journal, once sent."""
     remote: bool = False
-    """Whether files go from DVC's remote, too. Only for a remote that no other checkout uses."""
+    """Whether files go from DVC's remote too, and from a cache outside the checkout. Only where no other checkout uses
+    them."""
 
 
 def read(root: Path) -> tuple[Tracking, Promotion]:
