@@ -14,6 +14,7 @@ from flows import nights, server
 from flows.outcome import UserError
 from flows.pipeline import prepare_environment
 from flows.prefects import FLOW
+from plm_core.shared.stores import shown
 
 if TYPE_CHECKING:
     from prefect.client.schemas.schedules import CronSchedule
@@ -39,7 +40,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
             " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         )
     if not server.answers(url):
-        raise UserError(f"PREFECT_API_URL: no Prefect server answers at {url}; is `prefect server start` up?")
+        raise UserError(f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; is `prefect server start` up?")
     prepare_environment()
     counted = _schedule(cron)
     from prefect.schedules import Cron
@@ -74,7 +75,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
     except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup):
-        print(f"warning: no Prefect server answers at {url}; the schedule waits for it", flush=True)
+        print(f"warning: no Prefect server answers at {shown(url)}; the schedule waits for it", flush=True)
         while not server.answers(url):
             time.sleep(AGAIN_S)
         # As a new process, for Prefect's remains of this one would take runs and never start them.

@@ -177,7 +177,8 @@ class Graph:
         try:
             yield
         finally:
-            with self._locked():
+            # Whoever took the locks away meanwhile, the stage has ended, and how is in dvc.lock.
+            with self._locked(), contextlib.suppress(AssertionError):
                 held.close()
 
 

@@ -15,6 +15,7 @@ from flows.machine import Machine
 from flows.outcome import FailedError, Result, UserError
 from flows.stages import Registration
 from flows.tracking import Track, pipeline_run, send_leftovers
+from plm_core.shared.stores import shown
 
 
 def run(
@@ -79,7 +80,7 @@ def prepare_environment() -> None:
 def _require(url: str) -> None:
     if not server.answers(url):
         raise UserError(
-            f"PREFECT_API_URL: no Prefect server answers at {url}; start one with `prefect server start`,"
+            f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; start one with `prefect server start`,"
             " or unset it to run without"
         )
 

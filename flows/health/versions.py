@@ -52,7 +52,7 @@ def _restore(run: str) -> Callable[[Registry], object]:
 
 def _instead(version: Version) -> str:
     if CHAMPION in version.aliases:
-        return "make another version the champion with `plm rollback` or `plm promote`"
+        return "make another version the champion with `plm rollback --reason ...` or `plm promote`"
     return f"delete version {version.number} in MLflow, if nobody needs it"
 
 

@@ -1,5 +1,6 @@
 """What a DVC that was killed while it wrote leaves, and that the next one runs all the same."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -126,8 +127,9 @@ def run_first(root, begun, end):
         shutil.copy("code.py", "first.txt")
 
 
-def test_the_locks_of_a_process_that_was_spawned_stay_and_its_stage_ends_well(done):
-    """As the runs of ``plm deploy``: the words that it was called with are those of the process that spawned it."""
+@contextlib.contextmanager
+def spawned(done):
+    """The stage ``first`` at work in a process as Prefect starts it; it ends well after the block."""
     (done / "code.py").write_text("1\n")
     spawning = multiprocessing.get_context("spawn")
     begun, end = spawning.Event(), spawning.Event()
@@ -135,13 +137,24 @@ def test_the_locks_of_a_process_that_was_spawned_stay_and_its_stage_ends_well(do
     process.start()
     try:
         assert begun.wait(60)
-        assert mend(done) == []
+        yield
         end.set()
         process.join()
     finally:
         process.kill()
     assert process.exitcode == 0
     assert Graph(done).status()["first"] == []
+
+
+def test_the_locks_of_a_process_that_was_spawned_stay_and_its_stage_ends_well(done):
+    """As the runs of ``plm deploy``: the words that it was called with are those of the process that spawned it."""
+    with spawned(done):
+        assert mend(done) == []
+
+
+def test_a_stage_whose_locks_somebody_has_deleted_ends_well(done):
+    with spawned(done):
+        (done / ".dvc/tmp/rwlock").unlink()
 
 
 @pytest.mark.parametrize("command", ["/bin/dvc repro", "sleep 7", " ".join(sys.argv), "/x/flow_engine.py"])
