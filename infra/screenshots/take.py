@@ -42,15 +42,15 @@ def main() -> None:
     if experiment is None or not versions:
         sys.exit(f"error: {tracking.uri} has no registered model; expected a pipeline that has run here (`make demo`)")
     newest = max(versions, key=lambda version: int(version.version))
-    runs = json.dumps([version.run_id for version in versions[:3]])
+    compared = json.dumps([version.run_id for version in versions[:3]])
     model = f"/models/{promotion.registered_model}"
     views = f"/experiments/{experiment.experiment_id}/runs"
     with served("mlflow", "/version") as address, Browser() as browser:
         browser.open(f"{address}/version", mlflow.__version__)
         browser.run(NO_ASSISTANT)
-        compare = f'/compare-runs?runs={runs}&experiments=["{experiment.experiment_id}"]&'
+        compare = f'/compare-runs?runs={compared}&experiments=["{experiment.experiment_id}"]&'
         for name, height, place, shown in (
-            ("mlflow-runs", 1150, f"{views}?", "Open a view:"),
+            ("mlflow-runs", 620, f"{views}?", "Open a view:"),
             ("mlflow-models", 600, f"{views}?viewStateShareKey=models&", "register-"),
             ("mlflow-compare", 1500, compare, "Parameters"),
             ("mlflow-model", 900, f"{model}?", "Version 1"),
@@ -61,7 +61,10 @@ def main() -> None:
         browser.open((ROOT / paths.REPORT / "report.html").as_uri(), "Fine-tuning")
         take(browser, "report", 1900)
     with served("prefect", "/api/health") as address, Browser() as browser:
-        for run in asked(f"{address}/api/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1}):
+        # The database is the user's, for all checkouts.
+        done = {"sort": "START_TIME_DESC", "flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
+        runs = asked(f"{address}/api/flow_runs/filter", done)
+        if run := next((run for run in runs if run["parameters"].get("root") == str(ROOT)), None):
             browser.open(f"{address}/runs/flow-run/{run['id']}", run["name"])
             take(browser, "prefect-run", 950)
 
