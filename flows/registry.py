@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from flows import settings
 from flows.ledger import Ledger
-from flows.store import GONE, RegistrationFailed, RegistryError, environment, evidence_digest, pages, sha256
+from flows.store import GONE, RegistrationFailed, RegistryError, create, environment, evidence_digest, pages, sha256
 from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, experiment_tags
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def opened(root: Path) -> Iterator["Registry"]:
         mlflow.set_tracking_uri(tracking.uri)
         mlflow.set_registry_uri(tracking.uri)
         try:
-            with alone(tracking.uri):
+            with alone(tracking.uri, create):
                 registry = Registry(tracking, promotion.registered_model, mlflow.MlflowClient())
                 registry.experiment()
             yield registry

@@ -51,6 +51,13 @@ def environment() -> Iterator[None]:
                 del os.environ[name]
 
 
+def create(uri: str, artifacts: str) -> None:
+    """Create a SQLite store."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    SqlAlchemyStore(uri, artifacts)
+
+
 def sha256(path: Path) -> str:
     """The sha256 (hex) of a file's bytes."""
     with path.open("rb") as file:

@@ -8,7 +8,7 @@ import fcntl
 import re
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 QUIET = {
@@ -97,10 +97,12 @@ def follow(uri: str) -> None:
 
 
 @contextlib.contextmanager
-def alone(uri: str) -> Iterator[None]:
+def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Iterator[None]:
     """One process at a time opens a SQLite file: two that create its tables at once fail, MLflow's lock or not.
 
-    A file that has been moved is made to fit its new place.
+    A file that has been moved is made to fit its new place. One that is not there is made by ``create``, which gets its
+    address and the place of its artifacts, under another name: MLflow cannot go on where somebody who was creating its
+    tables was killed.
     """
     if not uri.startswith(SQLITE):
         yield
@@ -109,5 +111,16 @@ def alone(uri: str) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        place = artifacts_of(uri)
+        if create and place and not made(uri):
+            _create(Path(uri.removeprefix(SQLITE)), place, create)
         follow(uri)
         yield
+
+
+def _create(database: Path, place: str, create: Callable[[str, str], object]) -> None:
+    new = database.with_name(f"{database.name}.new")
+    for left in database.parent.glob(f"{new.name}*"):  # with SQLite's journal beside it
+        left.unlink()
+    create(f"{SQLITE}{new}", place)
+    new.rename(database)

@@ -19,7 +19,7 @@ def connect() -> tuple[MlflowClient, str]:
     mlflow.store.db.utils.MAX_RETRY_COUNT = 2
     uri = absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"], Path.cwd())
     mlflow.set_tracking_uri(uri)
-    with alone(uri):
+    with alone(uri, _create):
         client = MlflowClient()
         found = client.get_experiment_by_name(settings["experiment"])
         # On a server another checkout may be faster: this fails then, and finds it the next time.
@@ -31,6 +31,13 @@ def connect() -> tuple[MlflowClient, str]:
         for key, value in tags(experiment, found.tags if found else {}).items():
             client.set_experiment_tag(experiment, key, value)
         return client, experiment
+
+
+def _create(uri: str, artifacts: str) -> None:
+    """Create a SQLite store. Only a new project needs this import."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    SqlAlchemyStore(uri, artifacts)
 
 
 def page_of(client: MlflowClient, experiment: str, run: str) -> str:
