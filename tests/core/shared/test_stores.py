@@ -24,6 +24,9 @@ def client_of():
         def opened(folder):
             uri = f"sqlite:///{folder}/mlflow.db"
             patch.setenv("MLFLOW_TRACKING_URI", uri)
+            # What an earlier test has set would count more.
+            patch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", uri)
+            patch.setattr("mlflow.tracking._model_registry.utils._registry_uri", uri)
             with stores.alone(uri):
                 return mlflow.MlflowClient(), uri
 
