@@ -35,14 +35,10 @@ class Tracking:
 
 @config.section
 class Promotion:
-    """The section ``promotion``. All but the name is the gate's (``plm_core/evaluation/rules.py``), which checks it."""
+    """The section ``promotion``, without what is the gate's (``plm_core/evaluation/rules.py``)."""
 
     registered_model: Name
     """The name in the registry under which every model of this pipeline is a version."""
-    primary: Any
-    alpha: Any
-    margin: Any
-    metrics: Any
 
 
 @config.section
@@ -72,7 +68,10 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
     """
     sections = _sections(root)
     tracking = _section(Tracking, sections.get("tracking"), "tracking")
-    promotion = _section(Promotion, sections.get("promotion"), "promotion")
+    promotion = sections.get("promotion")
+    if isinstance(promotion, dict):
+        promotion = {name: value for name, value in promotion.items() if name == "registered_model"}
+    promotion = _section(Promotion, promotion, "promotion")
     return replace(tracking, uri=absolute(os.environ.get("MLFLOW_TRACKING_URI") or tracking.uri, root)), promotion
 
 

@@ -1,0 +1,28 @@
+"""The flow's own sections are read strictly; what belongs to the gate is the gate's."""
+
+import pytest
+
+from flows import settings
+from flows.outcome import UserError
+
+TRACKING = "tracking: {uri: 'http://localhost', experiment: plm}\n"
+
+
+def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
+    (tmp_path / "params.yaml").write_text(TRACKING + "promotion: {registered_model: plm, primary: score, new: 1}\n")
+    assert settings.read(tmp_path)[1] == settings.Promotion("plm")
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("", "promotion: found None"),
+        ("promotion: [plm]\n", r"promotion: found \['plm'\]"),
+        ("promotion: {primary: score}\n", r"promotion\.registered_model: missing"),
+        ("promotion: {registered_model: ''}\n", r"promotion\.registered_model: found the text ''"),
+    ],
+)
+def test_a_promotion_without_a_name_is_refused(tmp_path, section, said):
+    (tmp_path / "params.yaml").write_text(TRACKING + section)
+    with pytest.raises(UserError, match=f"^{said}"):
+        settings.read(tmp_path)
