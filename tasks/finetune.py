@@ -25,7 +25,7 @@ from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
-from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
+from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict, set_dropout
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
 from plm_core.finetuning.featurize import Rows, encoded, read_rows
 from plm_core.finetuning.input_formats import input_format_of
@@ -54,6 +54,14 @@ class Outcome(NamedTuple):
     test: Rows
     predicted: Predicted
     """Example by example."""
+    threshold: float
+    """``results.no_answer_threshold``; 0 where every question has an answer."""
+
+    def metrics(self, task: GlueTask) -> dict[str, float]:
+        """What the tracker and the metrics' file are told."""
+        found = results.measured(task, self.train.examples, self.test.examples, self.predicted)
+        found["best_step"] = best_report(self.reports).step
+        return found | ({"no_answer_threshold": self.threshold} if task.unanswerable else {})
 
 
 def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> None:
@@ -78,8 +86,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         write_evidence(evidence, config.measured([data, *before[:1]]), task, outcome)
         write_curve(curve, outcome.reports)
         save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
-        run.metrics |= results.measured(task, outcome.train.examples, outcome.test.examples, outcome.predicted)
-        run.metrics["best_step"] = best_report(outcome.reports).step
+        run.metrics |= outcome.metrics(task)
 
         def asked(examples: list[Example]) -> list[Any]:
             input_format = input_format_of(pretrained.config.objective)
@@ -162,8 +169,12 @@ def fit(
         seen = follow(training, loop.steps, run, "finetune", examples, costs)
     merge(classifier.backbone)
     predicted = predict(classifier, test_set.encoded, loop.batch, device.device)
-    answers = results.answered(task, test_set, predicted, pretrained.tokenizer)
-    return Outcome(classifier, seen, train_set, test_set, answers)
+    threshold = 0.0
+    if task.unanswerable:
+        held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
+        threshold = results.no_answer_threshold(task, valid_set, held_out, pretrained.tokenizer)
+    answers = results.answered(task, test_set, predicted, pretrained.tokenizer, threshold)
+    return Outcome(classifier, seen, train_set, test_set, answers, threshold)
 
 
 def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
@@ -178,6 +189,8 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
     torch.manual_seed(stream_seed(seed, "head"))
     if config.lora is not None:
         adapt(pretrained.model, config.lora)
+    if config.training.backbone_dropout is not None:
+        set_dropout(pretrained.model, config.training.backbone_dropout)
     auxiliary = config.auxiliary if input_format.predicts_next else 0.0
     return Classifier(pretrained.model, input_format, task.kind, len(task.labels), config.dropout, auxiliary)
 

@@ -114,6 +114,15 @@ class Classifier(nn.Module):
         return (nats.sum(1, keepdim=True) / following).sum() / batch.lengths.shape[1]
 
 
+def set_dropout(backbone: nn.Module, probability: float) -> None:
+    """Let a model that was made with another dropout have this one, in its layers and its attention, in place."""
+    for module in backbone.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+        elif hasattr(module, "dropout"):
+            module.dropout = probability  # type: ignore[assignment]
+
+
 def example_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> Loss:
     """``Classifier.loss`` as the loop takes it, over the number of rows, or of words."""
     return Loss(model.loss(batch), batch.num_targets)  # type: ignore[operator]

@@ -29,8 +29,12 @@ class Update(nn.Module):
 
 
 def adapt(backbone: nn.Module, config: LoRAConfig) -> None:
-    """Freeze a model's weights and put an ``Update`` on the matrices of its blocks that ``config`` names, in place."""
-    backbone.requires_grad_(False)
+    """Freeze a model's weights and put an ``Update`` on the matrices of its blocks that ``config`` names, in place.
+
+    A pooler is trained as the head behind it is: without next-sentence prediction it has never had a gradient.
+    """
+    for name, parameter in backbone.named_parameters():
+        parameter.requires_grad_(name.startswith("pooler."))
     for name, layer in list(backbone.named_modules()):
         if isinstance(layer, nn.Linear) and name.startswith("blocks."):
             kind = "attention" if ".attention." in name else "feed_forward"

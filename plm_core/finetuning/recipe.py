@@ -25,6 +25,8 @@ class Recipe:
     """The share of the steps in which the learning rate grows."""
     validations: PositiveInt = 1
     """How often in an epoch the validation examples are predicted. The weights of the least loss on them are kept."""
+    backbone_dropout: Probability | None = None
+    """Of the pretrained model while it is fine-tuned; null: what it was pretrained with. The papers have 0.1."""
     accumulation: PositiveInt = 1
     precision: Precision = "float32"
     compile: bool = False

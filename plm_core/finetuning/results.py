@@ -6,40 +6,66 @@ Used by the finetune stage.
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
 from plm_core.evaluation import metrics
+from plm_core.evaluation.answers import parts_of
+from plm_core.evaluation.spans import answer_f1, exact_match
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.featurize import Rows, characters
 from plm_core.finetuning.kinds import AnswerSpan
 from plm_core.text.tokenizer import Tokenizer
 
 
-def answered(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> Predicted:
+def answered(
+    task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer, threshold: float = 0.0
+) -> Predicted:
     """The answers to examples from those to their rows: class ids, numbers, the tags of all words by name, or texts.
 
-    The probability of all tags, or that no window holds an answer, is the product over the windows.
+    The probability of all tags, or that no window holds an answer, is the product over the windows. ``threshold`` is
+    that of ``no_answer_threshold``, where a question may have no answer.
     """
     if task.kind not in ("token_classification", "question_answering"):
         return predicted
-    windows: list[list[int]] = [[] for _ in rows.examples]
-    for row, owner in enumerate(rows.owners):
-        windows[owner].append(row)
     answers, confidences = [], []
-    for example, own in zip(rows.examples, windows, strict=True):
+    for example, own in zip(rows.examples, _windows(rows), strict=True):
         if task.kind == "token_classification":
             answer: Any = [task.labels[tag] for row in own for tag in predicted.answers[row]]
             confidence = math.prod(predicted.confidences[row] for row in own)
         else:
-            spans = [(predicted.answers[row], rows.encoded[row].first) for row in own]
-            answer, confidence = _cut_out(example.b or "", spans, task.unanswerable, tokenizer)
+            found = _found(example, own, rows, predicted, tokenizer)
+            none = math.isinf(found.margin) or (task.unanswerable and found.margin > threshold)
+            answer, confidence = ("", found.null_probability) if none else (found.text, found.probability)
         answers.append(answer)
         confidences.append(confidence)
     return Predicted(answers, confidences, predicted.loss)
+
+
+def no_answer_threshold(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
+    """By how much the logits of no answer must exceed those of the best answer for there to be none: what gives these
+    examples, the validation's, the best score (Devlin et al. 2019, section 4.3).
+    """
+    parts = [exact_match if name == "exact_match" else answer_f1 for name, _ in parts_of(task.score)]
+    found = [_found(e, own, rows, predicted, tokenizer) for e, own in zip(rows.examples, _windows(rows), strict=True)]
+    margins = np.array([each.margin for each in found])
+    # What each example gains where it is left without an answer.
+    gains = np.array(
+        [
+            sum(part("", true(task, example)) - part(each.text, true(task, example)) for part in parts)
+            for example, each in zip(rows.examples, found, strict=True)
+        ]
+    )
+    known = np.unique(margins[np.isfinite(margins)])
+    if not len(known):
+        return 0.0
+    # Halfway between two margins, so that no example is on the edge.
+    candidates = np.array([0.0, known[0] - 1, *(known[1:] + known[:-1]) / 2, known[-1] + 1])
+    totals = np.array([gains[margins > threshold].sum() for threshold in candidates])
+    return float(min(candidates[totals >= totals.max() - 1e-9], key=abs))
 
 
 def true(task: GlueTask, example: Example) -> Any:
@@ -65,7 +91,7 @@ def evidence(task: GlueTask, examples: Sequence[Example], predicted: Predicted, 
     for e, answer, sure in zip(examples, predicted.answers, predicted.confidences, strict=True):
         confidence = "" if math.isnan(sure) else repr(sure)
         yield (
-            *(e.id, e.sha256, e.subset, told(task, true(task, e)), told(task, answer), confidence),
+            *(e.id, e.sha256, e.group, e.subset, told(task, true(task, e)), told(task, answer), confidence),
             *(task.score, rule),
         )
 
@@ -94,17 +120,37 @@ def constant(task: GlueTask, predicted: Predicted) -> str | None:
     return task.labels[int(given.pop())] if len(given) == 1 else None
 
 
-def _cut_out(
-    text: str, spans: Sequence[tuple[AnswerSpan, int]], unanswerable: bool, tokenizer: Tokenizer
-) -> tuple[str, float]:
-    """The best answer of all windows, each with the number of its first token, cut out of the text; its probability.
+class _Found(NamedTuple):
+    """What the windows of a text say of a question."""
 
-    None ("") where the logits of no answer have a larger sum, if the task knows that (Devlin et al.
-    2019, section 4.3, with the threshold 0; as in their released code, the least such sum of the windows).
-    """
-    best, first = max(spans, key=lambda span: span[0].score)
-    null = min(span.null_score for span, _ in spans)
-    if math.isinf(best.score) or (unanswerable and null > best.score):
-        return "", math.prod(span.null_probability for span, _ in spans)
+    text: str
+    """The best answer."""
+    probability: float
+    margin: float
+    """By how much the logits of no answer, the least of all windows, have a larger sum than those of the best answer;
+    infinite where no window holds text."""
+    null_probability: float
+    """That no window holds an answer."""
+
+
+def _windows(rows: Rows) -> list[list[int]]:
+    """The rows of each example."""
+    windows: list[list[int]] = [[] for _ in rows.examples]
+    for row, owner in enumerate(rows.owners):
+        windows[owner].append(row)
+    return windows
+
+
+def _found(example: Example, own: Sequence[int], rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> _Found:
+    """The best answer of all windows, cut out of the text."""
+    text = example.b or ""
+    spans: list[AnswerSpan] = [predicted.answers[row] for row in own]
+    best, row = max(zip(spans, own, strict=True), key=lambda pair: pair[0].score)
+    none = math.prod(span.null_probability for span in spans)
+    margin = min(span.null_score for span in spans) - best.score
+    if math.isinf(margin):
+        return _Found("", best.probability, margin, none)
+    first = rows.encoded[row].first
     places = characters(text, tokenizer.spell(text))
-    return text[places[first + best.first][0] : places[first + best.last][1]].strip(), best.probability
+    answer = text[places[first + best.first][0] : places[first + best.last][1]].strip()
+    return _Found(answer, best.probability, margin, none)

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from plm_core.training.config import OptimizerConfig
 
+ADAPTER = ".parametrizations."
+"""Stands in the names of what is trained in place of a matrix, such as the factors of LoRA."""
+
 
 class Optimizer:
     """What updates a model's parameters, and its state by name.
@@ -79,9 +82,11 @@ def hidden_matrices(model: nn.Module) -> set[str]:
     """The names of the matrices inside the blocks: what Muon is for.
 
     Not the embeddings, the output layers or the heads, which learn better with AdamW (Jordan et al. 2024), nor what is
-    no matrix. Queries, keys and values that are one projection are one matrix here.
+    no matrix, nor the factors of one: an orthogonal update of A and B is none of their product. Queries, keys and
+    values that are one projection are one matrix here.
     """
-    return {n for n, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _block(n) is not None}
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return {n for n, p in trained if p.ndim == 2 and _block(n) is not None and ADAPTER not in n}
 
 
 def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
@@ -110,11 +115,12 @@ def _block(name: str) -> int | None:
 def _adamw(
     parameters: dict[str, nn.Parameter], config: OptimizerConfig, scales: Mapping[str, float]
 ) -> torch.optim.AdamW:
-    """AdamW: matrices and embeddings decay; biases and normalisation gains do not.
+    """AdamW: matrices and embeddings decay; biases, normalisation gains and the factors of adapters do not.
 
-    A bias is known by its name, for those of XLNet's attention are of one vector a head.
+    A bias is known by its name, for those of XLNet's attention are of one vector a head. Factors that decay would pull
+    the model back to the pretrained one, whose own weights stay as they are.
     """
-    plain = {name for name in parameters if name.endswith("bias") or "norm" in name}
+    plain = {name for name in parameters if name.endswith("bias") or "norm" in name or ADAPTER in name}
     decays = {name: 0.0 if name in plain else config.weight_decay for name in parameters}
     return torch.optim.AdamW(
         _groups(parameters, decays, scales),

@@ -9,12 +9,12 @@ import torch
 
 from plm_core.benchmarks.examples import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
-from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict
+from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict, set_dropout
 from plm_core.finetuning.featurize import characters, encoded
 from plm_core.finetuning.input_formats import input_format_of
-from plm_core.finetuning.kinds import KINDS, LONGEST_ANSWER, SpanBatch
+from plm_core.finetuning.kinds import KINDS, LONGEST_ANSWER, AnswerSpan, SpanBatch
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
-from plm_core.finetuning.results import answered, evidence, measured
+from plm_core.finetuning.results import answered, evidence, measured, no_answer_threshold
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
@@ -140,7 +140,7 @@ def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name
     assert found["baseline"] < 0.5
     assert found["score"] > 0.7, found
     assert len(rows) == found["examples"] == 99
-    assert all(0 <= float(row[5]) <= 1 for row in rows)
+    assert all(0 <= float(row[6]) <= 1 for row in rows)
 
 
 def batch_of(name, objective, tokenizer, count=7, seed=3):
@@ -212,13 +212,14 @@ def test_the_auxiliary_loss_is_the_language_models_on_every_sequence(tokenizer, 
 
 @EACH
 @NAMES
-def test_adapters_and_the_head_are_trained_and_nothing_else(tokenizer, name, objective):
+def test_adapters_and_what_reads_the_last_layer_are_trained_and_nothing_else(tokenizer, name, objective):
     model, _, batch = batch_of(name, objective, tokenizer)
     adapt(model.backbone, LoRAConfig(3, 6.0))
     example_loss(model, batch).nll.backward()
     moved = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert {f"head.{part}" for part, _ in model.head.named_parameters()} < moved
-    assert all("parametrizations" in part for part in moved if not part.startswith("head."))
+    pooler = ("backbone.pooler.",) if name == "choices" and objective == "masked" else ()
+    assert all("parametrizations" in part for part in moved if not part.startswith(("head.", *pooler)))
     outputs = model(batch).detach()
     merge(model.backbone)
     torch.testing.assert_close(model(batch).detach(), outputs, rtol=1e-9, atol=1e-9)
@@ -285,6 +286,52 @@ def test_no_answer_is_given_where_cls_has_the_largest_logits_and_the_task_knows_
         assert (found.answers[1] == "") is empty
 
 
+def whole(rows, row, margin):
+    """The whole text of a row as an answer, with so much larger logits of no answer."""
+    return AnswerSpan(1.0, 0, len(rows.encoded[row].places) - 2, 0.5, 1.0 + margin, 0.5)
+
+
+def test_the_threshold_of_no_answer_is_the_one_that_scores_best(tokenizer, device):
+    """Devlin et al. 2019, section 4.3, by trying every one."""
+    rng = random.Random(5)
+    task = TASKS["spans"]
+    rows = encoded(made("spans", 60, 24), task, input_format_of("masked"), tokenizer, CONTEXT)
+    said = predict(new_model("spans", "masked", tokenizer, torch.float64), rows.encoded, 7, device.device)
+    # Questions without an answer tend to have the larger margin; two have the same.
+    margins = [rng.gauss(2.0 if rows.examples[owner].answers else 3.5, 1.0) for owner in rows.owners]
+    margins[3] = margins[4]
+    spans = [whole(rows, row, margin) for row, margin in enumerate(margins)]
+    said = said._replace(answers=spans)
+
+    def score(threshold):
+        found = answered(task, rows, said, tokenizer, threshold)
+        return measured(task, rows.examples, rows.examples, found)["score"]
+
+    threshold = no_answer_threshold(task, rows, said, tokenizer)
+    every = [margin + step for margin in margins for step in (-1e-6, 1e-6)]
+    assert score(threshold) == pytest.approx(max(map(score, [0.0, *every])))
+    assert score(threshold) > score(0.0)
+    clear = [
+        whole(rows, row, 1.0 if not rows.examples[rows.owners[row]].answers else -1.0) for row in range(len(spans))
+    ]
+    assert no_answer_threshold(task, rows, said._replace(answers=clear), tokenizer) == 0.0
+
+
+@EACH
+def test_another_dropout_reaches_layers_and_attention(objective, tokenizer):
+    model = new_model("choices", objective, tokenizer).backbone
+    batch = torch.arange(26).reshape(2, 13) % 99
+    reading = (batch, torch.zeros_like(batch), torch.ones_like(batch, dtype=torch.bool))
+    model.train()
+    assert torch.equal(model.encode(*reading), model.encode(*reading))
+    set_dropout(model, 0.5)
+    assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.5}
+    assert {m.dropout for m in model.modules() if hasattr(m, "dropout")} == {0.5}
+    assert not torch.equal(model.encode(*reading), model.encode(*reading))
+    set_dropout(model, 0.0)
+    assert torch.equal(model.encode(*reading), model.encode(*reading))
+
+
 def test_an_answer_is_at_most_so_long(tokenizer, device):
     """Start and end whose logits are the largest, but too far from each other, or the wrong way round."""
     columns = torch.full((1, 2, 40), -5.0, dtype=torch.float64)
@@ -304,15 +351,15 @@ def test_evidence_says_tags_texts_and_places():
     tags, spans, choices = (TASKS[name] for name in TASKS)
     example = Example("x", "mr Bafo", None, 0, tags=(0, 1))
     (row,) = evidence(tags, [example], Predicted([["O", "B-LOC"]], [0.5], 0.0), "r")
-    assert row == ("x", example.sha256, "", "O B-PER", "O B-LOC", "0.5", "entity_f1", "r")
+    assert row == ("x", example.sha256, "", "", "O B-PER", "O B-LOC", "0.5", "entity_f1", "r")
     example = Example("y", "what?", "é is", 0, answers=(Answer("é", 0), Answer("is", 2)))
     (row,) = evidence(spans, [example], Predicted(["is"], [0.25], 0.0), "r")
-    assert row[3:6] == ('["é", "is"]', "is", "0.25")
+    assert row[4:7] == ('["é", "is"]', "is", "0.25")
     (row,) = evidence(spans, [replace(example, answers=())], Predicted([""], [0.25], 0.0), "r")
-    assert row[3:6] == ("[]", "", "0.25")
+    assert row[4:7] == ("[]", "", "0.25")
     example = Example("z", "a", None, 2, choices=("b", "c", "d"))
     (row,) = evidence(choices, [example], Predicted([1], [0.125], 0.0), "r")
-    assert row[3:6] == ("2", "1", "0.125")
+    assert row[4:7] == ("2", "1", "0.125")
 
 
 def test_figures_are_those_of_the_metrics_and_of_saying_nothing():

@@ -6,7 +6,7 @@ import torch
 from plm_core.config import UserError, from_dict
 from plm_core.finetuning.lora import LoRAConfig, adapt, merge
 from plm_core.sections.models import MODELS
-from plm_core.training.optimizer import Optimizer, OptimizerConfig
+from plm_core.training.optimizer import Optimizer, OptimizerConfig, hidden_matrices
 
 
 def made(paper):
@@ -26,7 +26,10 @@ def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, ta
     model, untouched = made(paper), made(paper)
     adapt(model, LoRAConfig(rank=5, alpha=13.0, targets=targets))
     torch.testing.assert_close(states(model), states(untouched), rtol=0, atol=0)
-    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    pooler = {"pooler.weight", "pooler.bias"} & dict(model.named_parameters()).keys()
+    assert len(pooler) == 2 * (paper == "bert")
+    trained = [name for name, p in model.named_parameters() if p.requires_grad and name not in pooler]
+    assert all(p.requires_grad for name, p in model.named_parameters() if name in pooler)
     linears = {"gpt": 2, "bert": 2, "electra": 2, "xlnet": 5}[paper] + (of_a_block or 0)
     assert len(trained) == 2 * 2 * linears  # a and b, two blocks
     assert all(name.startswith("blocks.") and name.endswith((".a", ".b")) for name in trained)
@@ -46,6 +49,30 @@ def test_adapters_alone_are_trained_and_merging_them_changes_no_output(paper, ta
     assert len(moved) == 2 * linears
     for name in moved:  # the update of a matrix is of rank 5
         assert torch.linalg.matrix_rank(model.state_dict()[name] - untouched.state_dict()[name], rtol=1e-9) == 5
+
+
+def test_classification_reaches_the_pooler():
+    """RoBERTa's has never had a gradient: frozen, it would be a random layer between the model and its head."""
+    model = made("bert")
+    before = model.pooler.weight.clone()
+    adapt(model, LoRAConfig(rank=2, alpha=4.0))
+    optimizer = Optimizer(model, OptimizerConfig(0.05, 0))
+    model.pool(states(model)).sum().backward()
+    optimizer.step(0.05)
+    merge(model)
+    assert not torch.equal(model.pooler.weight, before)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_factors_are_updated_by_adamw_and_do_not_decay(name):
+    model = made("gpt")
+    adapt(model, LoRAConfig(rank=2, alpha=4.0))
+    assert hidden_matrices(model) == set()
+    optimizer = Optimizer(model, OptimizerConfig(0.05, 0, name=name, weight_decay=0.5))
+    factors = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    (0 * states(model).sum()).backward()
+    optimizer.step(0.05)
+    assert all(torch.equal(p, factors[n]) for n, p in model.named_parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize(
