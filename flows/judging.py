@@ -41,7 +41,10 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
         work = Path(name)
         (work / ABOUT).write_text(json.dumps(known), encoding="utf-8")
         evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
-        decision = _gate(root, work, evidence[challenger.number], evidence[champion.number] if champion else None)
+        asked = registry.ledger.asked(champion.number, challenger.number) if champion else 0
+        ours = evidence[challenger.number]
+        theirs = evidence[champion.number] if champion else None
+        decision = _gate(root, work, ours, theirs, asked)
         fresh: set[tuple[str, str]] = set()
         while champion is not None:
             wanted = [(s, f) for s in sides for f in decision["examples_differ"] if (s.number, f) not in fresh]
@@ -51,17 +54,17 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
             files = [file for each, file in wanted if each is wanted[0][0]]
             _evaluate_again(root, registry, side, files, evidence[side.number], work)
             fresh |= {(side.number, file) for file in files}
-            decision = _gate(root, work, evidence[challenger.number], evidence[champion.number])
+            decision = _gate(root, work, ours, theirs, asked)
         for side in sides:
             if any(number == side.number for number, _ in fresh):
                 registry.keep_evidence(side, evidence[side.number])
     return decision | {"champion": champion.number if champion else None}
 
 
-def _gate(root: Path, work: Path, challenger: Path, champion: Path | None) -> dict[str, Any]:
+def _gate(root: Path, work: Path, challenger: Path, champion: Path | None, asked: int) -> dict[str, Any]:
     out = work / "decision.json"
     command = ["tasks.gate", "--challenger", str(challenger), "--out", str(out), "--about", str(work / ABOUT)]
-    command += ["--champion", str(champion)] if champion else []
+    command += ["--champion", str(champion), "--asked", str(asked)] if champion else []
     status, said = _task(root, command, {}, subprocess.DEVNULL, subprocess.PIPE)
     if status != 0:
         raise RegistryError(f"the gate cannot judge: {said.strip() or f'exit status {status}'}")

@@ -110,6 +110,17 @@ class Ledger:
                 stack.append(number)
         return stack
 
+    def asked(self, champion: str, version: str) -> int:
+        """How many other versions the gate has refused beside this champion."""
+        refused = {
+            run.data.params["version"]
+            for run in self._runs()
+            if run.info.status == "FINISHED"
+            and run.data.params.get("action") == "refused"
+            and run.data.params.get("previous") == champion
+        }
+        return len(refused - {version})
+
     def tags_of(self, version: str) -> dict[str, str]:
         """What the decisions that were carried through have tagged a version with; later ones win."""
         about = [run for run in self._runs() if run.data.params.get("version") == version]

@@ -166,6 +166,11 @@ def _metrics(versions: Sequence[Mapping[str, Any]]) -> Any:
     return table
 
 
+def _in_groups(row: Mapping[str, Any]) -> str:
+    groups = row.get("groups") or row["examples"]
+    return f" in {groups:,} groups" if groups < row["examples"] else ""
+
+
 def _compared(version: Mapping[str, Any]) -> list[list[str]]:
     """A row a measure that both sides have."""
     found = version["compared"] or {"table": []}
@@ -175,7 +180,7 @@ def _compared(version: Mapping[str, Any]) -> list[list[str]]:
             *(f"{row[side]:.4f}" for side in ("champion", "challenger")),
             f"{row['difference']:+.4f}",
             f"{row['tolerance']:g}",
-            f"{row['examples']:,}" if row["examples"] else "",
+            f"{row['examples']:,}" + _in_groups(row) if row["examples"] else "",
             row["verdict"],
         ]
         for row in found["table"]

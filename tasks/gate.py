@@ -6,15 +6,16 @@ the challenger passed or not (the file says), 2 when a parameter or the evidence
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
 from plm_core.evaluation.evidence import SCORE, task_files
-from plm_core.evaluation.gate import Decision, Evidence, decide, read_evidence
+from plm_core.evaluation.gate import Decision, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
+from plm_core.evaluation.verdicts import Evidence
 from plm_core.files import atomic_text
 from tasks.reporting.paper import as_page, paper, shortened
 from tasks.runtime.stage import main
@@ -32,7 +33,8 @@ def _table(
     for row in decision.table:
         table = None if row.metric == EVERY_TASK else challenger.tables[source(row.metric)]
         examples = len(table.examples) if table and row.difference is not None else None
-        rows.append(asdict(row) | {"tolerance": rules.metrics[row.metric].tolerance, "examples": examples})
+        counts = {"examples": examples, "groups": table.groups if table and examples else None}
+        rows.append(asdict(row) | {"tolerance": rules.metrics[row.metric].tolerance} | counts)
     missing = task_files(champion).keys() - task_files(folder) if champion else ()
     note = "the challenger was not measured on it"
     return [*rows, *({"metric": f"{task}/{SCORE}", "verdict": LEFT_OUT, "note": note} for task in sorted(missing))]
@@ -42,6 +44,7 @@ def judge(
     challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
     champion: Annotated[Path | None, Option(help="Compare it with this one, if there is a champion.")] = None,
+    asked: Annotated[int, Option(min=0, help="So many others have been compared with this champion.")] = 0,
     about: Annotated[Path | None, Option(help="Write a paper on it, with what this file knows of both.")] = None,
 ) -> None:
     """Judge a challenger by its evidence, write the decision, print its reasons.
@@ -49,15 +52,18 @@ def judge(
     Raises:
         UserError: a parameter or the evidence cannot be used.
     """
-    rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger)
+    rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger).asked(asked)
     evidence = read_evidence(challenger, rules)
     other = read_evidence(champion, rules, partial=True) if champion else None
     decision = decide(evidence, other, rules)
+    if asked and champion:
+        note = f"promotion.alpha is divided by {asked + 1}: so many were compared with this champion"
+        decision = replace(decision, reasons=[*decision.reasons, note])
     told = asdict(decision) | {"table": _table(decision, evidence, challenger, champion, rules)}
     if about and decision.table:  # it has none while the examples are not the same
         known = json.loads(about.read_text(encoding="utf-8"))
         sides = [side for side in (other, evidence) if side]
-        text = paper(told, sides, known["sides"], known["experiment"], f"{1 - rules.alpha:.0%}")
+        text = paper(told, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
         told |= {"description": shortened(text), "page": as_page(text)}
     atomic_text(out, json.dumps(told, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")

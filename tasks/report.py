@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
+from plm_core.evaluation.rules import GateRules
 from plm_core.files import atomic_folder
 from plm_core.objectives import QUANTITIES
 from plm_core.shared import paths
@@ -21,7 +22,8 @@ from tasks.reporting.scores import finetuned, metrics_of
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
-SECTIONS = ["models", "pretrain", "evaluate", "finetune.tasks", "finetune.transfers", "finetune.seeds", "fewshot"]
+FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds"]
+SECTIONS = ["models", "pretrain", "evaluate", *FINETUNED, "fewshot", "promotion"]
 
 
 def report() -> None:
@@ -33,7 +35,8 @@ def report() -> None:
     inputs += [paths.EXAMPLES] if tasks else []
     inputs += [paths.SLICES] if paths.SLICES.exists() else []  # what a failed stage did not leave is left out
     with stage("report", SECTIONS, inputs, metrics=False) as run, atomic_folder(paths.REPORT, checksums=False) as new:
-        scores, pictures = finetuned(models, tasks, seeds)
+        reported = params.without("promotion", "registered_model", GateRules).reported
+        scores, pictures = finetuned(models, tasks, seeds, reported)
         pictures |= {f"{model}.svg": _figure(model, list(tasks), seeds) for model in models}
         evaluated = {model: metrics_of(f"evaluate-{model}") for model in models}
         text = render(

@@ -47,6 +47,9 @@ class Example:
     """The right answers in ``b``; none where it has none."""
     choices: tuple[str, ...] = ()
     """The texts of which one is chosen."""
+    group: str = ""
+    """What it has in common with others of its split, such as the document that it was made from; "" where nothing is
+    known of any."""
 
     @property
     def words(self) -> list[str]:
@@ -70,7 +73,7 @@ def file_of(folder: Path, split: str) -> Path:
 
 
 def write_examples(path: Path, examples: Iterable[Example], task: GlueTask) -> None:
-    """Write one JSON object a line: id, a, b (where there is one), what is true, subset (where there is one).
+    """Write one JSON object a line: id, a, b (where there is one), what is true, subset and group (where there are).
 
     What is true is ``label``, beside ``choices`` where there are; ``tags``; or ``answers``, each ``[text, start]``.
     Classes are written by name, numbers with all their digits, text as UTF-8.
@@ -114,8 +117,8 @@ def _fields(example: Example, task: GlueTask) -> dict[str, Any]:
         choices = {"choices": example.choices} if example.choices else {}
         true = choices | {"label": task.labels[int(example.label)] if task.labels else float(example.label)}
     pair = {} if example.b is None else {"b": example.b}
-    subset = {"subset": example.subset} if example.subset else {}
-    return {"id": example.id, "a": example.a, **pair, **true, **subset}
+    part = {name: value for name in ("subset", "group") if (value := getattr(example, name))}
+    return {"id": example.id, "a": example.a, **pair, **true, **part}
 
 
 def _example(fields: dict[str, Any], task: GlueTask, classes: dict[str, int]) -> Example:
@@ -127,12 +130,13 @@ def _example(fields: dict[str, Any], task: GlueTask, classes: dict[str, int]) ->
     else:
         found["label"] = classes[fields["label"]] if classes else fields["label"]
         found["choices"] = tuple(map(str, fields.get("choices", ())))
-    texts = [fields["id"], fields["a"], fields.get("b", ""), fields.get("subset", "")]
+    parts = {name: fields.get(name, "") for name in ("subset", "group")}
+    texts = [fields["id"], fields["a"], fields.get("b", ""), *parts.values()]
     if not all(isinstance(text, str) for text in texts) or not isinstance(found["label"], int | float):
         raise TypeError("a field of another type")
     if not math.isfinite(found["label"]):
         raise ValueError("a label that is no number")
-    example = Example(fields["id"], fields["a"], fields.get("b"), subset=fields.get("subset", ""), **found)
+    example = Example(fields["id"], fields["a"], fields.get("b"), **found, **parts)
     if task.kind == "token_classification" and len(example.tags) != len(example.words):
         raise ValueError(f"{len(example.tags)} tags for {len(example.words)} words")
     return example

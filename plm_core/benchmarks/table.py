@@ -27,6 +27,8 @@ class Columns:
     """A unique id; None: the part and the number of the row."""
     choices: tuple[str, ...] = ()
     """The texts of which one is chosen, a column each; or the one column with a list of them."""
+    group: str | None = None
+    """What several examples have in common, such as their document; None: those with a text in common are a group."""
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,21 @@ Used by ``evidence.py`` and ``significance.py``: resampling needs a score thousa
 weights on the examples, for R weightings at once; ``metrics.py`` has the same scores by scikit-learn and scipy, and a
 test compares them.
 
-R weightings, N examples, S seeds, C classes, P parts of a score.
+R weightings, N examples, S seeds, C classes, P parts of a score. Examples of one group (of one document, or with a text
+in common) are no independent witnesses; each result knows the group of each example.
 
 A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
 ``exact_match`` or ``answer_f1``, or as the plain mean of several of one family: ``accuracy+f1:equivalent``,
 ``pearson+spearman``, ``exact_match+answer_f1``.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
+
+from plm_core.evaluation.weighted import correlation, of_classes, ratio
 
 OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
 OF_NUMBERS = ("pearson", "spearman")
@@ -25,8 +28,10 @@ FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "text
 """The scores by what they are of."""
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
-CONSTANT = 1e-12
-"""A variance below this, of what spans 1, is rounding."""
+SIGNED = {"matthews", "pearson", "spearman"}
+"""The scores that may be below 0."""
+ALONE: Array = np.empty(0, dtype=np.int64)
+"""Groups that are not stated: each example is one of its own."""
 
 
 def parts_of(score: str) -> list[tuple[str, str]]:
@@ -73,6 +78,16 @@ class Answers:
     classes: tuple[str, ...] = ()
     """Of which the ids are positions; () for numbers."""
     subsets: tuple[str, ...] = ("",)
+    groups: Array = field(default_factory=lambda: ALONE)
+    """``[N]``: the number of each example's group."""
+
+    def __post_init__(self) -> None:
+        _each_alone(self, len(self.labels))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest score that there can be."""
+        return -1.0 if {name for name, _ in parts_of(self.score)} & SIGNED else 0.0, 1.0
 
     @cached_property
     def columns(self) -> Array:
@@ -82,7 +97,11 @@ class Answers:
     def take(self, chosen: Array) -> Self:
         """The examples at these positions."""
         return replace(
-            self, labels=self.labels[chosen], predictions=self.predictions[:, chosen], strata=self.strata[chosen]
+            self,
+            labels=self.labels[chosen],
+            predictions=self.predictions[:, chosen],
+            strata=self.strata[chosen],
+            groups=self.groups[chosen],
         )
 
     def joined(self, other: Self) -> Self:
@@ -99,17 +118,18 @@ class Answers:
             labels=np.concatenate([one.labels, two.labels]),
             predictions=np.concatenate(sides, axis=1),
             strata=np.concatenate([one.strata, two.strata]),
+            groups=np.concatenate([one.groups, two.groups]),
         )
 
     def values(self, weights: Array) -> Array:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
         parts = parts_of(self.score)
         if of_numbers(self.score):
-            found = [[_correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
+            found = [[correlation(name, self.labels, p, weights) for p in self.predictions] for name, _ in parts]
         else:
             marginals = [self._marginals(p, weights) for p in self.predictions]
             at = {name: i for i, name in enumerate(self.classes)}
-            found = [[_of_classes(name, at[of] if of else -1, *m) for m in marginals] for name, of in parts]
+            found = [[of_classes(name, at[of] if of else -1, *m) for m in marginals] for name, of in parts]
         return np.mean(found, axis=0).T
 
     def advantage(self, other: Self) -> Array:
@@ -155,6 +175,14 @@ class Ratios:
     strata: Array
     """``[N]``: the number of each example's subset in ``subsets``."""
     subsets: tuple[str, ...] = ("",)
+    groups: Array = field(default_factory=lambda: ALONE)
+    """``[N]``: the number of each example's group."""
+
+    def __post_init__(self) -> None:
+        _each_alone(self, len(self.strata))
+
+    limits = (0.0, 1.0)
+    """The least and the largest score that there can be."""
 
     @property
     def columns(self) -> Array:
@@ -163,7 +191,13 @@ class Ratios:
 
     def take(self, chosen: Array) -> Self:
         """The examples at these positions."""
-        return replace(self, above=self.above[..., chosen], below=self.below[..., chosen], strata=self.strata[chosen])
+        return replace(
+            self,
+            above=self.above[..., chosen],
+            below=self.below[..., chosen],
+            strata=self.strata[chosen],
+            groups=self.groups[chosen],
+        )
 
     def joined(self, other: Self) -> Self:
         """This model's answers, and behind them the other's; seeds as in ``Answers.joined``."""
@@ -171,12 +205,13 @@ class Ratios:
             np.stack([np.concatenate(_as_many(*part), axis=1) for part in zip(one, two, strict=True)])
             for one, two in ((self.above, other.above), (self.below, other.below))
         )
-        return replace(self, above=above, below=below, strata=np.concatenate([self.strata, other.strata]))
+        strata, groups = (np.concatenate(pair) for pair in ((self.strata, other.strata), (self.groups, other.groups)))
+        return replace(self, above=above, below=below, strata=strata, groups=groups)
 
     def values(self, weights: Array) -> Array:
         """The score ``[R, S]`` of each seed, the examples counted by ``weights`` ``[R, N]``."""
         parts = zip(self.above, self.below, strict=True)
-        return np.mean([_ratio(weights @ above.T, weights @ below.T) for above, below in parts], axis=0)
+        return np.mean([ratio(weights @ above.T, weights @ below.T) for above, below in parts], axis=0)
 
     def advantage(self, other: Self) -> Array:
         """``[N]``: above 0 where this model's answer is better: less is lacking to a ratio of 1, over all seeds."""
@@ -197,6 +232,17 @@ class Sums:
     bytes: Array
     """``[N]``."""
     subsets: tuple[str, ...] = ("",)
+
+    @property
+    def groups(self) -> Array:
+        """``[N]``: each document is a group of its own."""
+        return np.arange(len(self.nats))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest number of bits a byte that other such documents may make it."""
+        known = self.nats[self.bytes > 0] / np.log(2) / self.bytes[self.bytes > 0]
+        return 0.0, max(8.0, float(known.max()))
 
     @property
     def strata(self) -> Array:
@@ -242,56 +288,13 @@ def masks(results: Results) -> dict[str, Array]:
     return {"": np.ones(len(results.strata)), **named}
 
 
-def _of_classes(name: str, position: int, true: Array, said: Array, both: Array) -> Array:
-    """A score ``[R]`` of classes from three marginals ``[R, C]``; the edge cases are those of ``metrics.py``."""
-    if name == "accuracy":
-        return _ratio(both.sum(axis=1), true.sum(axis=1))
-    if name == "matthews":  # Gorodkin 2004, equation 8, in marginals
-        total, right = true.sum(axis=1), both.sum(axis=1)
-        spread = (total**2 - (said**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1))
-        return _ratio(right * total - (true * said).sum(axis=1), np.sqrt(np.maximum(spread, 0)))
-    f1 = _ratio(2 * both, true + said)
-    return f1[:, position] if name == "f1" else _ratio(f1.sum(axis=1), ((true + said) > 0).sum(axis=1))
-
-
-def _correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:
-    """Pearson's or Spearman's correlation ``[R]``; 0 where either side is constant."""
-    if min(np.ptp(labels), np.ptp(predictions)) == 0:
-        return np.zeros(len(weights))
-    total = weights.sum(axis=1)
-    if name == "spearman":
-        middle = (total[:, None] + 1) / 2
-        x, y = _ranks(labels, weights) - middle, _ranks(predictions, weights) - middle
-        counted = weights * x
-        both, own_x = np.einsum("rn,rn->r", counted, y), np.einsum("rn,rn->r", counted, x)
-        own_y = np.einsum("rn,rn,rn->r", weights, y, y)
-        most = total**2
-    else:
-        x, y = (labels - labels.mean()) / np.ptp(labels), (predictions - predictions.mean()) / np.ptp(predictions)
-        mean_x, mean_y, xx, yy, xy = _ratio(weights @ np.stack([x, y, x * x, y * y, x * y], 1), total[:, None]).T
-        both = xy - mean_x * mean_y
-        own_x = xx - mean_x**2
-        own_y = yy - mean_y**2
-        most = np.ones(1)
-    constant = np.minimum(own_x, own_y) <= CONSTANT * most
-    return np.clip(_ratio(both, np.sqrt(np.where(constant, 0.0, own_x * own_y))), -1.0, 1.0)
-
-
-def _ranks(side: Array, weights: Array) -> Array:
-    """The mean ranks ``[R, N]`` that each example has where it stands so often in the set as its weight says."""
-    _, group = np.unique(side, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    sizes = np.add.reduceat(weights[:, order], starts, axis=1)
-    return (np.cumsum(sizes, axis=1) - sizes / 2 + 0.5)[:, group]
+def _each_alone(results: "Answers | Ratios", examples: int) -> None:
+    """Number the examples where no groups are stated."""
+    if results.groups is ALONE:
+        object.__setattr__(results, "groups", np.arange(examples))
 
 
 def _as_many(one: Array, two: Array) -> list[Array]:
     """Both ``[S, N]`` with as many seeds, each repeated until they have."""
     seeds = np.lcm(len(one), len(two))
     return [np.tile(side, (seeds // len(side), 1)) for side in (one, two)]
-
-
-def _ratio(above: Array, below: Array) -> Array:
-    """Above / below, and 0 where below is 0."""
-    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below > 0)

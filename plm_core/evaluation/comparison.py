@@ -15,7 +15,7 @@ from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers, Ratios, score_by_subset
 from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, Table, read_likelihood, read_task, task_files
-from plm_core.evaluation.significance import Array, Interval
+from plm_core.evaluation.significance import Draws, Interval
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 BOTH_SETS = ("mnli matched", "mnli mismatched")
@@ -49,6 +49,8 @@ class Compared:
     score: str
     """What is measured: ``accuracy+f1:equivalent``, ``bits_per_byte``, ``mean``."""
     examples: int
+    groups: int
+    """How many independent witnesses these are: documents, or whatever else examples have in common."""
     first: Estimate
     second: Estimate
     difference: Estimate
@@ -83,13 +85,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A number of both models with its resamples ``[R]``."""
+    """A number of both models with its resamples."""
 
     name: str
     score: str
     examples: int
+    groups: int
     values: tuple[float, float]
-    draws: tuple[Array, Array]
+    draws: tuple[Draws, Draws]
     p: float | None = None
     """None: the bootstrap's own is taken."""
     test: str = BOOTSTRAP
@@ -151,17 +154,19 @@ def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator) -> l
     values = (score_by_subset(one), score_by_subset(two))
     found = []
     for subset in draws[0]:
-        size = int(np.sum(one.strata == one.subsets.index(subset))) if subset else len(one.strata)
+        members = one.strata == one.subsets.index(subset) if subset else one.strata >= 0
+        sizes = (int(members.sum()), len(np.unique(one.groups[members])))
         both = (draws[0][subset], draws[1][subset])
         title = f"{name} {subset}".rstrip()
-        found.append(_Pair(title, one.score, size, (values[0][subset], values[1][subset]), both))
+        found.append(_Pair(title, one.score, *sizes, (values[0][subset], values[1][subset]), both))
     p, test = _test(one, two, rng)
     found[0] = replace(found[0], p=p, test=test, effect=significance.effect(one, two))
     return found
 
 
 def _test(one: Answers | Ratios, two: Answers | Ratios, rng: np.random.Generator) -> tuple[float, str]:
-    if one.score in RIGHT_OR_WRONG and len(one.right()) == len(two.right()) == 1:
+    alone = len(np.unique(one.groups)) == len(one.strata)
+    if one.score in RIGHT_OR_WRONG and len(one.right()) == len(two.right()) == 1 and alone:
         first, second = one.right()[0], two.right()[0]
         return significance.mcnemar(int(np.sum(first & ~second)), int(np.sum(second & ~first))), MCNEMAR
     return significance.permutation([(one, two)], rng), PERMUTATION
@@ -182,10 +187,11 @@ def _averages(
 
 
 def _mean(name: str, parts: Sequence[_Pair]) -> _Pair:
-    """The plain mean of independent numbers: each was resampled by itself, so this is a stratified bootstrap."""
+    """The plain mean of independent numbers."""
     first, second = (float(np.mean([part.values[side] for part in parts])) for side in (0, 1))
-    draws = tuple(np.mean([part.draws[side] for part in parts], axis=0) for side in (0, 1))
-    return _Pair(name, "mean", sum(part.examples for part in parts), (first, second), (draws[0], draws[1]))
+    one, two = (significance.mean([part.draws[side] for part in parts]) for side in (0, 1))
+    examples, groups = (sum(getattr(part, of) for part in parts) for of in ("examples", "groups"))
+    return _Pair(name, "mean", examples, groups, (first, second), (one, two))
 
 
 def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: list[str]) -> list[_Pair]:
@@ -210,7 +216,8 @@ def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: lis
     effect = significance.effect(one.results, two.results)
     values = (one.value, two.value)
     draws = (first[""], second[""])
-    return [_Pair("likelihood", one.metric, len(one.examples), values, draws, p, PERMUTATION, effect, lower=True)]
+    sizes = (len(one.examples), one.groups)
+    return [_Pair("likelihood", one.metric, *sizes, values, draws, p, PERMUTATION, effect, lower=True)]
 
 
 def _compared(pair: _Pair, names: tuple[str, str], alpha: float, holm: float | None = None) -> Compared:
@@ -224,9 +231,8 @@ def _compared(pair: _Pair, names: tuple[str, str], alpha: float, holm: float | N
     better = None
     if (p if holm is None else holm) <= alpha and not difference.interval.low <= 0 <= difference.interval.high:
         better = names[(difference.value > 0) != pair.lower]
-    return Compared(
-        pair.name, pair.score, pair.examples, first, second, difference, p, pair.test, holm, pair.effect, better
-    )
+    sizes = (pair.examples, pair.groups)
+    return Compared(pair.name, pair.score, *sizes, first, second, difference, p, pair.test, holm, pair.effect, better)
 
 
 def _answers(table: Table) -> Answers | Ratios:

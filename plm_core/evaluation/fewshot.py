@@ -138,8 +138,7 @@ def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: fl
             results = _results(asked.task, some, [each.said[rule] for each in some])
             figures[key] = score_by_subset(results)[""]
             if not begin:
-                (draws,) = significance.bootstrap([results], significance.generator())
-                interval = significance.interval(draws[""])
+                interval = significance.interval_of(results)
                 figures |= {f"{key}_low": interval.low, f"{key}_high": interval.high}
         figures[f"{begin}baseline"] = score_by_subset(_results(asked.task, some, [majority] * len(some)))[""]
     return figures
@@ -164,5 +163,6 @@ def rows(task: GlueTask, found: Sequence[Answer]) -> list[tuple[object, ...]]:
 
 def _results(task: GlueTask, some: Sequence[Answer], said: Sequence[int]) -> Answers:
     subsets, strata = np.unique([each.example.subset for each in some], return_inverse=True)
+    _, groups = np.unique([each.example.group or each.example.id for each in some], return_inverse=True)
     labels = np.array([int(each.example.label) for each in some])
-    return Answers(task.score, labels, np.array([said]), strata, task.labels, tuple(map(str, subsets)))
+    return Answers(task.score, labels, np.array([said]), strata, task.labels, tuple(map(str, subsets)), groups)

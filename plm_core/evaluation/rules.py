@@ -40,6 +40,9 @@ class GateRules:
     passes where it is cheaper."""
     metrics: dict[str, MetricRule]
     """Every metric that is compared."""
+    reported: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """The share of the test documents (or other groups of examples) that only the report reads: a champion was chosen
+    by the others, and looks better on them than it is. None where there are fewer than 30."""
 
     def __post_init__(self) -> None:
         if self.primary not in self.metrics:
@@ -84,6 +87,10 @@ class GateRules:
                 f"tasks in finetune.tasks, or {other}"
             )
         return replace(self, primary=quantity, metrics=rules)
+
+    def asked(self, before: int) -> "GateRules":
+        """The rules for one more question, after so many challengers of the same champion: Bonferroni's correction."""
+        return replace(self, alpha=self.alpha / (before + 1))
 
     def tasks(self) -> list[str]:
         """The metrics among these that are a task's own score: what ``score`` is the mean of."""

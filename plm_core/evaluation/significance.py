@@ -2,8 +2,9 @@
 
 Used by the gate and by ``comparison.py``. All of it is a function of the examples' results and a seed; nothing asks for
 a distribution of the scores (Dror et al. 2018, "The Hitchhiker's Guide to Testing Statistical Significance in Natural
-Language Processing", section 3.2). Examples with equal results are counted together, so that a resample costs as
-much as there are different results: this changes no distribution.
+Language Processing", section 3.2). What is drawn and swapped are groups of examples: the paragraphs of one document are
+no independent witnesses. Groups with equal results are counted together, so that a resample costs as much as there are
+different ones: this changes no distribution.
 
 Sources:
 
@@ -15,36 +16,39 @@ Sources:
   drawn, for S would understate their variance by (S - 1) / S (Rao and Wu 1988, "Resampling Inference With Complex
   Survey Data"); and the seeds drawn shift the mean of all seeds, so that examples are not counted as if there were
   fewer seeds;
+* groups drawn whole: Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 3.8; swapped whole:
+  Winkler et al. 2014, "Permutation Inference for the General Linear Model", on exchangeability blocks;
+* intervals of few groups or seeds are widened as Student's t is wider than the normal distribution (Hesterberg 2015,
+  "What Teachers Should Know About the Bootstrap"), with the degrees of freedom of a sum of variances by
+  Satterthwaite 1946, "An Approximate Distribution of Estimates of Variance Components";
 * McNemar 1947, "Note on the sampling error of the difference between correlated proportions or percentages"; for
   comparing classifiers: Dietterich 1998, "Approximate Statistical Tests", section 3.1;
 * Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure";
 * Cohen 1988, "Statistical Power Analysis for the Behavioral Sciences", chapter 5.
 
-An interval speaks of other examples of the same kind and, with several seeds, of other seeds of the same fine-tuning.
-It says nothing of other pretrainings or other training sets. With few seeds that differ by much it is too narrow: where
-their accuracies have a standard deviation of 0.1, intervals at 95 % hold the truth in 83 % of cases with 2 seeds, 88 %
-with 3, 92 % with 5 (simulated).
+An interval speaks of other groups of the same kind and, with several seeds, of other seeds of the same fine-tuning.
+It says nothing of other pretrainings or other training sets.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, cast
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 from plm_core.evaluation.answers import Results, masks
+from plm_core.evaluation.units import Units, units_of
 
 RESAMPLES = 10_000
 SEED = 20_260_101
 EXACT_BELOW = 25
 """Discordant pairs; with as many or more, McNemar's statistic follows chi squared well enough (its 10 a side)."""
-CHUNK = 250_000
-"""Weights in memory at once."""
+CHUNK = 60_000
+"""Weights in memory at once: half a megabyte stays in a core's cache, and the allocator gives no page back between."""
 Array = np.ndarray
-Draws = dict[str, Array]
-"""``[R]`` scores of resamples, by subset; "" is the whole set."""
 
 
 @dataclass(frozen=True)
@@ -60,40 +64,108 @@ class Interval:
         return (self.high - self.low) / 2
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one cause of chance makes of a score."""
+
+    draws: Array
+    """``[R]``."""
+    freedom: int
+    """The degrees of freedom of their variance: less by one than the groups, or the seeds, that were drawn from."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A score, or a difference, in R resamples: the sum of what chance makes of it."""
+
+    groups: tuple[Part, ...]
+    """By the choice of groups, of each task in turn."""
+    seeds: tuple[Part, ...]
+    """By the choice of each model's seeds, around 0."""
+    limits: tuple[float, float]
+    """The least and the largest value that there can be."""
+
+    @property
+    def total(self) -> Array:
+        """``[R]``."""
+        return np.sum([part.draws for part in (*self.groups, *self.seeds)], axis=0)
+
+    @property
+    def freedom(self) -> float:
+        """The degrees of freedom of the total; 0 where nothing is known of a part."""
+        parts = (*self.groups, *self.seeds)
+        if not all(part.freedom for part in parts):
+            return 0.0
+        variances = np.array([np.var(part.draws) for part in parts])
+        each = float(np.sum(variances**2 / [part.freedom for part in parts]))
+        return float(variances.sum()) ** 2 / each if each > 0 else math.inf
+
+    def __sub__(self, other: "Draws") -> "Draws":
+        """The difference of two models' scores, drawn from the same groups."""
+        pairs = zip(self.groups, other.groups, strict=True)
+        paired = tuple(Part(one.draws - two.draws, min(one.freedom, two.freedom)) for one, two in pairs)
+        seeds = (*self.seeds, *(replace(part, draws=-part.draws) for part in other.seeds))
+        return Draws(paired, seeds, (self.limits[0] - other.limits[1], self.limits[1] - other.limits[0]))
+
+
+def mean(several: Sequence[Draws]) -> Draws:
+    """The plain mean of independent scores: each was resampled by itself, so this is a stratified bootstrap."""
+
+    def scaled(parts: Iterable[Part]) -> tuple[Part, ...]:
+        return tuple(replace(part, draws=part.draws / len(several)) for part in parts)
+
+    groups = scaled(part for draws in several for part in draws.groups)
+    seeds = scaled(part for draws in several for part in draws.seeds)
+    low, high = np.mean([draws.limits for draws in several], axis=0)
+    return Draws(groups, seeds, (float(low), float(high)))
+
+
 def generator(seed: int = SEED) -> np.random.Generator:
     """The source of randomness for one comparison or decision."""
     return np.random.default_rng(seed)
 
 
-def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int = RESAMPLES) -> list[Draws]:
-    """The scores of each side in ``resamples`` resamples of the examples, which are the same ones for all sides.
+def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int = RESAMPLES) -> list[dict[str, Draws]]:
+    """The scores of each side by subset ("" is the whole set) in ``resamples`` resamples of the groups of examples,
+    which are the same ones for all sides.
 
-    Examples are drawn within their subset. Each side's seeds are drawn on their own: a resample is the mean over all
+    Groups are drawn within their subset. Each side's seeds are drawn on their own: a resample is the mean over all
     seeds on the examples drawn, and how far the seeds drawn differ from it on all examples.
     """
-    cells, counts = _cells(sides)
-    strata = cells[0].strata
-    found: list[dict[str, list[Array]]] = [{name: [] for name in masks(side)} for side in cells]
-    for size in _chunks(resamples, len(counts)):
-        weights = np.zeros((size, len(counts)))
-        for stratum in np.unique(strata):
-            here = strata == stratum
-            total = int(counts[here].sum())
-            weights[:, here] = rng.multinomial(total, counts[here] / total, size=size)
-        for side, draws in zip(cells, found, strict=True):
-            chosen: Array | None = None
+    units = units_of(sides)
+    found: list[dict[str, list[Array]]] = [{name: [] for name in masks(side)} for side in units.cells]
+    for size in _chunks(resamples, max(units.rows.shape)):
+        drawn = np.zeros((size, len(units.counts)))
+        for stratum in np.unique(units.strata):
+            here = units.strata == stratum
+            total = int(units.counts[here].sum())
+            drawn[:, here] = rng.multinomial(total, units.counts[here] / total, size=size)
+        weights = drawn @ units.rows
+        for side, draws in zip(units.cells, found, strict=True):
             for name, mask in masks(side).items():
-                values = side.values(weights * mask)
-                chosen = _seeds(values.shape[1], size, rng) if chosen is None else chosen
-                (whole,) = side.values(counts * mask[None])
-                draws[name].append(values.mean(axis=1) + chosen @ (whole - whole.mean()))
-    return [{name: np.concatenate(parts) for name, parts in draws.items()} for draws in found]
+                draws[name].append(side.values(weights * mask).mean(axis=1))
+    return [_drawn(units, side, draws, rng) for side, draws in zip(units.cells, found, strict=True)]
 
 
-def interval(draws: Array, level: float = 0.95) -> Interval:
-    """The percentile interval that holds ``level`` of the draws ``[R]``."""
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+def interval(draws: Draws, level: float = 0.95) -> Interval:
+    """The percentile interval that holds ``level`` of the draws, as much wider as few groups and seeds ask for.
+
+    It lies within the limits of the value; a single group shows no more than these.
+    """
+    freedom = draws.freedom
+    if not freedom:
+        return Interval(*draws.limits)
+    values = draws.total
+    wider = stdtrit(freedom, (1 + level) / 2) / stdtrit(math.inf, (1 + level) / 2)
+    ends = values.mean() + (np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) - values.mean()) * wider
+    low, high = np.clip(ends, *draws.limits)
     return Interval(float(low), float(high))
+
+
+def interval_of(results: Results, level: float = 0.95, resamples: int = RESAMPLES) -> Interval:
+    """The interval of one model's score."""
+    (draws,) = bootstrap([results], generator(), resamples)
+    return interval(draws[""], level)
 
 
 def permutation(
@@ -101,19 +173,22 @@ def permutation(
 ) -> float:
     """The two-sided p-value of the mean difference over tasks, were it chance which model gave which answer.
 
-    ``pairs`` has the two models' results on each task; one for a single score. On each example the two models' answers
-    are swapped by a fair coin, all seeds together (Dror et al. 2018, section 3.2); p counts the data themselves once
-    (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero"). It speaks of these very seeds.
+    ``pairs`` has the two models' results on each task; one for a single score. On each group of examples the two
+    models' answers are swapped by a fair coin, all seeds together (Dror et al. 2018, section 3.2); p counts the data
+    themselves once (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero"). It speaks of these very
+    seeds.
     """
     seen = 0.0
     found = np.zeros(resamples)
     for one, two in pairs:
-        (a, b), counts = _cells([one, two])
-        both = a.joined(cast(Any, b))  # of one kind
+        units = units_of([one, two])
+        first, second = units.cells
+        both = first.joined(cast(Any, second))  # of one kind
+        counts = units.counts @ units.rows
         seen += _difference(both, counts[None], 0 * counts[None])[0] / len(pairs)
         parts = []
-        for size in _chunks(resamples, 2 * len(counts)):
-            swapped = rng.binomial(counts, 0.5, size=(size, len(counts)))
+        for size in _chunks(resamples, 2 * max(units.rows.shape)):
+            swapped = rng.binomial(units.counts, 0.5, size=(size, len(units.counts))) @ units.rows
             parts.append(_difference(both, counts - swapped, swapped))
         found += np.concatenate(parts) / len(pairs)
     # Rounding must not make an equal difference a smaller one.
@@ -142,11 +217,12 @@ def wilson(share: float, count: int, level: float = 0.95) -> Interval:
     return Interval(max(0.0, middle - half), min(1.0, middle + half))
 
 
-def bootstrap_p(differences: Array) -> float:
-    """The two-sided p-value by which the percentile interval of these draws ``[R]`` just touches 0."""
-    below = np.sum(differences <= 0)
-    above = np.sum(differences >= 0)
-    return float(min(1.0, 2 * (1 + min(below, above)) / (len(differences) + 1)))
+def bootstrap_p(difference: Draws) -> float:
+    """The two-sided p-value by which the interval of these draws just touches 0."""
+    draws, freedom = difference.total, difference.freedom
+    beyond = min(np.sum(draws <= 0), np.sum(draws >= 0))
+    one_side = min(0.5, (1 + beyond) / (len(draws) + 1))
+    return float(2 * stdtr(freedom, stdtrit(math.inf, one_side))) if freedom else 1.0
 
 
 def effect(one: Results, two: Results) -> float:
@@ -177,11 +253,24 @@ def _difference(both: Results, first: Array, second: Array) -> Array:
     return both.values(one.astype(np.float64)).mean(axis=1) - both.values(two.astype(np.float64)).mean(axis=1)
 
 
-def _cells(sides: Sequence[Results]) -> tuple[list[Results], Array]:
-    """The distinct results ``K``, and how many examples ``[K]`` have each."""
-    columns = np.vstack([sides[0].strata, *(side.columns for side in sides)])
-    _, first, counts = np.unique(columns, axis=1, return_index=True, return_counts=True)
-    return [side.take(first) for side in sides], counts
+def _drawn(units: Units, side: Results, draws: dict[str, list[Array]], rng: np.random.Generator) -> dict[str, Draws]:
+    """The draws of a side by subset, and what the seeds drawn add to each."""
+    total = units.counts @ units.rows
+    found = {}
+    chosen = None
+    for name, mask in masks(side).items():
+        values = np.concatenate(draws[name])
+        here = units.rows @ mask > 0
+        many = int(units.counts[here].sum())
+        freedom = many - len(np.unique(units.strata[here]))
+        # A resample of so many groups has (many - 1) / many of the variance.
+        spread = math.sqrt(many / freedom) if freedom else 1.0
+        groups = Part(values.mean() + (values - values.mean()) * spread, freedom)
+        (whole,) = side.values(total * mask[None])
+        chosen = _seeds(len(whole), len(values), rng) if chosen is None else chosen
+        seeds = (Part(chosen @ (whole - whole.mean()), len(whole) - 1),) if len(whole) > 1 else ()
+        found[name] = Draws((groups,), seeds, side.limits)
+    return found
 
 
 def _seeds(seeds: int, size: int, rng: np.random.Generator) -> Array:

@@ -15,9 +15,10 @@ Entity = tuple[int, int, str]
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence in IOB2, read strictly: ``B-X`` begins one, ``I-X`` behind it goes on with it.
+    """The entities of one sentence in IOB2: ``B-X`` begins one, ``I-X`` behind it goes on with it.
 
-    An ``I-X`` behind anything else is part of none, as in seqeval's ``mode="strict", scheme=IOB2``.
+    An ``I-X`` behind anything else begins one too, as in conlleval, the script of CoNLL-2003, and in seqeval's default
+    mode: a model's answer is read with goodwill, and scores are those of the literature.
 
     Raises:
         ValueError: a tag is not ``O``, ``B-<type>`` or ``I-<type>``.
@@ -32,7 +33,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         if open_since is not None and (prefix, of) != ("I", kind):
             found.append((open_since, position, kind))
             open_since = None
-        if prefix == "B":
+        if tag != "O" and open_since is None:
             open_since, kind = position, of
     return found
 

@@ -13,7 +13,7 @@ from plm_core.benchmarks.examples import file_of, read_examples
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.evaluation import significance
-from plm_core.evaluation.answers import of_numbers, parts_of
+from plm_core.evaluation.answers import of_numbers
 from plm_core.evaluation.calibration import bins, calibration
 from plm_core.evaluation.comparison import Estimate
 from plm_core.evaluation.evidence import Table
@@ -27,8 +27,6 @@ WORST = 5
 """Answers that are listed of each model."""
 LETTERS = 160
 """Of each text of a listed example."""
-SIGNED = {"matthews", "pearson", "spearman"}
-"""The scores that may be below 0."""
 RESAMPLES = 2_000
 """For the interval of a slice: there are many slices, and their intervals are wide."""
 CHECKS = "checks/"
@@ -87,11 +85,7 @@ def _score(part: Slice) -> Estimate | None:
     """The mean score over seeds, and its interval; None of too few examples."""
     if int(part.members.sum()) < FEWEST:
         return None
-    (draws,) = significance.bootstrap([part.results], significance.generator(), RESAMPLES)
-    # With few seeds, a draw of them may take the score beyond what it can be.
-    least = -1.0 if {name for name, _ in parts_of(part.results.score)} & SIGNED else 0.0
-    interval = significance.interval(np.clip(draws[""], least, 1.0))
-    return Estimate(score_of(part), interval)
+    return Estimate(score_of(part), significance.interval_of(part.results, resamples=RESAMPLES))
 
 
 def score_of(part: Slice) -> float:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.evidence import LIKELIHOOD
-from plm_core.evaluation.gate import Evidence
+from plm_core.evaluation.verdicts import Evidence
 from plm_core.templates import plain, render
 from tasks.reporting.diagnosis import FEWEST, RESAMPLES, score_of, sliced
 from tasks.reporting.page import page
@@ -54,7 +54,7 @@ def paper(
     """
     found = "difference" if len(sides) == 2 else "challenger"
     rows = [row for row in decision["table"] if row.get(found) is not None]
-    notes = _notes(row for row in decision["table"] if row not in rows)
+    notes = _notes(row for row in decision["table"] if row not in rows or row["note"])
     notes += [] if any(side["samples"] for side in sides) else ["what they write: no samples are kept"]
     facts = _facts(evidence, sides)
     roles = ["champion", "challenger"][-len(sides) :]

@@ -13,7 +13,7 @@ import numpy as np
 from plm_core.benchmarks import task as glue
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers
-from plm_core.evaluation.comparison import Comparison, compare
+from plm_core.evaluation.comparison import Comparison, Estimate, compare
 from plm_core.evaluation.evidence import Table, read_task
 from plm_core.shared import paths
 from tasks.reporting import diagnosis
@@ -29,9 +29,11 @@ Tables = dict[str, dict[str, Table]]
 
 
 def finetuned(
-    models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]
+    models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int], share: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The section's figures, and its pictures by file name; ``tasks`` with those that each was learned after.
+
+    ``share`` of the examples are those that the gate never sees.
 
     Raises:
         UserError: evidence is missing or damaged.
@@ -39,7 +41,7 @@ def finetuned(
     # By seeds: one that was taken out of the parameters leaves its file there.
     files = {(m, t): [paths.EVIDENCE / m / f"{t}.{seed}.csv" for seed in seeds] for m in models for t in tasks}
     tables = {task: {model: read_task(files[model, task]) for model in models} for task in tasks}
-    told = [_task(task, rows, seeds) for task, rows in tables.items()]
+    told = [_task(task, rows, seeds, share) for task, rows in tables.items()]
     several = models if len(tables) > 1 else ()
     section = {
         "models": list(models),
@@ -54,7 +56,9 @@ def finetuned(
     return section, {name: picture for _, pictures in told for name, picture in pictures.items()}
 
 
-def _task(task: str, rows: dict[str, Table], seeds: Sequence[int]) -> tuple[dict[str, Any], dict[str, str]]:
+def _task(
+    task: str, rows: dict[str, Table], seeds: Sequence[int], share: float
+) -> tuple[dict[str, Any], dict[str, str]]:
     """A task's figures, and its pictures."""
     described = glue.read_task(paths.EXAMPLES / task)
     metrics = {model: _metrics(model, task, seeds) for model in rows}
@@ -70,11 +74,25 @@ def _task(task: str, rows: dict[str, Table], seeds: Sequence[int]) -> tuple[dict
         "score": next(iter(rows.values())).results.score,  # type: ignore[union-attr]
         "metrics": metrics,
         "shown": [name for name in names if name not in UNSHOWN and not name.startswith(diagnosis.CHECKS)],
-        "intervals": {model: _interval(found) for model, found in rows.items()},
+        "groups": next(iter(rows.values())).groups,
+        "apart": _apart(rows, share),
+        "intervals": {model: significance.interval_of(found.results) for model, found in rows.items()},
         "constant": {model: always for model, found in rows.items() if (always := _constant(found))},
         "confused": confused,
     }
     return figures, pictures
+
+
+def _apart(rows: Mapping[str, Table], share: float) -> dict[str, Any] | None:
+    """How many examples the gate never sees, and each model's score on them; None where it sees all."""
+    parts = {model: found.parted(share)[1] for model, found in rows.items()}
+    some = next(iter(parts.values()))
+    if some is None:
+        return None
+    told = {
+        model: Estimate(part.value, significance.interval_of(part.results)) for model, part in parts.items() if part
+    }
+    return {"examples": len(some.examples), "groups": some.groups, "scores": told}
 
 
 def _guesses(tables: Tables, name: str) -> list[float | None]:
@@ -138,11 +156,6 @@ def _shares(found: Table, labels: Sequence[str]) -> np.ndarray:
     for predictions in answers.predictions:
         np.add.at(counts, (place[answers.labels.astype(int)], place[predictions.astype(int)]), 1)
     return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-
-
-def _interval(found: Table) -> significance.Interval:
-    (draws,) = significance.bootstrap([found.results], significance.generator())
-    return significance.interval(draws[""])
 
 
 def _metrics(model: str, task: str, seeds: Sequence[int]) -> dict[str, list[float]]:

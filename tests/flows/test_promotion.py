@@ -391,8 +391,8 @@ promotion:
 
 def era(right):
     """The lines of a task's file in which so many of 100 answers are right."""
-    rows = "".join(f"{i},x{i},,old,{'old' if i < right else 'new'},0.75,accuracy,r\n" for i in range(100))
-    return f"id,sha256,subset,label,prediction,confidence,score,measured\n{rows}"
+    said = "".join(f"{i},x{i},,era{i % 4},era{(i + (i >= right)) % 4},0.75,accuracy,r\n" for i in range(100))
+    return f"id,sha256,subset,label,prediction,confidence,score,measured\n{said}"
 
 
 @pytest.mark.slow
@@ -415,7 +415,8 @@ def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluat
     assert (worse.action, len(worse.reasons)) == ("refused", 1)
     assert worse.reasons[0].startswith("score is not significantly better: -0.02, 95% interval -0.05")
     better = outcome("masked again", "pseudo_bits_per_byte", 31, 70)
-    assert better.reasons[0].startswith("score is significantly better: +0.2, 95% interval +0.1")
+    assert better.reasons[0].startswith("score is significantly better: +0.2, 97.5% interval +0.1")
+    assert better.reasons[1] == "promotion.alpha is divided by 2: so many were compared with this champion"
     assert aliases(root) == {"3": ["champion"]}
     status = standing.registry_status(root)["versions"]
     assert [v["metrics"] for v in status] == [

@@ -528,3 +528,19 @@ def test_the_order_of_the_decisions_is_theirs_and_not_the_clock_s(root):
         store.execute("update runs set start_time = 5 where name = '2 promoted'")
     with registry.opened(root) as opened:
         assert opened.ledger.champions() == ["1", "2"]
+
+
+def test_the_other_versions_that_the_gate_refused_beside_a_champion_are_counted_once_each(root):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        for decision in (
+            Decision("refused", "5", "2", ["worse"]),
+            Decision("refused", "5", "2", ["worse again"]),
+            Decision("refused", "6", "2", ["worse"]),
+            Decision("refused", "7", "1", ["beside another champion"]),
+            Decision("promoted by hand", "8", "2", ["better"]),
+        ):
+            opened.ledger.finish(opened.ledger.begin(decision))
+        opened.ledger.begin(Decision("refused", "9", "2", ["not carried through"]))
+        assert [opened.ledger.asked("2", version) for version in ("5", "6", "8")] == [1, 1, 2]
+        assert opened.ledger.asked("1", "9") == 1

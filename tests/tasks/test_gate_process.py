@@ -69,9 +69,9 @@ promotion:
 
 
 def test_a_model_of_another_paper_is_judged_by_its_tasks(tmp_path):
-    for name, prediction, quantity in [("old", "b", "bits_per_byte"), ("new", "a", "pseudo_bits_per_byte")]:
+    for name, right, quantity in [("old", 3, "bits_per_byte"), ("new", 9, "pseudo_bits_per_byte")]:
         evidence(tmp_path, name, 10.0, sha=name, quantity=quantity)
-        rows = "".join(f"{i},x,,a,{prediction},0.75,accuracy,r\n" for i in range(9))
+        rows = "".join(f"{i},x,,{'abc'[i % 3]},{'abc'[(i + (i >= right)) % 3]},0.75,accuracy,r\n" for i in range(9))
         (tmp_path / name / "era.1.csv").write_text(
             f"id,sha256,subset,label,prediction,confidence,score,measured\n{rows}"
         )

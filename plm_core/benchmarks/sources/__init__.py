@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.benchmarks.examples import SPLITS, Example
+from plm_core.benchmarks.groups import grouped
 from plm_core.benchmarks.sources import own, published, texts
 from plm_core.benchmarks.splits import hold_out
 from plm_core.benchmarks.table import TASKS, Columns
@@ -23,9 +24,9 @@ NEEDED = {
 }
 """What a task of one's own states of its kind, beside the kind and the score."""
 OPTIONAL = {
-    "classification": ("b", "labels", "symmetric", "id"),
-    "regression": ("b", "labels", "symmetric", "id"),
-    "multiple_choice": ("b", "labels", "id"),
+    "classification": ("b", "labels", "symmetric", "id", "group"),
+    "regression": ("b", "labels", "symmetric", "id", "group"),
+    "multiple_choice": ("b", "labels", "id", "group"),
     "token_classification": (),
     "question_answering": ("labels", "unanswerable"),
 }
@@ -68,6 +69,9 @@ class ExamplesConfig:
     """Whether the order of the two texts means nothing."""
     id: str | None = None
     """The column of a unique id; null: the number of the row."""
+    group: str | None = None
+    """The column of what several examples have in common, such as their document or customer: they count as one witness
+    when models are compared. null: examples with a text in common."""
     unanswerable: bool = False
     """Whether a question may have no answer in its text."""
 
@@ -97,7 +101,7 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     task = task_of(name, config)
     row = TASKS.get(name)
     if row is None:
-        columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices))
+        columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices), config.group)
         splits = own.read(task, _folder(name, config), columns)
     elif row.published is None:
         splits = texts.read(name, _folder(name, config))
@@ -106,7 +110,7 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
     if "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"])
     _require_all(name, task, splits, config.input)
-    return Read(task, {split: splits[split] for split in SPLITS}, counts, warnings)
+    return Read(task, {split: grouped(splits[split]) for split in SPLITS}, counts, warnings)
 
 
 def task_of(name: str, config: ExamplesConfig) -> GlueTask:

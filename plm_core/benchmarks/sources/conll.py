@@ -47,7 +47,8 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
             words.append(word)
             tags.append(ids[tag])
             before = tag
-        examples.append(Example(f"{part}-{len(examples) + 1}", " ".join(words), None, 0, tags=tuple(tags)))
+        group = str(started) if (started := counts["document_starts"]) else ""
+        examples.append(Example(f"{part}-{len(examples) + 1}", " ".join(words), None, 0, tags=tuple(tags), group=group))
     return examples, counts
 
 
@@ -65,9 +66,9 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[list[tuple[str, str
             if fields and fields[0] != DOCUMENT:
                 sentence.append((place, fields[0], fields[-1]))
                 continue
-            counts["document_starts"] += bool(fields)
             if sentence:
                 yield sentence
+            counts["document_starts"] += bool(fields)
             sentence = []
     if sentence:
         yield sentence

@@ -56,14 +56,16 @@ class Reader:
 
     def _example(self, row: Mapping[str, object], identity: str, subset: str) -> Example:
         columns = self._columns
-        for name in (columns.a, columns.b, columns.label, columns.id, *columns.choices):
+        for name in (columns.a, columns.b, columns.label, columns.id, columns.group, *columns.choices):
             if name is not None and name not in row:
                 raise Refused("missing_column", f"no column {name!r}; found {listed(row, 12)}{did_you_mean(name, row)}")
         if columns.id is not None:
             identity = _identity(row[columns.id], columns.id)
         a = _text(row[columns.a], columns.a)
         b = None if columns.b is None else _text(row[columns.b], columns.b)
-        return Example(identity, a, b, self._label(row[columns.label]), subset, choices=self._choices(row))
+        group = "" if columns.group is None else _identity(row[columns.group], columns.group)
+        label = self._label(row[columns.label])
+        return Example(identity, a, b, label, subset, choices=self._choices(row), group=group)
 
     def _choices(self, row: Mapping[str, object]) -> tuple[str, ...]:
         """A column each, or the one column of JSON lines that holds them as a list."""

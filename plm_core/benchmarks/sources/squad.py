@@ -28,7 +28,7 @@ def read(task: GlueTask, file: Path, places: dict[str, str]) -> list[Example]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: {error}; expected JSON as SQuAD has it") from error
     examples = []
-    for place, context, question in _questions(file, content):
+    for place, group, context, question in _questions(file, content):
         example = Example(_text(question, "id", place), _text(question, "question", place).strip(), context, 0)
         answers = tuple(_answers(question, context, place))
         if not answers and not task.unanswerable:
@@ -39,16 +39,21 @@ def read(task: GlueTask, file: Path, places: dict[str, str]) -> list[Example]:
         if before := places.get(example.id):
             raise UserError(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
         places[example.id] = place
-        examples.append(Example(example.id, example.a, context, 0, answers=answers))
+        examples.append(Example(example.id, example.a, context, 0, answers=answers, group=group))
     return examples
 
 
-def _questions(file: Path, content: object) -> Iterator[tuple[str, str, Any]]:
-    """Of each question its place, its text and its fields."""
-    for above, document in _list(content, "data", f"{file}"):
+def _questions(file: Path, content: object) -> Iterator[tuple[str, str, str, Any]]:
+    """Of each question its place, its group, its text and its fields.
+
+    The group is the document; where the file has only one, the text.
+    """
+    documents = list(_list(content, "data", f"{file}"))
+    for above, document in documents:
         for place, paragraph in _list(document, "paragraphs", above):
             context = _text(paragraph, "context", place)
-            yield from ((inner, context, question) for inner, question in _list(paragraph, "qas", place))
+            for inner, question in _list(paragraph, "qas", place):
+                yield inner, (above if len(documents) > 1 else place).removeprefix(f"{file}:"), context, question
 
 
 def _answers(question: Any, context: str, place: str) -> Iterator[Answer]:

@@ -31,7 +31,7 @@ def eras(documents: Sequence[Document]) -> Iterator[Example]:
             )
         label = (year >= 1865) + (year >= 1945)
         for position, text in _paragraphs(document):
-            yield Example(f"{document.id}#{position}", text, None, label)
+            yield Example(f"{document.id}#{position}", text, None, label, group=document.id)
 
 
 def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
@@ -41,16 +41,16 @@ def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
     passage's id, so that an example is the same in every run (Devlin et al. 2019, section 3.1, makes its next-sentence
     pairs so).
     """
-    pairs = [found for document in documents if (found := list(_neighbours(document)))]
-    for index, own in enumerate(pairs):
+    pairs = [(document.id, found) for document in documents if (found := list(_neighbours(document)))]
+    for index, (group, own) in enumerate(pairs):
         for identity, a, b in own:
             draw = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:16], "big")
             if draw & 1 or len(pairs) == 1:
-                yield Example(identity, a, b, 1)
+                yield Example(identity, a, b, 1, group=group)
             else:
                 draw, chosen = divmod(draw >> 1, len(pairs) - 1)
-                other = pairs[chosen + (chosen >= index)]
-                yield Example(identity, a, other[draw % len(other)][2], 0)
+                _, other = pairs[chosen + (chosen >= index)]
+                yield Example(identity, a, other[draw % len(other)][2], 0, group=group)
 
 
 MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {"sotu-era": eras, "next": next_passages}

@@ -75,12 +75,12 @@ def test_what_is_written_is_read_again_whatever_the_text_holds(tmp_path_factory,
 def test_the_bytes_are_stated(tmp_path):
     examples = [
         Example("x", "a\u2028b", None, 0),
-        Example("y", 'd"é', "", 2, "matched"),
+        Example("y", 'd"é', "", 2, "matched", group="d7"),
     ]
     write_examples(tmp_path / "x", examples, TICKETS)
     assert (tmp_path / "x").read_text(encoding="utf-8").split("\n") == [
         '{"id": "x", "a": "a\u2028b", "label": "bïlling"}',
-        '{"id": "y", "a": "d\\"é", "b": "", "label": "c++", "subset": "matched"}',
+        '{"id": "y", "a": "d\\"é", "b": "", "label": "c++", "subset": "matched", "group": "d7"}',
         "",
     ]
     write_examples(tmp_path / "y", [Example("z", "a", None, 0.1 + 0.2), Example("w", "a", None, 3)], PRICES)

@@ -14,15 +14,16 @@ from plm_core.evaluation.significance import holm, mcnemar
 NINE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
 
 
-def put(folder, task, correct, size=60, seed=1, score="accuracy", turn=0, subsets=("",), sha="s"):
-    """A task of which so many examples are right, those first that come after ``turn``."""
+def put(folder, task, correct, size=60, seed=1, score="accuracy", turn=0, subsets=("",), sha="s", together=1):
+    """A task of which so many examples are right, those first that come after ``turn``; so many are a group."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [("id", "sha256", "subset", "label", "prediction", "score", "measured")]
+    rows = [("id", "sha256", "subset", "label", "prediction", "score", "measured", "group")]
     for i in range(size):
         label = ("no", "yes")[i % 2] if score != "pearson+spearman" else i / 10
         wrong = ("yes", "no")[i % 2] if score != "pearson+spearman" else (i * 7 % size) / 10
         right = (i - turn) % size < correct
-        rows.append((i, f"{sha}{i}", subsets[i % len(subsets)], label, label if right else wrong, score, "r"))
+        said = (i, f"{sha}{i}", subsets[i % len(subsets)], label, label if right else wrong, score, "r")
+        rows.append((*said, f"d{i // together}"))
     with (folder / f"{task}.{seed}.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     return folder
@@ -52,6 +53,15 @@ def test_a_task_has_scores_difference_test_effect_and_verdict(tmp_path):
     # b is right on 5 to 54, a on 0 to 29.
     assert row.p == row.holm == mcnemar(5, 25)
     assert row.effect == 25 / 30 - 0.5
+
+
+def test_documents_are_swapped_whole_and_mcnemars_test_is_not_for_them(tmp_path):
+    put(tmp_path / "a", "sst2", 30, together=10, subsets=("m", "mm"))
+    put(tmp_path / "b", "sst2", 50, turn=5, together=10, subsets=("m", "mm"))
+    whole, *parts = compare(*both(tmp_path)).tasks
+    assert [(row.examples, row.groups) for row in (whole, *parts)] == [(60, 6), (30, 6), (30, 6)]
+    assert (whole.test, whole.better) == ("paired permutation", None)
+    assert whole.p > 0.1
 
 
 def test_the_other_way_round_says_the_same(tmp_path):

@@ -48,6 +48,36 @@ def test_evidence_from_before_confidences_were_kept_can_be_read(put):
     assert np.isnan(found.confidences).all()
 
 
+@pytest.mark.parametrize(("score", "answer"), [("accuracy", "x"), ("entity_f1", "B-A")])
+def test_examples_of_a_group_stand_together_and_the_others_alone(put, score, answer):
+    named = [("4", "d2"), ("1", "d1"), ("2", ""), ("3", "d1")]
+    rows = [f"{i},a,{group},,{answer},{answer},,{score},r" for i, group in named]
+    table = read_task([put("t.1.csv", rows, TASK.replace("subset", "group,subset"))])
+    one, two, three, four = table.results.groups
+    assert one == three
+    assert len({one, two, four}) == table.groups == 3
+    before = read_task([put("t.1.csv", [f"{i},a,,{answer},{answer},,{score},r" for i, _ in named])])
+    assert before.groups == 4
+    assert before.examples == table.examples
+
+
+@pytest.mark.parametrize(
+    ("score", "labels", "value"),
+    [
+        ("accuracy", ["a", "b", "b"], 2 / 3),
+        ("pearson", ["1", "2", "4"], 0.0),
+        ("entity_f1", ["B-A O", "O O", "O O"], 0.0),
+        ("exact_match", ['["x"]', "[]", '["x", "y"]'], 1 / 3),
+    ],
+)
+def test_one_answer_to_all_is_the_most_frequent_or_none(put, score, labels, value):
+    rows = [(str(i), "s", "", label, labels[0], "", score, "r") for i, label in enumerate(labels)]
+    with (path := put("t.1.csv", [])).open("a", newline="") as file:
+        csv.writer(file).writerows(rows)
+    unread = read_task([path]).unread()
+    assert unread.values(np.ones((1, 3))).tolist() == [[pytest.approx(value)]]
+
+
 def test_confidences_stand_by_seed_and_example_and_are_missing_of_numbers(put):
     one = put("nli.1.csv", [f"2,x,,yes,no,{1 / 3!r},accuracy,r", "1,y,,no,no,1.0,accuracy,r"])
     two = put("nli.2.csv", ["1,y,,no,yes,0.0,accuracy,r", "2,x,,yes,no,,accuracy,r"])
@@ -108,7 +138,7 @@ def test_a_seed_of_other_examples_is_named(put):
 
 
 def test_a_missing_column_is_named(put):
-    with pytest.raises(UserError, match="lacks the columns subset, score; expected id,sha256,subset"):
+    with pytest.raises(UserError, match="lacks the columns subset, score; expected id,sha256,group,subset"):
         read_task([put("t.1.csv", ["1,a,x,x,r"], "id,sha256,label,prediction,measured\n")])
 
 

@@ -144,6 +144,9 @@ def test_contaminated_examples_are_left_out_of_the_score_and_told(asked):
     nothing = measured(asked, 0, found[:4], 0.5)
     assert (nothing["examples"], nothing["all_score"]) == (0, 1.0)
     assert "score" not in nothing
+    together = [replace(each, example=replace(each.example, group="d")) for each in found]
+    single = measured(asked, 0, together, 0.5)
+    assert (single["score_low"], single["score"], single["score_high"]) == (0.0, 5 / 8, 1.0)
     row = dict(zip(COLUMNS, rows(TASK, found)[5], strict=True))
     right = TASK.labels[int(asked.test[5].label)]
     assert (row["id"], row["label"], row["per_token"], row["overlap"]) == ("e5", right, right, "0.0")

@@ -13,14 +13,14 @@ from plm_core.evaluation.spans import answer_f1, entities, entity_f1, exact_matc
         ("B-PER", [(0, 1, "PER")]),
         ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
         ("B-PER B-PER", [(0, 1, "PER"), (1, 2, "PER")]),
-        ("B-PER I-LOC", [(0, 1, "PER")]),  # I of another type ends it and begins none
-        ("B-PER I-LOC I-PER", [(0, 1, "PER")]),
-        ("I-PER I-PER O", []),  # begun by no B
-        ("O I-PER B-PER I-PER", [(2, 4, "PER")]),
+        ("B-PER I-LOC", [(0, 1, "PER"), (1, 2, "LOC")]),  # I of another type ends it and begins another
+        ("B-PER I-LOC I-PER", [(0, 1, "PER"), (1, 2, "LOC"), (2, 3, "PER")]),
+        ("I-PER I-PER O", [(0, 2, "PER")]),  # begun by no B
+        ("O I-PER B-PER I-PER", [(1, 2, "PER"), (2, 4, "PER")]),
         ("B-a-b I-a-b", [(0, 2, "a-b")]),
     ],
 )
-def test_entities_of_strict_iob2(tags, found):
+def test_entities_are_those_of_conlleval(tags, found):
     assert entities(tags.split()) == found
 
 

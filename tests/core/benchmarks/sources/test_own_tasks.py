@@ -18,6 +18,7 @@ TICKETS = {
     "labels": ["billing", "other"],
     "score": "accuracy",
 }
+THREE = ("text", "category", "customer")
 ROWS = [("pay me", "billing"), ("hello", "other"), ('a "b', "billing"), ("Ünï", "other")]
 
 
@@ -59,6 +60,15 @@ def test_six_lines_describe_a_task(folder):
     assert (task.name, task.labels, task.score) == ("tickets", ("billing", "other"), "accuracy")
     assert task.metrics == ("accuracy", "macro_f1", "matthews")
     assert task.question == "category: billing, other?"
+
+
+def test_a_column_may_say_what_examples_have_in_common(folder):
+    write(folder / "test.csv", [(*row, customer) for row, customer in zip(ROWS, "abba", strict=True)], THREE)
+    write(folder / "train.tsv", [(*row, "a") for row in ROWS * 9], THREE)
+    found = read(folder, group="customer")
+    assert [e.group for e in found.splits["test"]] == ["a", "b", "b", "a"]
+    with pytest.raises(UserError, match=r"train\.tsv:2: no column 'custom'; found text, category, customer"):
+        read(folder, group="custom")
 
 
 def test_a_validation_file_of_their_own_is_taken_whole(folder):

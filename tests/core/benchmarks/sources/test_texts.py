@@ -29,7 +29,7 @@ def test_the_tasks_without_published_files_are_those_of_the_corpus():
 @pytest.mark.parametrize(("year", "label"), [(1790, 0), (1864, 0), (1865, 1), (1944, 1), (1945, 2), (2026, 2)])
 def test_the_era_is_that_of_the_year(year, label):
     (example,) = eras([Document("d", words(20, "a"), "s", {"year": year})])
-    assert example == Example("d#0", words(20, "a"), None, label)
+    assert example == Example("d#0", words(20, "a"), None, label, group="d")
 
 
 @pytest.mark.parametrize("metadata", [{}, {"year": "1865"}])
@@ -49,7 +49,7 @@ def test_a_pair_is_adjacent_or_of_two_documents(documents):
     counts = [0, 0]
     for example in next_passages(documents):
         (document, position), (other, following) = place[example.a], place[example.b]
-        assert example.id == f"{document}#{position}"
+        assert (example.id, example.group) == (f"{document}#{position}", document)
         if example.label == 1:
             assert (other, following) == (document, position + 1)
         else:

@@ -1,0 +1,55 @@
+"""Which examples of a set are no independent witnesses: those of one document, and those with a text in common.
+
+Used by the sources. A premise of MNLI stands in three examples, a question of QQP in many; whoever counts them one by
+one takes a difference for surer than it is.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from plm_core.benchmarks.examples import Example
+
+SHORTEST = 5
+"""Words of a text that says something: "food" and "Who is it?" may be asked of every example."""
+SHARE = 0.1
+"""A text that stands in more of the examples is a prompt, and nothing that a few of them have in common."""
+
+
+def grouped(examples: Sequence[Example]) -> list[Example]:
+    """The examples with their groups, each named after its first example; who is alone has none.
+
+    A group that the source knows stays. The others have a text in common, or each has one with a third; the choices of
+    a multiple choice do not count.
+    """
+    numbers = _components([{text for text in _texts(example) if not example.group} for example in examples])
+    sizes = np.bincount(numbers)
+    firsts: dict[int, str] = {}
+    found = []
+    for example, number in zip(examples, numbers, strict=True):
+        first = firsts.setdefault(number, example.id)
+        found.append(example if example.group or sizes[number] == 1 else replace(example, group=first))
+    return found
+
+
+def _texts(example: Example) -> list[str]:
+    return [text for text in (example.a, example.b) if text and len(text.split()) >= SHORTEST]
+
+
+def _components(texts: Sequence[set[str]]) -> list[int]:
+    """A number for each set of texts; those that are connected by a text have the same."""
+    # Whoever checks the parameters reads the sources, and should not wait for scipy.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    counts = Counter(text for each in texts for text in each)
+    most = max(3.0, SHARE * len(texts))
+    places = {text: len(texts) + i for i, text in enumerate(text for text, count in counts.items() if count <= most)}
+    edges = [(i, places[text]) for i, each in enumerate(texts) for text in each if text in places]
+    rows, columns = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    size = len(texts) + len(places)
+    graph = coo_array((np.ones(len(edges)), (rows, columns)), shape=(size, size))
+    _, numbers = connected_components(graph, directed=False)
+    return numbers[: len(texts)].tolist()

@@ -1,0 +1,45 @@
+"""What is drawn and swapped when models are compared: groups of examples. Used by ``significance.py``."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from plm_core.evaluation.answers import Results
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is drawn: U kinds of groups, made of K distinct results."""
+
+    cells: list[Results]
+    """The K results of each side."""
+    rows: csr_array
+    """``[U, K]``: how many examples of a group have each result."""
+    counts: Array
+    """``[U]``: how many groups are of each kind."""
+    strata: Array
+    """``[U]``: groups with the same number have examples of the same subsets."""
+
+
+def units_of(sides: Sequence[Results]) -> Units:
+    """The distinct results and the distinct groups of them.
+
+    Where the sides do not know of the same groups (evidence of before had none), it is those of the larger groups.
+    """
+    columns = np.vstack([sides[0].strata, *(side.columns for side in sides)])
+    _, first, cell = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    groups = min((side.groups for side in sides), key=lambda names: len(np.unique(names)))
+    order = np.lexsort((cell, groups))
+    each = np.split(cell[order], np.flatnonzero(np.diff(groups[order])) + 1)
+    kinds, counts = zip(*sorted(Counter(tuple(cells.tolist()) for cells in each).items()), strict=True)
+    ends = np.cumsum([0, *map(len, kinds)])
+    rows = csr_array((np.ones(ends[-1]), np.concatenate(kinds), ends), shape=(len(kinds), len(first)))
+    rows.sum_duplicates()
+    strata = sides[0].strata[first]
+    _, names = np.unique([str(sorted({*strata[[*cells]]})) for cells in kinds], return_inverse=True)
+    return Units([side.take(first) for side in sides], rows, np.array(counts), names)

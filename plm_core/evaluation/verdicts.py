@@ -1,0 +1,212 @@
+"""Every metric of a champion and a challenger, side by side: a row each, with its interval and a verdict.
+
+Used by ``gate.py``. A metric counts against the challenger where it is surely worse by more than its tolerance: chance
+alone takes one of nine tasks below it on most nights. What can tell nothing says so: too few groups of examples, or a
+task at which neither model is better than one answer to all.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plm_core.config import UserError
+from plm_core.evaluation import significance
+from plm_core.evaluation.answers import Results, Sums
+from plm_core.evaluation.evidence import SCORE, Table
+from plm_core.evaluation.rules import EVERY_TASK, GateRules, score_of, source
+from plm_core.evaluation.significance import Draws, Interval
+
+NOTHING = "tells nothing"
+UNLEARNED = "neither model is surely better than one answer to all"
+"""The note on a task that leaves the mean over all tasks, for its difference is noise."""
+UNJUDGED = ("not measured", "not comparable", NOTHING)
+"""Verdicts on a likelihood of another quantity or excerpt, and on too few groups: against the challenger only where it
+is the primary."""
+OBJECTIONS = ("not finite", "worse")
+DIGITS = 12
+"""Decimals to which differences are rounded: losing 3 examples of 100 is within a tolerance of 0.03."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one model."""
+
+    tables: Mapping[str, Table]
+    """By task, and under ``likelihood.csv``."""
+    parameters: float | None = None
+    """What it costs; None where that is not known."""
+
+    def table(self, metric: str) -> Table | None:
+        """What a metric is taken of, by its score; None where there is none.
+
+        Raises:
+            UserError: the task's answers have no such score.
+        """
+        found = self.tables.get(source(metric))
+        score = score_of(metric)
+        if found is None or score in ("", SCORE):
+            return found
+        try:
+            return found.by(score)
+        except ValueError as error:
+            raise UserError(f"promotion.metrics.{metric}: {error}") from error
+
+    def results(self, metric: str) -> Results:
+        """What a metric that was measured is resampled from."""
+        table = self.table(metric)
+        assert table is not None
+        return table.results
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of a decision; numbers are None where there is none of this name or it is not finite."""
+
+    metric: str
+    direction: str
+    champion: float | None
+    challenger: float | None
+    difference: float | None
+    """Challenger minus champion."""
+    verdict: str
+    note: str = ""
+    interval: Interval | None = None
+    """Of the difference."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the challenger is better; negative when it is worse."""
+        assert self.difference is not None
+        return self.difference if self.direction == "higher" else -self.difference
+
+    @property
+    def gains(self) -> tuple[float, float]:
+        """The ends of the interval of the gain."""
+        assert self.interval is not None
+        low, high = self.interval.low, self.interval.high
+        return (low, high) if self.direction == "higher" else (-high, -low)
+
+
+def fewest(alpha: float) -> int:
+    """The groups below which the permutation test cannot come down to alpha: of G, 2 of 2 ** G ways to swap are as far
+    apart as the data.
+    """
+    return 1 + math.ceil(math.log2(1 / alpha))
+
+
+def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int) -> list[Row]:
+    """Every metric of the rules, judged, in their order."""
+    single = {name: _measured(name, challenger, champion, rules) for name in rules.metrics if name != EVERY_TASK}
+    draws: dict[str, Draws] = {}
+    if champion is not None:
+        rng = significance.generator()
+        for name, row in sorted(single.items()):
+            if row.difference is not None:
+                single[name], found = _resampled(row, challenger, champion, rules, rng, resamples)
+                draws |= {name: found} if found else {}
+    if EVERY_TASK in rules.metrics:
+        single[EVERY_TASK] = _mean(challenger, champion, rules, single, draws)
+    return [single[name] for name in rules.metrics]
+
+
+def telling(table: Sequence[Row], rules: GateRules) -> list[str]:
+    """The tasks' own scores that can tell two models apart: what ``score`` is the mean of."""
+    silent = {row.metric for row in table if row.verdict == NOTHING or row.note == UNLEARNED}
+    return [name for name in rules.tasks() if name not in silent]
+
+
+def _measured(name: str, challenger: Evidence, champion: Evidence | None, rules: GateRules) -> Row:
+    """The numbers of one metric, and a verdict where there are none."""
+    direction = rules.metrics[name].direction
+    table = challenger.table(name)
+    other = champion.table(name) if champion else None
+    assert table is not None  # the gate has looked
+    ours, theirs = (_finite(side.value) if side and side.metric == name else None for side in (table, other))
+    if table.metric != name:
+        return Row(name, direction, theirs, None, None, "not measured", _quantities(name, table, other))
+    if other is not None and (other.metric != name or other.examples != table.examples) and ours is not None:
+        return Row(name, direction, theirs, ours, None, "not comparable", _quantities(name, table, other))
+    return _compared(Row(name, direction, theirs, ours, None, ""), champion)
+
+
+def _compared(row: Row, champion: Evidence | None) -> Row:
+    """With the difference, where there is one."""
+    if row.challenger is None or (champion is not None and row.champion is None):
+        return replace(row, verdict="not finite")
+    if row.champion is None:
+        return replace(row, verdict="no champion")
+    return replace(row, difference=round(row.challenger - row.champion, DIGITS))
+
+
+def _resampled(
+    row: Row, challenger: Evidence, champion: Evidence, rules: GateRules, rng: np.random.Generator, resamples: int
+) -> tuple[Row, Draws | None]:
+    """With the interval and the verdict, and the resamples of the difference; None where there are too few groups."""
+    table = challenger.table(row.metric)
+    assert table is not None  # it was measured
+    if table.groups < (needed := fewest(rules.alpha)):
+        note = f"{table.groups} groups of examples; expected {needed} at least at promotion.alpha = {rules.alpha:g}"
+        return replace(row, verdict=NOTHING, note=note), None
+    sides = [champion.results(row.metric), challenger.results(row.metric)]
+    unread = [] if isinstance(table.results, Sums) else [table.unread()]
+    theirs, ours, *guessed = (found[""] for found in significance.bootstrap([*sides, *unread], rng, resamples))
+    learned = [_interval(side - guess, rules).low > 0 for guess in guessed for side in (ours, theirs)]
+    note = UNLEARNED if learned and not any(learned) else ""
+    return _judged(replace(row, interval=_interval(ours - theirs, rules), note=note), rules), ours - theirs
+
+
+def _judged(row: Row, rules: GateRules) -> Row:
+    """With the verdict that the gain and its interval ask for."""
+    tolerance = rules.metrics[row.metric].tolerance
+    if row.gain >= 0:
+        verdict = "better" if row.gain > 0 else "equal"
+    elif row.gain >= -tolerance:
+        verdict = "worse within its tolerance"
+    else:
+        verdict = "worse" if row.gains[1] < -tolerance else "worse, perhaps by chance"
+    return replace(row, verdict=verdict)
+
+
+def _mean(
+    challenger: Evidence,
+    champion: Evidence | None,
+    rules: GateRules,
+    single: Mapping[str, Row],
+    draws: Mapping[str, Draws],
+) -> Row:
+    """The row of the mean over all tasks that tell something."""
+    tasks = telling([*single.values()], rules)
+    silent = [name for name in rules.tasks() if name not in tasks]
+    note = f"without {', '.join(f'{name} ({single[name].note})' for name in silent)}" if silent else ""
+    row = Row(EVERY_TASK, rules.metrics[EVERY_TASK].direction, None, None, None, NOTHING, note)
+    if not tasks:
+        return row
+    theirs, ours = (
+        _finite(math.fsum(side.tables[source(task)].value for task in tasks) / len(tasks)) if side else None
+        for side in (champion, challenger)
+    )
+    row = _compared(replace(row, champion=theirs, challenger=ours), champion)
+    if row.difference is None or not draws.keys() >= {*tasks}:
+        return row
+    mean = significance.mean([draws[name] for name in tasks])
+    return _judged(replace(row, interval=_interval(mean, rules)), rules)
+
+
+def _interval(draws: Draws, rules: GateRules) -> Interval:
+    return significance.interval(draws, 1 - rules.alpha)
+
+
+def _quantities(asked: str, challenger: Table, champion: Table | None) -> str:
+    held = f"the challenger's evidence holds {challenger.metric}"
+    if champion is None:
+        return held
+    if champion.metric != challenger.metric:
+        return f"{held}, the champion's {champion.metric}"
+    lengths = ", but excerpts of the documents may be of other lengths" if asked == challenger.metric else ""
+    return f"{held}, the champion's too{lengths}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
