@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -51,6 +51,9 @@ bench-finetune: setup
 WIKITEXT ?= ../shared/data/wikitext-2
 bench-glue: setup
 	python tests/bench/bench_glue.py --glue $(GLUE) --wikitext $(WIKITEXT)
+
+bench-gate: setup
+	python tests/bench/bench_gate.py
 
 bench-overhead: setup
 	python tests/bench/bench_overhead.py
