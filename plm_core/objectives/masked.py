@@ -199,24 +199,30 @@ class MaskedRows(Batches):
     slots: int
 
     def at(self, seed: int, step: int) -> MaskedBatch:
-        return self._batch(items_at(seed, step, self.rows, len(self.view)), stream_seed(seed, "masks"), step)
+        return self._batch(self._places(seed, step), stream_seed(seed, "masks"), step)
 
     def held_out(self, count: int) -> list[Batch]:
-        items = spread(count, len(self.view))
-        return [self._batch(items[i : i + self.rows], 0, i) for i in range(0, len(items), self.rows)]
+        places = spread(count, len(self.view)) * (self.view.advance if isinstance(self.view, Windows) else 1)
+        return [self._batch(places[i : i + self.rows], 0, i) for i in range(0, len(places), self.rows)]
 
     def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
-        items = items_at(seed, step, self.rows, len(self.view))
         masks = stream_seed(seed, "masks")
-        return [self._row(int(item), draws(masks, step, row)).spans for row, item in enumerate(items)]
+        places = self._places(seed, step)
+        return [self._row(int(place), draws(masks, step, row)).spans for row, place in enumerate(places)]
 
     def metrics(self) -> dict[str, float]:
         return self.view.metrics() if isinstance(self.view, Packed) else {}
 
-    def _batch(self, items: np.ndarray, seed: int, step: int) -> MaskedBatch:
+    def _places(self, seed: int, step: int) -> np.ndarray:
+        """Where the rows of a step begin in the stream, or which items of the view they are."""
+        if isinstance(self.view, Windows):
+            return self.view.starts_at(seed, step, self.rows)
+        return items_at(seed, step, self.rows, len(self.view))
+
+    def _batch(self, places: np.ndarray, seed: int, step: int) -> MaskedBatch:
         import torch
 
-        B, T, N = len(items), self.context, self.slots
+        B, T, N = len(places), self.context, self.slots
         inputs = np.full((B, T), PAD)
         segments = np.zeros((B, T), dtype=np.int64)
         attention_mask = np.zeros((B, T), dtype=bool)
@@ -224,40 +230,32 @@ class MaskedRows(Batches):
         targets = np.full((B, N), IGNORED)
         positions = np.zeros((B, N), dtype=np.int64)
         following = np.full(B, IGNORED)
-        for row, item in enumerate(items):
+        for row, place in enumerate(places):
             draw = draws(seed, step, row)
-            ids, segment, document, following[row], _ = self._row(int(item), draw)
+            ids, segment, document, following[row], _ = self._row(int(place), draw)
             n = len(ids)
             attention_mask[row, :n] = True
             segments[row, :n] = segment
             # Padding is one more document, for the numbers must not fall along a row.
             documents[row, :n] = document
             documents[row, n:] = document[-1] + 1
-            inputs[row, :n], places, tokens = mask(ids, self.rate, self.vocab_size, draw)
-            positions[row, : len(places)], targets[row, : len(places)] = places, tokens
+            inputs[row, :n], masked, tokens = mask(ids, self.rate, self.vocab_size, draw)
+            positions[row, : len(masked)], targets[row, : len(masked)] = masked, tokens
         columns = [inputs, targets, positions, segments, attention_mask, following]
         if isinstance(self.view, Packed):
             return PackedMaskedBatch(*(torch.from_numpy(column) for column in [*columns, documents]))
         return MaskedBatch(*(torch.from_numpy(column) for column in columns))
 
-    def _row(self, item: int, draw: np.random.Generator) -> _Row:
+    def _row(self, place: int, draw: np.random.Generator) -> _Row:
         """A row of the view; ``draw`` says where a pair is cut and what is its B."""
-        following = IGNORED
         if isinstance(self.view, Pairs):
-            a, b, follows = self.view.places(item, draw)
-            following = FOLLOWS if follows else ELSEWHERE
-            parts = [a, b]
-            pair = True
-        elif isinstance(self.view, Windows):
-            start = item * self.view.advance
-            parts = [(start, start + self.view.length)]
-            pair = False
-        else:
-            pieces = self.view.pieces(np.asarray([item]))
-            stops = pieces.start + pieces.length
-            parts = list(zip(pieces.start.tolist(), stops.tolist(), strict=True))
-            pair = False
-        return self._framed(parts, pair, following)
+            a, b, follows = self.view.places(place, draw)
+            return self._framed([a, b], True, FOLLOWS if follows else ELSEWHERE)
+        if isinstance(self.view, Windows):
+            return self._framed([(place, place + self.view.length)], False, IGNORED)
+        pieces = self.view.pieces(np.asarray([place]))
+        stops = pieces.start + pieces.length
+        return self._framed(list(zip(pieces.start.tolist(), stops.tolist(), strict=True)), False, IGNORED)
 
     def _framed(self, parts: list[tuple[int, int]], pair: bool, following: int) -> _Row:
         """``CLS part SEP`` for each part, or ``CLS A SEP B SEP`` for a pair."""

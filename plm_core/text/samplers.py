@@ -63,7 +63,10 @@ def draws(seed: int, step: int, row: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Windows:
-    """The stream of a store cut into rows of ``length`` tokens, each beginning ``advance`` after the one before."""
+    """The stream of a store cut into rows of ``length`` tokens, each beginning ``advance`` after the one before.
+
+    The first epoch cuts from the beginning of the stream, each later one at other places.
+    """
 
     store: TokenStore
     length: int
@@ -80,7 +83,11 @@ class Windows:
 
     def starts_at(self, seed: int, step: int, batch: int) -> np.ndarray:
         """Where the rows ``[B]`` of a step begin in the stream, in the shuffled order of its epoch."""
-        return items_at(seed, step, batch, len(self)) * self.advance
+        epochs = np.arange(step * batch, (step + 1) * batch) // len(self)
+        shifts = [_first(seed, epoch, self.advance) if epoch else 0 for epoch in epochs.tolist()]
+        starts = items_at(seed, step, batch, len(self)) * self.advance + shifts
+        # Shifted, the last row may have no room and reads the end of the stream.
+        return np.minimum(starts, len(self.store) - self.length)
 
     def rows_at(self, seed: int, step: int, batch: int) -> np.ndarray:
         """The rows ``[B, n]`` of a step."""
@@ -149,7 +156,9 @@ class Streams:
 class Pairs:
     """Spans of documents and what may follow them, for next-sentence prediction (Devlin et al. 2019, section 3.1).
 
-    A span may be any contiguous text of a document; EOS is in none. Documents of one token are left out.
+    A span may be any contiguous text of a document; EOS is in none. Documents of one token are left out. A B from
+    elsewhere is as long as the one that follows A and, as that one does or does not, ends its document and never begins
+    it: only what is said tells them apart.
     """
 
     store: TokenStore
@@ -169,9 +178,25 @@ class Pairs:
         return np.diff(self.store.offsets) - 1
 
     @functools.cached_property
+    def _items(self) -> np.ndarray:
+        """How many items each document gives: ceil(n / length), where it has n tokens."""
+        return np.where(self._sizes >= 2, -(-self._sizes // self.length), 0)
+
+    @functools.cached_property
     def _ends(self) -> np.ndarray:
-        """Up to which item each document reaches: one of ``n`` tokens gives ceil(n / length) items."""
-        return np.cumsum(np.where(self._sizes >= 2, -(-self._sizes // self.length), 0))
+        """Up to which item each document reaches."""
+        return np.cumsum(self._items)
+
+    @functools.cached_property
+    def _inner(self) -> np.ndarray:
+        """The same of those items alone that do not end their document."""
+        return np.cumsum(np.maximum(self._items - 1, 0))
+
+    @functools.cached_property
+    def _longest(self) -> tuple[np.ndarray, np.ndarray]:
+        """The documents, the longest first, and their sizes, negative."""
+        order = np.argsort(-self._sizes, kind="stable")
+        return order, -self._sizes[order]
 
     def __len__(self) -> int:
         """W, the number of items: every token of a document is in at least one."""
@@ -180,29 +205,42 @@ class Pairs:
     def places(self, item: int, draw: np.random.Generator) -> tuple[tuple[int, int], tuple[int, int], bool]:
         """Where A and B of an item begin and end in the stream, and whether B follows A.
 
-        By a fair coin it does, else it is of another document.
+        By a fair coin it does, else it is of another document. Where no other has so many tokens, B is shorter.
         """
         document = int(np.searchsorted(self._ends, item, side="right"))
         start = int(self.store.offsets[document])
-        stop = int(self.store.offsets[document + 1]) - 1
+        last = int(self.store.offsets[document + 1]) - 1
         place = item - (int(self._ends[document - 1]) if document else 0)
-        start = max(start, min(start + place * self.length, stop - self.length))
-        stop = min(stop, start + self.length)
+        start = max(start, min(start + place * self.length, last - self.length))
+        stop = min(last, start + self.length)
         cut = start + int(draw.integers(1, stop - start))
         if draw.random() < 0.5:
             return (start, cut), (cut, stop), True
-        return (start, cut), self._elsewhere(document, stop - cut, draw), False
+        elsewhere = None if stop == last else self._inside(document, cut - start, draw)
+        return (start, cut), elsewhere or self._end(document, stop - cut, draw), False
 
-    def _elsewhere(self, document: int, length: int, draw: np.random.Generator) -> tuple[int, int]:
-        """Where at most ``length`` tokens of another document stand, the longer ones drawn more often."""
-        first = int(self._ends[document - 1]) if document else 0
-        stop = int(self._ends[document])
-        item = int(draw.integers(len(self) - (stop - first)))
-        other = int(np.searchsorted(self._ends, item if item < first else item + stop - first, side="right"))
-        start = int(self.store.offsets[other])
-        stop = int(self.store.offsets[other + 1]) - 1
-        start += int(draw.integers(max(1, stop - start - length + 1)))
-        return start, min(stop, start + length)
+    def _inside(self, document: int, cut: int, draw: np.random.Generator) -> tuple[int, int] | None:
+        """What stands behind the first ``cut`` tokens of an item that does not end its document, which is another."""
+        first = int(self._inner[document - 1]) if document else 0
+        own = int(self._inner[document]) - first
+        if (others := int(self._inner[-1]) - own) == 0:
+            return None
+        item = int(draw.integers(others))
+        item += own if item >= first else 0
+        other = int(np.searchsorted(self._inner, item, side="right"))
+        place = item - (int(self._inner[other - 1]) if other else 0)
+        start = int(self.store.offsets[other]) + place * self.length
+        return start + cut, start + self.length
+
+    def _end(self, document: int, length: int, draw: np.random.Generator) -> tuple[int, int]:
+        """The last ``length`` tokens of another document, of any that has more, or of the longest."""
+        order, negative = self._longest
+        longer = int(np.searchsorted(negative, -length))
+        other = document
+        while other == document:
+            other = int(order[draw.integers(max(2, longer))])
+        start, stop = int(self.store.offsets[other]), int(self.store.offsets[other + 1]) - 1
+        return max(start + 1, stop - length), stop
 
 
 @functools.lru_cache(maxsize=2)

@@ -72,12 +72,13 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
 
 
 def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Loss:
-    """The loss on rows that every process reads, no more of them at a time than in a step."""
+    """The loss on rows that every process reads, in the precision of a step and no more of them at a time."""
 
     def looked_at() -> list[Loss]:
         parts = -(-len(rows.inputs) // (state.rows // len(state.carries)))
         carries = [None] * parts if carry is None else zip(*(c.chunk(parts) for c in carry), strict=True)
-        return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
+        with setup.device.autocast(setup.config.precision):
+            return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
 
     found = _fitting(setup, state, looked_at)
     if len(found) == 1:

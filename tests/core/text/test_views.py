@@ -75,11 +75,30 @@ def test_windows_overlap_by_one_and_cover_the_stream_but_for_less_than_a_context
 
 def test_the_rows_of_a_step_are_the_windows_of_its_items(store):
     windows = Windows(store, 14, 13)
-    rows = windows.rows_at(5, 99, 7)
+    rows = windows.rows_at(5, 990, 7)
     assert rows.shape == (7, 14)
-    items = items_at(5, 99, 7, len(windows))
+    items = items_at(5, 990, 7, len(windows))
+    (epoch,) = set(np.arange(990 * 7, 991 * 7) // len(windows))
+    (first,) = {start - item * 13 for start, item in zip(windows.starts_at(5, 990, 7), items, strict=True)}
+    assert epoch > 0
+    assert first > 0
     for row, item in zip(rows, items, strict=True):
-        assert np.array_equal(row, store.tokens(item * 13, item * 13 + 14))
+        assert np.array_equal(row, store.tokens(first + item * 13, first + item * 13 + 14))
+
+
+def test_epochs_cut_the_stream_at_other_places(store):
+    """Or what stands in the first tokens of a row would be predicted from nearly nothing for ever."""
+    windows = Windows(store, 14, 13)
+    count = len(windows)
+    starts = [windows.starts_at(5, epoch, count) for epoch in range(9)]
+    assert sorted(starts[0]) == list(range(0, 13 * count, 13))
+    firsts = [int(epoch.min()) for epoch in starts]
+    assert len(set(firsts)) > 4
+    assert max(firsts) < 13
+    for first, epoch in zip(firsts, starts, strict=True):
+        # The last row reads what is left of the stream.
+        assert sorted(epoch) == [min(first + 13 * item, len(store) - 14) for item in range(count)]
+    assert firsts[1:] != [windows.starts_at(6, epoch, count).min() for epoch in range(1, 9)]
 
 
 @pytest.mark.parametrize("surplus", [1, 99])
@@ -188,6 +207,44 @@ def test_the_items_of_pairs_cover_every_token_of_every_document_and_coins_are_fa
         seen[place // 2 : (place + len(span)) // 2] = True
     assert seen.all()
     assert abs(followed - tosses / 2) < 4 * (tosses / 4) ** 0.5
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(30, 120), (40, 250), (2, 30), (100, 900)])
+def test_only_its_text_tells_whether_b_follows(tmp_path, tokenizer, shortest, longest):
+    """Not how long A and B are, nor whether they begin or end their documents: of each such description half do."""
+    draw = np.random.default_rng(shortest)
+    texts = [" ".join(["a"] * int(n)) for n in draw.integers(shortest, longest, 400)]
+    write_store(tmp_path / "some", [(str(i), text) for i, text in enumerate(texts)], tokenizer)
+    store = TokenStore(tmp_path / "some")
+    pairs = Pairs(store, 125)
+    begins, ends = {int(o) for o in store.offsets[:-1]}, {int(o) - 1 for o in store.offsets[1:]}
+    told = {True: [], False: []}
+    for step in range(6000):
+        a, b, follows = pairs.places(step % len(pairs), draws(1, step, 0))
+        assert b[0] not in begins
+        told[follows].append((a[0] in begins, b[1] in ends, a[1] - a[0], b[1] - b[0]))
+    right = 0
+    for column in range(4):
+        means = [np.mean([row[column] for row in told[follows]]) for follows in (True, False)]
+        spread = np.std([row[column] for row in told[True]]) / len(told[True]) ** 0.5
+        assert abs(means[0] - means[1]) <= 6 * spread, column
+    # A table of A's and B's sizes and ends, learned from half of the pairs, tells nothing of the others.
+    rows = [(row[:2] + (row[2] // 8, row[3] // 8), follows) for follows in told for row in told[follows]]
+    draw.shuffle(rows)
+    learned = {}
+    for row, follows in rows[:3000]:
+        learned[row] = learned.get(row, 0) + (1 if follows else -1)
+    right = sum((learned.get(row, 0) > 0) == follows for row, follows in rows[3000:])
+    assert right / (len(rows) - 3000) < 0.55
+
+
+def test_where_no_other_document_is_as_long_b_is_the_end_of_the_longest(tmp_path, tokenizer):
+    write_store(tmp_path / "two", [("a", "word " * 90), ("b", "a few words"), ("c", "")], tokenizer)
+    store = TokenStore(tmp_path / "two")
+    pairs = Pairs(store, 40)
+    found = [pairs.places(0, draws(1, step, 0))[1:] for step in range(99)]
+    assert min(b for b, follows in found if not follows) == (store.offsets[1] + 1, store.offsets[2] - 1)
+    assert {b[1] for b, follows in found if not follows} == {store.offsets[2] - 1}
 
 
 def test_pairs_of_a_single_document_are_refused(tmp_path, tokenizer):
