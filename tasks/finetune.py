@@ -36,7 +36,7 @@ from plm_core.text.samplers import stream_seed
 from plm_core.training.device import Device, prepare
 from plm_core.training.loop import best_report, train
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import StepMetrics
+from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.evidence import write_rows, write_sealed
@@ -155,8 +155,12 @@ def fit(
     def batch_at(step: int) -> Batch:
         return collate([train_set.encoded[i] for i in batching.at(step)], most, classifier.kind.batch)
 
-    def validate(_: Evaluate) -> float:
-        return predict(classifier, valid_set.encoded, loop.batch, device.device).loss
+    def validate(_: Evaluate) -> Validation:
+        held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
+        if config.training.best_by == "loss":
+            return Validation(held_out.loss)
+        answers = results.answered(task, valid_set, held_out, pretrained.tokenizer)
+        return Validation(held_out.loss, results.score(task, valid_set.examples, answers))
 
     def examples(step: int) -> str:
         return f"the examples {listed([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"

@@ -27,7 +27,7 @@ from plm_core.training.profiler import bytes_per_position
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import StepMetrics
+from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
 from tasks.runtime.launch import launch, ranks_wanted
@@ -101,14 +101,14 @@ def results(
     }
 
 
-def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], float]:
+def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], Validation]:
     """The validation of a training: mean nats a prediction, where a batch may continue the one before."""
 
-    def validate(evaluate: Evaluate) -> float:
+    def validate(evaluate: Evaluate) -> Validation:
         losses: list[Loss] = []
         for part in held_out:
             losses.append(evaluate(part, losses[-1].carry if losses else None))
-        return float(sum(loss.nll.double() for loss in losses) / sum(loss.num_targets for loss in losses))
+        return Validation(float(sum(loss.nll.double() for loss in losses) / sum(loss.num_targets for loss in losses)))
 
     return validate
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import field, replace
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -24,7 +25,10 @@ class Recipe:
     warmup: Probability = 0.1
     """The share of the steps in which the learning rate grows."""
     validations: PositiveInt = 1
-    """How often in an epoch the validation examples are predicted. The weights of the least loss on them are kept."""
+    """How often in an epoch the validation examples are predicted. The weights that are best at them are kept."""
+    best_by: Literal["loss", "score"] = "loss"
+    """Best by the least loss, or by the task's score: where examples are few, the least loss may be that of answering
+    the commonest class to all."""
     backbone_dropout: Probability | None = None
     """Of the pretrained model while it is fine-tuned; null: what it was pretrained with. The papers have 0.1."""
     accumulation: PositiveInt = 1

@@ -114,6 +114,13 @@ def measured(
     return found | {"examples": len(test), "train_examples": len(train)}
 
 
+def score(task: GlueTask, examples: Sequence[Example], predicted: Predicted) -> float:
+    """The task's score of the answers."""
+    labels = [true(task, example) for example in examples]
+    found = metrics.scores(task.score.split("+"), predicted.answers, labels, task.labels)
+    return float(np.mean(list(found.values())))
+
+
 def constant(task: GlueTask, predicted: Predicted) -> str | None:
     """The class that every example is given, where it is always the same."""
     given = set(predicted.answers) if task.kind in ("classification", "multiple_choice") else set()

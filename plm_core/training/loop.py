@@ -21,7 +21,7 @@ from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.recovery import go_back, look_at_losses, tolerate
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import State, StepMetrics
+from plm_core.training.state import State, StepMetrics, Validation
 from plm_core.training.step import Evaluate, Setup, evaluate, update
 
 
@@ -40,7 +40,7 @@ def train(
     model: nn.Module,
     loss_of: LossOf,
     batch_at: Callable[[int], Batch],
-    validate: Callable[[Evaluate], float],
+    validate: Callable[[Evaluate], Validation],
     config: LoopConfig,
     device: Device,
     snapshots: Snapshots,
@@ -50,8 +50,8 @@ def train(
     """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
 
     ``batch_at(step)`` gives the global batch of a step (from 0), ``loss_of(model, rows, carry)`` its loss, where
-    ``carry`` is what the loss of the same rows left at the step before, ``validate(evaluate)`` the mean nats on
-    held-out data by ``evaluate(rows, carry)``. When the generator ends, the model holds the weights of the best
+    ``carry`` is what the loss of the same rows left at the step before, ``validate(evaluate)`` what
+    held-out data says by ``evaluate(rows, carry)``. When the generator ends, the model holds the weights of the best
     validation. A report of a step that was reported before, or of a larger ``passed``, tells of a rollback: the reports
     of its steps and of later ones that came before it are void.
 
@@ -77,8 +77,12 @@ def train(
 
 
 def best_report(reports: list[StepMetrics]) -> StepMetrics:
-    """The report of the best validation: the one whose weights ``train`` leaves in the model."""
-    return min((r for r in reports if r.valid_loss is not None), key=lambda r: (r.valid_loss, r.step))
+    """The report of the best validation, of equal ones the first: whose weights ``train`` leaves in the model."""
+
+    def rank(report: StepMetrics) -> float:
+        return -(report.valid_loss or 0.0) if report.valid_score is None else report.valid_score
+
+    return max((r for r in reports if r.valid_loss is not None), key=lambda r: (rank(r), -r.step))
 
 
 def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, device: Device, ranks: Ranks) -> Setup:
@@ -98,7 +102,7 @@ def _steps(
     setup: Setup,
     state: State,
     batch_at: Callable[[int], Batch],
-    validate: Callable[[Evaluate], float],
+    validate: Callable[[Evaluate], Validation],
     snapshots: Snapshots,
     interrupted: Callable[[], int],
 ) -> Generator[StepMetrics, None, None]:
@@ -150,7 +154,7 @@ def _save_to_stop(setup: Setup, state: State, snapshots: Snapshots) -> None:
 
 
 def _report(
-    setup: Setup, state: State, validate: Callable[[Evaluate], float], snapshots: Snapshots, rate: float
+    setup: Setup, state: State, validate: Callable[[Evaluate], Validation], snapshots: Snapshots, rate: float
 ) -> StepMetrics | None:
     """What there is to say of the steps since the last report; None when validation sent the training back."""
     config = setup.config
@@ -160,16 +164,19 @@ def _report(
     throughput = replace(throughput, joules=setup.ranks.total(throughput.joules))
     if config.anomalies.policy == "stop":  # the others have looked at each step before its update
         look_at_losses(state, snapshots, setup.ranks)
-    valid_loss = None
+    valid = None
     if state.step % config.valid_every == 0 or state.ended:
         setup.shared.model.eval()
+        loss, score = validate(partial(evaluate, setup, state))
         # One process decides for all: with a last bit of difference they would keep different weights.
-        valid_loss = setup.ranks.broadcast(validate(partial(evaluate, setup, state)))
-        if not math.isfinite(valid_loss):
+        tell = setup.ranks.broadcast
+        valid = Validation(tell(loss), None if score is None else tell(score))
+        if not math.isfinite(valid.loss):
             last = (state.step - 1, state.batch - 1)
-            tolerate(f"the validation loss is {valid_loss}", *last, state, snapshots, setup.ranks, weights=True)
+            tolerate(f"the validation loss is {valid.loss}", *last, state, snapshots, setup.ranks, weights=True)
             go_back(state, snapshots, config)
             return None
-        if valid_loss < min((r.valid_loss for r in state.reports if r.valid_loss is not None), default=math.inf):
-            state.keep_best()
-    return state.told(rate, valid_loss, throughput, first=setup.profiler.reads == 1)
+    report = state.told(rate, valid, throughput, first=setup.profiler.reads == 1)
+    if valid is not None and best_report(state.reports) is report:
+        state.keep_best()
+    return report

@@ -1,4 +1,4 @@
-"""The size dial: a depth or a published name fills in a model's shape, its batch and its learning rate.
+"""The size dial: a depth or a published name fills in a model's shape, its batch, its learning rate and its warm-up.
 
 Used on a section of the parameters before it is read. What the section writes itself always stands, and what is
 filled in follows from the shape that results:
@@ -9,6 +9,8 @@ filled in follows from the shape that results:
   "Tensor Programs V", table 3). The rates of Brown et al. 2020, table 2.1, are 33 % lower at a width of 1024, within
   17 % from 1536 to 5140, and 60 % higher at 12288. RoBERTa (Liu et al. 2019) has the same 6e-4 at 768; at 1024 it and
   XLNet (Yang et al. 2019) have 4e-4, 11 % lower;
+- warm-up: 2,000 steps (Radford et al. 2018, section 4.1), or a tenth of fewer than 20,000. RoBERTa's is 5 % of its
+  steps and XLNet's 8 %;
 - batch: 2^19 tokens for 124 million weights in the blocks, growing with the third root of their number, in a power of
   two of rows, and at least 8. Of the eight batches of Brown et al. 2020, table 2.1, that gives six, twice the one of
   760M and 1.3 times the one of 175B. BERT was trained with a quarter of it, RoBERTa and XLNet with eight times as much.
@@ -31,14 +33,17 @@ TOKENS = 2**19
 TOKENS_WEIGHTS = 124e6
 """The tokens of its batch, and a number of weights for which they fit the table's other rows best."""
 LEAST_ROWS = 8
+WARMUP = 2_000
+WARMUP_SHARE = 10
+"""One step in so many, where there are few."""
 
 
 def sized(section: Any, where: str) -> Any:
     """The section ``pretrain.<name>`` as it would be written without ``size``; one that has none as it is.
 
     ``size`` is a depth in layers or the name of a preset. It fills in ``model.layers``, ``model.heads`` and
-    ``model.width`` (or ``model.preset``), ``training.batch`` in rows, and ``training.optimizer.learning_rate``, each
-    where it is not written. The section is not changed. ``where`` is its dotted name.
+    ``model.width`` (or ``model.preset``), ``training.batch`` in rows, and of ``training.optimizer`` ``learning_rate``
+    and ``warmup_steps``, each where it is not written. The section is not changed. ``where`` is its dotted name.
 
     Raises:
         UserError: an unknown size, or one beside ``model.preset``; what the rule reads is missing or of a wrong type.
@@ -57,7 +62,7 @@ def sized(section: Any, where: str) -> Any:
     published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}
     layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
     training = {"batch": rows(layers, width, context)} | training
-    training["optimizer"] = {"learning_rate": learning_rate(width)} | optimizer
+    training["optimizer"] = {"learning_rate": learning_rate(width)} | _warmup(training.get("steps")) | optimizer
     return rest | {"model": model, "training": training}
 
 
@@ -70,6 +75,11 @@ def rows(layers: int, width: int, context: int) -> int:
     """The rows of a batch, of ``context`` positions each: a power of two."""
     weights = 12 * layers * width**2  # Kaplan et al. 2020, section 2.1
     return max(LEAST_ROWS, 2 ** round(math.log2(TOKENS * (weights / TOKENS_WEIGHTS) ** (1 / 3) / context)))
+
+
+def _warmup(steps: Any) -> dict[str, int]:
+    """The warm-up of a training of so many steps; nothing where they are no number, which is refused elsewhere."""
+    return {"warmup_steps": min(WARMUP, steps // WARMUP_SHARE)} if type(steps) is int else {}
 
 
 def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> dict[str, Any]:

@@ -53,10 +53,21 @@ class StepMetrics:
     """Batches that rollbacks have passed over so far."""
     valid_loss: float | None = None
     """Mean negative log-likelihood on validation data, in nats; None between validations."""
+    valid_score: float | None = None
+    """``Validation.score``."""
     throughput: Throughput | None = None
     """What these steps took; None for a report restored from a snapshot."""
     first: bool = False
     """Whether these were the first steps of a process, whose seconds hold compilation and other preparations."""
+
+
+class Validation(NamedTuple):
+    """What held-out data says of the weights."""
+
+    loss: float
+    """Mean negative log-likelihood, in nats."""
+    score: float | None = None
+    """By which the best weights are chosen, the larger the better; None where the least loss chooses them."""
 
 
 class Done(NamedTuple):
@@ -167,7 +178,7 @@ class State:
         settled = [done._replace(nll=one, norm=norm) for done, one, norm in numbers]
         self.pending[len(self.pending) - len(waiting) :] = settled
 
-    def told(self, rate: float, valid_loss: float | None, throughput: Throughput, first: bool) -> StepMetrics:
+    def told(self, rate: float, valid: Validation | None, throughput: Throughput, first: bool) -> StepMetrics:
         """The report of the pending steps, which are settled and pending no more; the last was done at ``rate``."""
         trained = [done for done in self.pending if not done.skipped]
         predictions = sum(done.predictions for done in trained)
@@ -181,7 +192,8 @@ class State:
             learning_rate=rate,
             skipped=len(self.pending) - len(trained),
             passed=self.batch - self.step,
-            valid_loss=valid_loss,
+            valid_loss=valid and valid.loss,
+            valid_score=valid and valid.score,
             throughput=throughput,
             first=first,
         )

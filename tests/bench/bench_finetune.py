@@ -36,6 +36,7 @@ from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 OUT = Path("artifacts/bench/finetune.json")
 SHAPE = {"context": 128, "layers": 4, "heads": 4, "width": 256, "dropout": 0.0}
@@ -87,7 +88,7 @@ def side(link: Connection, job: Job, name: str) -> None:
                 model,
                 example_loss,
                 lambda step: collate([data["train"][i] for i in batching.at(step)], SHAPE["context"]),
-                lambda _: 1.0,
+                lambda _: Validation(1.0),
                 loop,
                 device,
                 Snapshots(Path(folder)),

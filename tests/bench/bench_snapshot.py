@@ -22,6 +22,7 @@ from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 TURNS, EVERY = 6, 10
 CONFIG = LoopConfig(
@@ -36,7 +37,7 @@ def turns(config, device, folder):
     model = GPT(GPTConfig(vocab_size=8192, context=256, layers=4, heads=4, width=256, dropout=0.0))
     rows = np.random.default_rng(1).integers(8192, size=(16, 257))
     reports = train(
-        model, Causal().loss, lambda _: causal_batch(rows), lambda _: 1.0, config, device, Snapshots(folder)
+        model, Causal().loss, lambda _: causal_batch(rows), lambda _: Validation(1.0), config, device, Snapshots(folder)
     )
     while True:
         start = perf_counter()

@@ -43,6 +43,7 @@ from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 from plm_core.training.step import Evaluate
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
@@ -150,8 +151,8 @@ def side(link: Connection, job: Job, name: str) -> None:
         losses = [evaluate(batch.to(device.device), None) for batch in held_out]
         return float(sum(loss.nll for loss in losses) / sum(loss.num_targets for loss in losses)) if losses else 1.0
 
-    def validate(evaluate: Evaluate) -> float:
-        return watch.aside(lambda: our_valid(evaluate))
+    def validate(evaluate: Evaluate) -> Validation:
+        return Validation(watch.aside(lambda: our_valid(evaluate)))
 
     def peer_end(model: Any, losses: list[torch.Tensor]) -> None:
         if GPU:

@@ -28,6 +28,7 @@ from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 FOLDER = Path(__file__).parent
 SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.0}
@@ -100,7 +101,7 @@ def curve(paper):
         for batch in held_out.held_out(16):
             loss = evaluate(batch, loss.carry if loss else None)
             total, count = total + float(loss.nll), count + int(loss.num_targets)
-        return total / count
+        return Validation(total / count)
 
     optimizer = OptimizerConfig(learning_rate=3e-3, warmup_steps=5)
     config = LoopConfig(

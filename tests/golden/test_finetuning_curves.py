@@ -21,6 +21,7 @@ from plm_core.training.device import Device
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 FILE = Path(__file__).with_name("finetuning.json")
 CASES = {
@@ -63,7 +64,7 @@ def curve(paper, objective, kind, sequences, auxiliary):
             model,
             example_loss,
             lambda step: collate(some[step % 5 * 8 : step % 5 * 8 + 8]),
-            lambda _: 1.0,
+            lambda _: Validation(1.0),
             config,
             Device(torch.device("cpu"), 1, False),
             Snapshots(Path(folder)),

@@ -18,6 +18,7 @@ from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 EACH = pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet", "transformer_xl"])
 
@@ -180,7 +181,7 @@ def test_a_separable_task_is_learned(make_classifier, device, tmp_path, paper):
         model,
         example_loss,
         batch_at,
-        lambda _: predict(model, training, 32, device.device).loss,
+        lambda _: Validation(predict(model, training, 32, device.device).loss),
         config,
         device,
         Snapshots(tmp_path),

@@ -25,6 +25,7 @@ from plm_core.training.config import LoopConfig
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 TASKS = {
     "tags": GlueTask("ner", "token_classification", "", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"),
@@ -117,7 +118,7 @@ def learned(name, objective, tokenizer, device, folder, steps=300):
         return collate([training.encoded[i] for i in chosen], None, model.kind.batch)
 
     def validate(_):
-        return predict(model, training.encoded, 99, device.device).loss
+        return Validation(predict(model, training.encoded, 99, device.device).loss)
 
     list(train(model, example_loss, batch_at, validate, config, device, Snapshots(folder)))
     said = answered(task, test, predict(model, test.encoded, 13, device.device), tokenizer)

@@ -229,7 +229,7 @@ def test_only_its_text_tells_whether_b_follows(tmp_path, tokenizer, shortest, lo
         spread = np.std([row[column] for row in told[True]]) / len(told[True]) ** 0.5
         assert abs(means[0] - means[1]) <= 6 * spread, column
     # A table of A's and B's sizes and ends, learned from half of the pairs, tells nothing of the others.
-    rows = [(row[:2] + (row[2] // 8, row[3] // 8), follows) for follows in told for row in told[follows]]
+    rows = [((*row[:2], row[2] // 8, row[3] // 8), follows) for follows in told for row in told[follows]]
     draw.shuffle(rows)
     learned = {}
     for row, follows in rows[:3000]:

@@ -13,6 +13,7 @@ from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 TEXTS = [" ".join(f"w{i * j % 97}" for j in range(300)) for i in range(40)]
 LOOP = LoopConfig(1, 6, 4, OptimizerConfig(1e-2, 1), report_every=2, valid_every=2, snapshot_every=2)
@@ -31,7 +32,7 @@ def losses(name, store, folder):
 
     def validate(evaluate):
         loss = evaluate(batches.held_out(4)[0], None)
-        return float(loss.nll / loss.num_targets)
+        return Validation(float(loss.nll / loss.num_targets))
 
     device, snapshots = prepare(threads=1), Snapshots(folder / name)
     reports = train(model, objective.loss, lambda step: batches.at(1, step), validate, LOOP, device, snapshots)

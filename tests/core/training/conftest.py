@@ -5,6 +5,7 @@ from folds import CAUSAL, CONFIG, Stops, batch_at, plain, validate
 
 from plm_core.training.loop import train
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 
 @pytest.fixture(scope="session")
@@ -12,12 +13,14 @@ def start_in(make_gpt, device):
     """Starts a run whose snapshots lie in a folder: a fresh model and the generator of its reports."""
 
     def start(folder, config=CONFIG, validate=validate, batch_at=batch_at, stop=None, loss=None, **model):
+        def seen(evaluate):
+            found = validate(evaluate)
+            return found if isinstance(found, Validation) else Validation(found)
+
         model = make_gpt(**({"dropout": 0.3} | model))
         snapshots = Snapshots(folder, config.keep_snapshots)
         interrupted = Stops(stop) if stop else lambda: False
-        reports = train(
-            model, loss or CAUSAL.loss, batch_at, validate, config, device, snapshots, interrupted=interrupted
-        )
+        reports = train(model, loss or CAUSAL.loss, batch_at, seen, config, device, snapshots, interrupted=interrupted)
         return model, reports
 
     return start

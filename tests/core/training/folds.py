@@ -9,6 +9,7 @@ from plm_core.objectives.causal import Causal, causal_batch
 from plm_core.text.samplers import items_at
 from plm_core.training.config import LoopConfig
 from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.state import Validation
 
 CAUSAL = Causal()
 OPTIMIZER = OptimizerConfig(learning_rate=1e-2, warmup_steps=3)
@@ -22,7 +23,7 @@ def batch_at(step):
 
 def validate(evaluate):
     loss = evaluate(causal_batch(ROWS[90:]), None)
-    return float(loss.nll / loss.num_targets)
+    return Validation(float(loss.nll / loss.num_targets))
 
 
 def plain(reports):

@@ -17,6 +17,7 @@ from plm_core.training.device import prepare
 from plm_core.training.loop import Stopped, train
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 
 def main(paper, folder, out, stop=None):
@@ -27,7 +28,7 @@ def main(paper, folder, out, stop=None):
 
     def validate(evaluate):
         loss = evaluate(held_out.held_out(8)[0], None)
-        return float(loss.nll / loss.num_targets)
+        return Validation(float(loss.nll / loss.num_targets))
 
     interrupted = Stops(int(stop)) if stop and ranks.rank == ranks.size - 1 else lambda: False
     snapshots = Snapshots(Path(folder), ranks=ranks)

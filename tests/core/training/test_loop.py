@@ -15,6 +15,7 @@ from plm_core.training.loop import Stopped, best_report
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.recovery import Diverged
 from plm_core.training.schedule import learning_rate_at, progress_at
+from plm_core.training.state import Validation
 
 
 def test_reports_come_at_their_steps(undisturbed):
@@ -105,6 +106,26 @@ def test_the_weights_of_the_best_validation_are_the_ones_that_stay(start):
     assert len(weights) == 5
     assert [r.valid_loss for r in reports] == list(losses.values())
     assert best_report(reports).step == 4  # the first of equals
+    assert all(torch.equal(tensor, weights[4][name]) for name, tensor in model.state_dict().items())
+
+
+def test_where_there_is_a_score_the_best_one_chooses_the_weights_before_and_after_a_stop(start):
+    seen = {2: Validation(5.0, 0.1), 4: Validation(9.0, 0.7), 6: Validation(4.0, 0.3), 8: Validation(8.0, 0.7)}
+    config = replace(CONFIG, steps=8, valid_every=2, snapshot_every=2)
+    weights = {}
+
+    def recorded(_):
+        step = len(weights) * 2 + 2
+        weights[step] = {n: t.clone() for n, t in model.state_dict().items()}
+        return seen[step]
+
+    model, reports = start(config, validate=recorded, stop=6)
+    with pytest.raises(Stopped):
+        list(reports)
+    model, reports = start(config, validate=recorded)
+    reports = list(reports)
+    assert [(r.valid_loss, r.valid_score) for r in reports] == list(seen.values())
+    assert best_report(reports).step == 4
     assert all(torch.equal(tensor, weights[4][name]) for name, tensor in model.state_dict().items())
 
 

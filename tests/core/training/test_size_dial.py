@@ -85,6 +85,12 @@ def test_what_is_written_stands_and_the_rest_follows_from_it():
     assert found["training"]["batch"] == rows(2, 768, 32)
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(7, 0), (450, 45), (19_999, 1_999), (500_000, 2_000)])
+def test_the_warm_up_is_that_of_gpt_or_a_tenth_of_the_steps(steps, warmup):
+    training = {"seed": 1, "steps": steps}
+    assert sized(SECTION | {"size": 3, "training": training}, "p")["training"]["optimizer"]["warmup_steps"] == warmup
+
+
 def test_a_batch_has_at_least_eight_rows():
     assert rows(1, 64, 2**17) == 8
 
