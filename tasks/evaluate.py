@@ -7,13 +7,13 @@ written: that is how the gate compares a champion with a challenger on the same 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from plm_core import checkpoint
-from plm_core.config import UserError, digest
+from plm_core.config import UserError
 from plm_core.corpus.document import read_documents
 from plm_core.evaluation import continuations
 from plm_core.evaluation.cloze import filler_of
@@ -24,7 +24,7 @@ from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.base import Quantity
-from plm_core.sections.evaluation import BLANK, EvaluateConfig, LikelihoodConfig
+from plm_core.sections.evaluation import BLANK, EvaluateConfig
 from plm_core.shared import paths
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
@@ -97,7 +97,7 @@ def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, 
     scores = _score(likelihood, loaded, [d.text for d in documents], config, device, "documents")
     rows = zip(documents, scores, strict=True)
     quantity = named(likelihood.name, loaded.tokenizer)
-    rule = digest({each.name: getattr(config, each.name) for each in fields(LikelihoodConfig)})[:16]
+    rule = config.measured
     lines = ((d.id, sha256_text(d.text), s.bytes, s.tokens, repr(s.nats), quantity, rule) for d, s in rows)
     write_sealed(evidence / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
     size = sum(parameter.numel() for parameter in loaded.model.parameters())

@@ -10,6 +10,7 @@ evidence is written: that is how the gate compares a champion with a challenger 
 
 import argparse
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,15 @@ from plm_core.evaluation.evidence import TASK_COLUMNS
 from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
 from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
-from plm_core.finetuning.classifier import Classifier, Predicted, collate, example_loss, predict, set_dropout
+from plm_core.finetuning.classifier import (
+    Classifier,
+    Predicted,
+    collate,
+    draw_anew,
+    example_loss,
+    predict,
+    set_dropout,
+)
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
 from plm_core.finetuning.featurize import Rows, encoded, read_rows
 from plm_core.finetuning.input_formats import input_format_of
@@ -85,7 +94,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         curve = paths.CURVES / f"{key}.csv"
         write_evidence(evidence, config.measured([data, *before[:1]]), task, outcome)
         write_curve(curve, outcome.reports)
-        save(paths.FINETUNED / key, task_name, task, pretrained, outcome)
+        save(paths.FINETUNED / key, task, pretrained, outcome)
         run.metrics |= outcome.metrics(task)
 
         def asked(examples: list[Example]) -> list[Any]:
@@ -133,6 +142,7 @@ def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
         for task in reversed(tasks):  # each goes on with the weights that the one before has left
             with tempfile.TemporaryDirectory() as scratch:
                 outcome = fit(model, task, config, seed, device, Snapshots(Path(scratch)), None)
+            model = replace(model, config=described(model, task, outcome))
         write_evidence(evidence / f"{task_name}.{seed}.csv", config.measured(folders), tasks[0], outcome)
 
 
@@ -191,6 +201,8 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
     """The pretrained model with a head of random weights, before its training."""
     input_format = input_format_of(pretrained.config.objective)
     torch.manual_seed(stream_seed(seed, "head"))
+    if pretrained.config.head is None and input_format.unread:
+        draw_anew(pretrained.model, input_format.unread)
     if config.lora is not None:
         adapt(pretrained.model, config.lora)
     if config.training.backbone_dropout is not None:
@@ -204,13 +216,16 @@ def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> N
     write_sealed(path, TASK_COLUMNS, results.evidence(task, outcome.test.examples, outcome.predicted, rule))
 
 
-def save(folder: Path, name: str, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:
-    """The fine-tuned model as a checkpoint of its own: the architecture's weights and the head's beside them."""
+def described(pretrained: checkpoint.Loaded, task: GlueTask, outcome: Outcome) -> checkpoint.CheckpointConfig:
+    """What the fine-tuned model says of itself."""
     best = best_report(outcome.reports)
-    config = checkpoint.CheckpointConfig(
-        **{**vars(pretrained.config), "step": best.step, "valid_nats": float(best.valid_loss or 0.0)}
-        | {"head": {"task": name, "labels": list(task.labels)}}
-    )
+    head = {"task": task.name, "labels": list(task.labels)}
+    return replace(pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=head)
+
+
+def save(folder: Path, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:
+    """The fine-tuned model as a checkpoint of its own: the architecture's weights and the head's beside them."""
+    config = described(pretrained, task, outcome)
     head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
     checkpoint.save(folder, outcome.classifier.backbone.state_dict(), pretrained.tokenizer, config, head)
 

@@ -6,7 +6,7 @@ holds no time and no run id: the same results give the same bytes.
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from plm_core.evaluation.evidence import LOSSY
@@ -23,6 +23,8 @@ from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
 FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds"]
+SIMPLE = {"unigram": "token frequencies", "ngram": "5-gram", "ppmd": "PPMd"}
+"""What the measurements of the stage text-baseline are called."""
 SECTIONS = ["models", "pretrain", "evaluate", *FINETUNED, "fewshot", "promotion"]
 
 
@@ -73,7 +75,21 @@ def _likelihoods(evaluated: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "quantities": {name: QUANTITIES[name.removeprefix(LOSSY)] for name in names},
         "unknown": next((found["unknown_rate"] for found in evaluated.values() if "unknown_rate" in found), None),
         "excerpt": params.read("evaluate").get("excerpt"),
+        "simple": _simple(names),
     }
+
+
+def _simple(columns: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What the stage text-baseline has measured of these columns, as rows; nothing where it has not run."""
+    if not (paths.METRICS / "text-baseline.json").is_file():
+        return {}
+    found = metrics_of("text-baseline")
+    rows = {label: {name: f"{way}_{name}" for name in columns} for way, label in SIMPLE.items()}
+    cells = {
+        label: {name: format(found[metric], ".4f") for name, metric in row.items() if metric in found}
+        for label, row in rows.items()
+    }
+    return {label: row for label, row in cells.items() if row}
 
 
 def _cells(evaluated: dict[str, dict[str, Any]], name: str, form: str) -> dict[str, str]:

@@ -114,6 +114,14 @@ class Classifier(nn.Module):
         return (nats.sum(1, keepdim=True) / following).sum() / batch.lengths.shape[1]
 
 
+def draw_anew(backbone: Any, tokens: Sequence[int]) -> None:
+    """Draw the embeddings of these tokens as those of a new model, in place."""
+    with torch.no_grad():
+        weight = backbone.tokens.weight
+        new = torch.randn(len(tokens), weight.shape[1]) * backbone.config.initializer_range
+        weight[list(tokens)] = new.to(weight)
+
+
 def set_dropout(backbone: nn.Module, probability: float) -> None:
     """Let a model that was made with another dropout have this one, in its layers and its attention, in place."""
     for module in backbone.modules():

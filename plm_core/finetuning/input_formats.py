@@ -49,6 +49,8 @@ class InputFormat:
     predicts_next: bool = False
     """Whether the state of each token predicts the next one, so that the language model's loss can be learned beside
     the task's."""
+    unread: tuple[int, ...] = ()
+    """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings all one way."""
 
     def write(self, a: str, b: str | None, tokenizer: Tokenizer, context: int) -> Written:
         """One text or two as at most ``context`` tokens; the longer is cut first, at its end."""
@@ -99,9 +101,10 @@ EXTRACT = InputFormat(
     projected=False,
     both_orders=True,
     predicts_next=True,
+    unread=(BOS, SEP, CLS),
 )
 """Radford et al. 2018, section 3.3: start, text, extract; start, A, delimiter, B, extract, for similarity in both
-orders. The extract token's state."""
+orders. The extract token's state. Their embeddings begin at random."""
 
 CLS_FIRST = InputFormat(
     single=((CLS, 0), ("a", 0), (SEP, 0)),

@@ -1,10 +1,10 @@
 """The section ``evaluate``: how likelihoods are measured, and texts drawn. Read without torch."""
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, fields
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from plm_core.config import section
+from plm_core.config import digest, section
 from plm_core.shared.sampling import SamplingConfig
 
 BLANK = "___"
@@ -23,6 +23,11 @@ class LikelihoodConfig:
     """Whether the pseudo-likelihood masks the rest of a token's word with it."""
     orders: NonNegativeInt = 0
     """Over how many random orders a permutation model's likelihood is averaged; 0: not at all."""
+
+    @property
+    def measured(self) -> str:
+        """The digest of all this, as evidence has it."""
+        return digest({each.name: getattr(self, each.name) for each in fields(LikelihoodConfig)})[:16]
 
 
 @section

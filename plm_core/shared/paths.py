@@ -21,6 +21,7 @@ CURVES = ARTIFACTS / "curves"
 EVIDENCE = ARTIFACTS / "evidence"
 WORDS = EVIDENCE / "tfidf"
 WORDS_SEED = 0
+NGRAM = EVIDENCE / "ngram"
 SLICES = ARTIFACTS / "slices"
 FEWSHOT = ARTIFACTS / "fewshot"
 SAMPLES = ARTIFACTS / "samples"

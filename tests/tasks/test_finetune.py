@@ -10,6 +10,7 @@ import yaml
 from scipy import stats
 
 from plm_core import checkpoint
+from plm_core.text.special import BOS, CLS, SEP
 
 
 @pytest.fixture
@@ -96,7 +97,25 @@ def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpo
     before = checkpoint.load(tickets.root / "artifacts/models/gpt").model.state_dict()
     assert weights.keys() == before.keys()
     changed = {name for name in weights if not torch.equal(weights[name], before[name])}
-    assert changed == {f"blocks.{i}.attention.{name}.weight" for i in (0, 1) for name in ("qkv", "out")}
+    adapted = {f"blocks.{i}.attention.{name}.weight" for i in (0, 1) for name in ("qkv", "out")}
+    assert changed == adapted | {"tokens.weight"}
+    # Pretraining has never read these, and they were drawn anew before the weights were frozen.
+    rows = (weights["tokens.weight"] != before["tokens.weight"]).any(1)
+    assert set(rows.nonzero().flatten().tolist()) == {BOS, SEP, CLS}
+
+
+def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets):
+    params = yaml.safe_load((tickets.root / "params.yaml").read_text())
+    tickets.change(examples__more=params["examples"]["tickets"], finetune__lora={"rank": 3, "alpha": 6.0})
+    tickets.change(finetune__transfers=[{"task": "more", "after": "tickets"}])
+    tickets.run("tasks.examples", "more")
+    learned(tickets)
+    tickets.run("tasks.finetune", "gpt", "more", "5", "--after", "tickets")
+    one, other = (
+        checkpoint.load(tickets.root / f"artifacts/finetuned/gpt-{task}-5").model.state_dict()["tokens.weight"]
+        for task in ("tickets", "more")
+    )
+    assert torch.equal(one, other)
 
 
 def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets):

@@ -10,16 +10,18 @@ nothing, -log p(tokens) <= -log p(text). Its name says so, and it compares only 
 
 from collections.abc import Callable, Iterable, Iterator
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plm_core.evaluation.evidence import LOSSY
-from plm_core.evaluation.likelihood.base import Likelihood, Text
 from plm_core.objectives.base import Quantity
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.tokenizer import Tokenizer
-from plm_core.training.device import Device
 
-Scorer = Callable[[Any, Iterable[Text], LikelihoodConfig, Device], Iterator[Likelihood]]
+if TYPE_CHECKING:  # they import torch
+    from plm_core.evaluation.likelihood.base import Likelihood, Text
+    from plm_core.training.device import Device
+
+Scorer = Callable[[Any, Iterable["Text"], LikelihoodConfig, "Device"], Iterator["Likelihood"]]
 """A model and texts to one score a text, in order."""
 
 

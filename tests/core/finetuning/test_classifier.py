@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, collate, example_loss, predict
+from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, collate, draw_anew, example_loss, predict
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
@@ -241,3 +241,19 @@ def test_the_auxiliary_loss_is_the_language_models_on_the_examples(make_classifi
         torch.testing.assert_close(gradients[0.5][name], gradients[0.0][name] + extra, rtol=1e-9, atol=1e-12)
     assert gradients[0.5]["backbone.tokens.weight"][22].any()  # in no example: the softmax's part alone
     assert not gradients[0.0]["backbone.tokens.weight"][22].any()
+
+
+def test_what_pretraining_never_read_is_drawn_anew_and_nothing_else(make_gpt):
+    model = make_gpt()
+    with torch.no_grad():
+        model.tokens.weight[[1, 4, 5]] = model.tokens.weight[9]  # what the softmax makes of them
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(3)
+    draw_anew(model, (1, 4, 5))
+    after = model.state_dict()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {"tokens.weight"}
+    rows = after["tokens.weight"]
+    assert (rows != before["tokens.weight"]).any(1).nonzero().flatten().tolist() == [1, 4, 5]
+    assert rows[[1, 4, 5]].corrcoef().triu(1).abs().max() < 0.9
+    assert float(rows[[1, 4, 5]].std()) == pytest.approx(model.config.initializer_range, rel=0.5)

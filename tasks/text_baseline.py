@@ -1,0 +1,88 @@
+"""Stage text-baseline: the likelihood of the held-out text without a neural model. `python -m tasks.text_baseline`.
+
+Token frequencies, a 5-gram of the same tokens and the compressor PPMd learn from the training text that models read.
+The 5-gram's likelihood is evidence like the models', under the name ``ngram``: ``plm compare gpt ngram`` compares.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, takewhile
+
+import numpy as np
+
+from plm_core.corpus.document import Document, read_documents
+from plm_core.evaluation.compression import bits_after
+from plm_core.evaluation.evidence import LIKELIHOOD, LIKELIHOOD_COLUMNS
+from plm_core.evaluation.likelihood import named
+from plm_core.evaluation.ngram import NGrams
+from plm_core.files import sha256_text
+from plm_core.objectives import OBJECTIVES
+from plm_core.sections.evaluation import EvaluateConfig
+from plm_core.shared import paths
+from plm_core.text.special import EOS
+from plm_core.text.store import TokenStore
+from plm_core.text.tokenizers import open_tokenizer
+from tasks.runtime.evidence import write_sealed
+from tasks.runtime.stage import main, stage
+from tasks.settings import params
+
+ORDER = 5
+MOST = 32 << 20
+"""Bytes of training text that are learned from, in whole documents. They take about a gigabyte of memory."""
+TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
+
+
+def text_baseline() -> None:
+    """Learn from the training text, measure on the test split; write evidence and metrics."""
+    config = params.section("evaluate", EvaluateConfig)
+    evidence = paths.NGRAM / LIKELIHOOD
+    with stage("text-baseline", ["evaluate"], [paths.TOKENIZER, paths.TOKENS, TRAIN, TEST]) as run:
+        tokenizer = open_tokenizer(paths.TOKENIZER)
+        store = TokenStore(paths.TOKENS / "train")
+        store.require(tokenizer)
+        read = max(1, sum(1 for total in accumulate(store.bytes.tolist()) if total <= MOST))
+        learned = np.concatenate(([EOS], store.tokens(0, int(store.offsets[read]))))
+        documents = list(read_documents(TEST))
+        ids = tokenizer.encode_batch([document.text for document in documents])
+        size = sum(len(document.text.encode()) for document in documents)
+        quantity = named(OBJECTIVES["causal"].likelihood.name, tokenizer)
+        found = {}
+        for order, name in ((1, f"unigram_{quantity}"), (ORDER, f"ngram_{quantity}")):
+            nats = _nats(NGrams(learned, order, store.index.vocab_size), ids)
+            found[name] = sum(nats) / math.log(2) / size
+        sizes = [len(document.text.encode()) for document in documents]
+        rows = zip(documents, sizes, ids, nats, strict=True)
+        lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), quantity, config.measured) for d, b, i, n in rows)
+        write_sealed(evidence, LIKELIHOOD_COLUMNS, lines)
+        before, text = _joined(_first(read_documents(TRAIN))), _joined(documents)
+        found["ppmd_bits_per_byte"] = bits_after(before, text) / len(text)
+        run.metrics |= found | {"train_documents": read, "bytes": size}
+        run.outputs.append(evidence)
+        print(", ".join(f"{name.partition('_')[0]} {value:.4f}" for name, value in found.items()) + " bits per byte")
+
+
+def _nats(model: NGrams, texts: Sequence[np.ndarray]) -> list[float]:
+    """The summed nats of each text and of its end."""
+    nats = model.nats(np.concatenate([[EOS], *(np.append(ids, EOS) for ids in texts)]))
+    ends = np.cumsum([len(ids) + 1 for ids in texts])
+    return [float(part.sum()) for part in np.split(nats, ends[:-1])]
+
+
+def _first(documents: Iterator[Document]) -> Iterator[Document]:
+    """The first documents, up to ``MOST`` bytes, but one at least."""
+    total = 0
+
+    def fits(document: Document) -> bool:
+        nonlocal total
+        before, total = total, total + len(document.text.encode())
+        return not before or total <= MOST
+
+    return takewhile(fits, documents)
+
+
+def _joined(documents: Iterator[Document] | Sequence[Document]) -> bytes:
+    return "\n\n".join(document.text for document in documents).encode()
+
+
+if __name__ == "__main__":
+    main(text_baseline)

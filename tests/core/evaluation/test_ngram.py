@@ -1,0 +1,106 @@
+"""The n-gram model beside its equations, written as loops over dictionaries."""
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.evaluation.ngram import FALLBACK, NGrams
+from plm_core.text.special import EOS
+
+VOCABULARY = 11
+WORDS = st.integers(7, VOCABULARY - 1)
+DOCUMENTS = st.lists(st.lists(WORDS, max_size=9), min_size=1, max_size=9)
+
+
+def stream(documents):
+    return np.array([EOS, *(token for document in documents for token in (*document, EOS))])
+
+
+def prose(seed, count):
+    """Documents in which some tokens follow others often."""
+    draw = np.random.default_rng(seed)
+    documents = []
+    for length in draw.integers(0, 60, count):
+        ids = [int(draw.integers(7, VOCABULARY))]
+        for _ in range(length):
+            ids.append(7 + (3 * ids[-1] + int(draw.integers(3))) % (VOCABULARY - 7))
+        documents.append(ids)
+    return documents
+
+
+def peer(documents, order):
+    """p(token | history), by Chen and Goodman 1998, equations 23 to 27, with n-grams as tuples."""
+    counts = [Counter() for _ in range(order + 1)]
+    for document in documents:
+        text = (EOS, *document, EOS)
+        for end in range(1, len(text)):
+            for n in range(1, min(order, end + 1) + 1):
+                counts[n][text[end - n + 1 : end + 1]] += 1
+    for n in range(1, order):
+        before = Counter(gram[1:] for gram in counts[n + 1])
+        counts[n] = Counter({gram: before[gram] or count for gram, count in counts[n].items()})
+    tables = []
+    for n in range(1, order + 1):
+        n1, n2, n3, n4 = (sum(count == i for count in counts[n].values()) for i in (1, 2, 3, 4))
+        discounts = FALLBACK
+        if n1 and n2 and n3:
+            y = n1 / (n1 + 2 * n2)
+            estimated = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+            discounts = estimated if min(estimated) > 0 else FALLBACK
+        followed = defaultdict(dict)
+        for gram, count in counts[n].items():
+            followed[gram[:-1]][gram[-1]] = count
+        tables.append((discounts, followed))
+
+    def probability(history, token):
+        if history is None:
+            return 1 / VOCABULARY
+        lower = probability(history[1:] if history else None, token)
+        discounts, followed = tables[len(history)]
+        if history not in followed:
+            return lower
+        found = followed[history]
+        taken = {word: min(discounts[min(count, 3) - 1], count) for word, count in found.items()}
+        total = sum(found.values())
+        return (found.get(token, 0) - taken.get(token, 0)) / total + sum(taken.values()) / total * lower
+
+    return probability
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [2, 37])
+def test_probabilities_are_those_of_the_equations(order, count):
+    learned, asked = prose(3, count), prose(5, 13)
+    expected = peer(learned, order)
+    nats = []
+    for document in asked:
+        text = (EOS, *document, EOS)
+        for end in range(1, len(text)):
+            nats.append(-math.log(expected(text[max(0, end - order + 1) : end], text[end])))
+    found = NGrams(stream(learned), order, VOCABULARY).nats(stream(asked))
+    np.testing.assert_allclose(found, nats, rtol=1e-12)
+
+
+@given(learned=DOCUMENTS, history=st.lists(WORDS, max_size=7), order=st.integers(1, 5))
+def test_what_may_follow_has_the_probability_one(learned, history, order):
+    model = NGrams(stream(learned), order, VOCABULARY)
+    following = [math.exp(-model.nats(np.array([EOS, *history, token]))[-1]) for token in range(VOCABULARY)]
+    assert sum(following) == pytest.approx(1, rel=1e-12)
+    assert min(following) > 0
+
+
+@given(learned=DOCUMENTS, one=st.lists(WORDS, max_size=9), other=st.lists(WORDS, max_size=9))
+def test_a_document_is_read_without_the_one_before_it(learned, one, other):
+    model = NGrams(stream(learned), 4, VOCABULARY)
+    both = model.nats(stream([one, other]))
+    assert both.tolist() == [*model.nats(stream([one])), *model.nats(stream([other]))]
+
+
+def test_more_of_the_past_tells_more_of_what_follows():
+    learned, asked = prose(3, 99), prose(5, 37)
+    means = [NGrams(stream(learned), order, VOCABULARY).nats(stream(asked)).mean() for order in (1, 2)]
+    assert means[1] < means[0] - 0.2

@@ -1,0 +1,65 @@
+"""Stage text-baseline: what counting and a compressor make of the text that models are measured on."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from plm_core import checkpoint
+from plm_core.corpus.document import read_documents
+from plm_core.evaluation.compression import bits_after
+from plm_core.evaluation.likelihood.base import tokenized
+from plm_core.evaluation.ngram import NGrams
+from plm_core.text.special import EOS
+
+EVIDENCE = "artifacts/evidence/ngram/likelihood.csv"
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_figures_are_of_the_documents_that_models_are_measured_on(built):
+    train, test = (
+        list(read_documents(built.root / f"artifacts/corpus/splits/{split}.parquet")) for split in ("train", "test")
+    )
+    tokenizer = checkpoint.load(built.root / "artifacts/models/gpt").tokenizer
+    learned, asked = (
+        [EOS, *(i for d in documents for i in (*tokenizer.encode(d.text), EOS))] for documents in (train, test)
+    )
+    size = sum(len(document.text.encode()) for document in test)
+    found = built.metrics("text-baseline")
+    for order, name in ((1, "unigram"), (5, "ngram")):
+        nats = NGrams(np.array(learned), order, 307).nats(np.array(asked)).sum()
+        assert found[f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
+    before, text = ("\n\n".join(document.text for document in documents).encode() for documents in (train, test))
+    assert found["ppmd_bits_per_byte"] == bits_after(before, text) / len(text)
+    assert found["bytes"] == size == built.metrics("evaluate-gpt")["bytes"]
+    assert found["train_documents"] == len(train)
+    assert found["ngram_bits_per_byte"] < found["unigram_bits_per_byte"]
+    told = rows(built.root / EVIDENCE)
+    assert [row["id"] for row in told] == [document.id for document in test]
+    assert [int(row["tokens"]) for row in told] == [len(tokenized(d.text, tokenizer).ids) + 1 for d in test]
+    bits = math.fsum(float(row["nats"]) for row in told) / math.log(2) / size
+    assert found["ngram_bits_per_byte"] == pytest.approx(bits, rel=1e-12)
+
+
+def test_a_model_is_compared_with_it_by_the_same_rules(built):
+    columns = ("id", "sha256", "bytes", "tokens", "quantity", "measured")
+    told = rows(built.root / EVIDENCE), rows(built.root / "artifacts/evidence/gpt/likelihood.csv")
+    one, other = ([[row[name] for name in columns] for row in table] for table in told)
+    assert one == other
+
+
+def test_of_a_large_text_only_the_first_documents_are_read(small):
+    """As many for the 5-gram as for the compressor."""
+    whole = small.metrics("text-baseline")
+    path = small.root / "tasks/text_baseline.py"
+    path.write_text(path.read_text().replace("MOST = 32 << 20", "MOST = 9_999"))
+    small.run("tasks.text_baseline")
+    found = small.metrics("text-baseline")
+    train = [len(d.text.encode()) for d in read_documents(small.root / "artifacts/corpus/splits/train.parquet")]
+    assert found["train_documents"] == int((np.cumsum(train) <= 9_999).sum()) < whole["train_documents"]
+    assert all(found[f"{name}_bits_per_byte"] != whole[f"{name}_bits_per_byte"] for name in ("ngram", "ppmd"))
