@@ -246,7 +246,7 @@ def test_the_auxiliary_loss_is_the_language_models_on_the_examples(make_classifi
 def test_what_pretraining_never_read_is_drawn_anew_and_nothing_else(make_gpt):
     model = make_gpt()
     with torch.no_grad():
-        model.tokens.weight[[1, 4, 5]] = model.tokens.weight[9]  # what the softmax makes of them
+        model.tokens.weight[[1, 4, 5]] = model.tokens.weight[9].clone()  # what the softmax makes of them
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(3)
     draw_anew(model, (1, 4, 5))
