@@ -19,8 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
-from plm_core.evaluation import metrics
-from plm_core.finetuning import results
+from plm_core.finetuning import linear_kinds
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """How freely weights may grow, 1 / lambda: that of the least loss on the validation examples is taken."""
@@ -33,11 +32,22 @@ def predict(
 ) -> tuple[list[Any], list[float]]:
     """The answers to the test examples as ``results.answered`` has them, and how probable each was (NaN of a number).
 
-    Where neither a class nor a number is asked for, they are those that need no reading.
+    Where neither a class nor a number is asked for, see ``linear_kinds``.
     """
-    if task.kind not in ("classification", "regression"):
-        learned, asked = ([results.true(task, example) for example in examples] for examples in (train, test))
-        return list(metrics.constant(task.score, learned, asked)), [math.nan] * len(test)
+    with threadpool_limits(1):  # more would sum vectors in another order, and wait for each other most of the time
+        if task.kind == "token_classification":
+            return linear_kinds.tags(task, train, test)
+        if task.kind == "multiple_choice":
+            return linear_kinds.choices(train, test)
+        if task.kind == "question_answering":
+            return linear_kinds.spans(task, train, test)
+        return _texts(task, train, valid, test)
+
+
+def _texts(
+    task: GlueTask, train: Sequence[Example], valid: Sequence[Example], test: Sequence[Example]
+) -> tuple[list[Any], list[float]]:
+    """The answers to one text or two, by the words."""
     weigh = TfidfVectorizer(token_pattern=WORDS, ngram_range=(1, 2), sublinear_tf=True, min_df=2)
     try:
         weigh.fit(chain.from_iterable((e.a, e.b or "") for e in train))
@@ -47,8 +57,7 @@ def predict(
     labels = np.array([e.label for e in train])
     held_out = _features(weigh, valid)
     truth = [e.label for e in valid]
-    with threadpool_limits(1):  # more would sum vectors in another order, and wait for each other most of the time
-        fitted = [_model(task, strength).fit(features, labels) for strength in STRENGTHS]
+    fitted = [_model(task, strength).fit(features, labels) for strength in STRENGTHS]
     best = min(fitted, key=lambda model: _loss(task, model, held_out, truth))
     read = _features(weigh, test)
     answers = best.predict(read).tolist()
