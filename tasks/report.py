@@ -131,18 +131,18 @@ def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
 
 
 def _draw(axes: Any, name: str, seed: str | None) -> None:
-    """One training: its loss as a line, its validations as dots, the best of them in a ring."""
+    """One training: its loss as a line, its validations as dots, in a ring the one whose weights were kept."""
     with (paths.CURVES / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    valid = [(int(r["step"]), float(r["valid_loss"])) for r in rows if r["valid_loss"]]
+    valid = {int(r["step"]): float(r["valid_loss"]) for r in rows if r["valid_loss"]}
+    (kept,) = (int(r["step"]) for r in rows if r["best"] == "1")
     (line,) = axes.plot(
         [int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.2, label=seed or "training"
     )
     color = line.get_color() if seed else None
-    axes.plot(*zip(*valid, strict=True), "o-", ms=4, lw=1, color=color, label=None if seed else "validation")
-    best = min(valid, key=lambda point: point[1])
-    axes.plot(*best, "o", ms=10, mfc="none", color="black")
-    axes.annotate(f"{best[1]:.3f}", best, textcoords="offset points", xytext=(-6, 9), ha="right")
+    axes.plot(*zip(*valid.items(), strict=True), "o-", ms=4, lw=1, color=color, label=None if seed else "validation")
+    axes.plot(kept, valid[kept], "o", ms=10, mfc="none", color="black")
+    axes.annotate(f"{valid[kept]:.3f}", (kept, valid[kept]), textcoords="offset points", xytext=(-6, 9), ha="right")
 
 
 if __name__ == "__main__":

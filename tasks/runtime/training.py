@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plm_core.config import digest
 from plm_core.shared import paths
-from plm_core.training.loop import Stopped
+from plm_core.training.loop import Stopped, best_report
 from plm_core.training.recovery import Diverged
 from plm_core.training.state import StepMetrics, Unfit
 from tasks.reporting.costs import CostReport
@@ -95,14 +95,19 @@ def _explained(
 
 
 def write_curve(path: Path, reports: list[StepMetrics]) -> None:
-    """Write the loss curve as CSV with the columns step, loss, valid_loss (nats; empty between validations)."""
-    write_rows(path, ("step", "loss", "valid_loss"), ((r.step, r.loss, r.valid_loss) for r in reports))
+    """Write the loss curve as CSV: the step, the loss, and between validations empty the validation's loss (both in
+    nats) and whether its weights are the ones that stay."""
+    best = best_report(reports)
+    rows = ((r.step, r.loss, r.valid_loss, None if r.valid_loss is None else int(r is best)) for r in reports)
+    write_rows(path, ("step", "loss", "valid_loss", "best"), rows)
 
 
 def _points(report: StepMetrics) -> dict[str, float]:
     points = {"loss": report.loss, "gradient_norm": report.gradient_norm, "learning_rate": report.learning_rate}
     if report.valid_loss is not None:
         points["valid_loss"] = report.valid_loss
+    if report.valid_score is not None:
+        points["valid_score"] = report.valid_score
     if report.skipped:
         points["skipped"] = report.skipped
     return points

@@ -3,6 +3,8 @@
 import csv
 import json
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,12 @@ import yaml
 from scipy import stats
 
 from plm_core import checkpoint
+from plm_core.finetuning.config import FinetuneConfig
 from plm_core.text.special import BOS, CLS, SEP
+from plm_core.training.device import Device
+from plm_core.training.snapshot import Snapshots
+from tasks import finetune
+from tasks.settings import params
 
 
 @pytest.fixture
@@ -51,6 +58,23 @@ def reported(project, *tasks):
         project.run("tasks.baseline", task)
     project.run("tasks.report")
     return (project.root / "artifacts/report/report.md").read_text()
+
+
+def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
+    recipe = {"epochs": 2, "validations": 3, "batch": 8, "report_every": 1, "best_by": "score"}
+    tickets.change(finetune__training=recipe | {"optimizer": {"learning_rate": 0.005}})
+    monkeypatch.chdir(tickets.root)
+    scores = iter([0.1, 0.3, 0.2, 0.3, 0.0, 0.1, 0.2])
+    monkeypatch.setattr(finetune.results, "score", lambda *_: next(scores))
+    config = params.section("finetune", FinetuneConfig)
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = checkpoint.load(Path("artifacts/models/gpt"))
+        task = finetune.task_in(Path("artifacts/examples/tickets"))
+        snapshots = Snapshots(Path(folder))
+        found = finetune.fit(loaded, task, config, 5, Device(torch.device("cpu"), 1, False), snapshots, None)
+    steps = [(report.step, report.valid_score) for report in found.reports if report.valid_score is not None]
+    assert [score for _, score in steps[:5]] == [0.1, 0.3, 0.2, 0.3, 0.0]
+    assert found.metrics(task)["best_step"] == steps[1][0]
 
 
 def test_numbers_are_predicted_and_correlations_measured(tickets):
@@ -105,8 +129,8 @@ def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpo
 
 
 def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets):
-    params = yaml.safe_load((tickets.root / "params.yaml").read_text())
-    tickets.change(examples__more=params["examples"]["tickets"], finetune__lora={"rank": 3, "alpha": 6.0})
+    read = yaml.safe_load((tickets.root / "params.yaml").read_text())
+    tickets.change(examples__more=read["examples"]["tickets"], finetune__lora={"rank": 3, "alpha": 6.0})
     tickets.change(finetune__transfers=[{"task": "more", "after": "tickets"}])
     tickets.run("tasks.examples", "more")
     learned(tickets)
@@ -129,8 +153,8 @@ def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets)
 
 
 def test_a_task_may_begin_with_what_another_has_left(tickets):
-    params = yaml.safe_load((tickets.root / "params.yaml").read_text())
-    tickets.change(examples__more=params["examples"]["tickets"])
+    read = yaml.safe_load((tickets.root / "params.yaml").read_text())
+    tickets.change(examples__more=read["examples"]["tickets"])
     tickets.run("tasks.examples", "more")
     folder, evidence = tickets.root / "artifacts", "evidence/gpt/more.5.csv"
     tickets.run("tasks.finetune", "gpt", "more", "5")

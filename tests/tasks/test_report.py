@@ -78,7 +78,7 @@ def results(tmp_path_factory):
         filled = {"cloze": "Peace ___ <all>.", "fills": [["▁to", 0.5], ["\n", 0.25]]}
         files[f"samples/{name}.json"] = [filled if name == "bert" else {"prompt": "Peace", "continuation": " to\nall"}]
         for curve in (name, *(f"{name}-{task}-{seed}" for task in ("sotu-era", "next") for seed in (1, 2))):
-            files[f"curves/{curve}.csv"] = "step,loss,valid_loss\n2,3.5,\n4,3.25,3.75\n"
+            files[f"curves/{curve}.csv"] = "step,loss,valid_loss,best\n2,3.5,,\n4,3.25,3.75,0\n6,3.125,3.875,1\n"
     for task in ("sotu-era", "next"):
         rows = (f"e{i:03},{i % 7},{'' if i < 500 else 'late'},{0.5 if i < 19 else 0.0}" for i in range(1000))
         files[f"metrics/baseline-{task}.json"] = {"score": 0.65, "baseline": 0.4}

@@ -33,7 +33,7 @@ def declared(project):
 
 def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     outs = declared(built)
-    assert len(outs) == 58
+    assert len(outs) == 60
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
         assert data or "/quarantined/" in name, name  # JSON lines, of which there are none
@@ -51,7 +51,7 @@ def test_one_changed_parameter_reruns_its_stage_and_those_after_it_only(small):
     small.change(evaluate__stride=7)
     out, _ = small.run("dvc", "repro")
     ran = [line.split("'")[1] for line in out.splitlines() if line.startswith("Running stage")]
-    assert ran == ["evaluate@gpt", "report"]
+    assert ran == ["text-baseline", "evaluate@gpt", "report"]
     assert "up to date" in small.run("dvc", "status")[0]
 
 
@@ -150,6 +150,8 @@ def test_the_curve_and_the_metrics_of_pretrain_agree(built):
     valid = {int(row["step"]): float(row["valid_loss"]) for row in curve if row["valid_loss"]}
     assert list(valid) == [6, 12, 18, 24, 26]
     assert found["best_step"] == min(valid, key=valid.get)
+    kept = {int(row["step"]): row["best"] for row in curve}
+    assert kept == {step: str(int(step == found["best_step"])) if step in valid else "" for step in kept}
     assert found["valid_loss"] == min(valid.values())
     assert found["predictions"] == found["positions"] == 26 * 8 * 29
     config = json.loads((built.root / "artifacts/models/gpt/config.json").read_text())
