@@ -45,7 +45,8 @@ def text_baseline() -> None:
         documents = list(read_documents(TEST))
         ids = tokenizer.encode_batch([document.text for document in documents])
         size = sum(len(document.text.encode()) for document in documents)
-        quantity = named(OBJECTIVES["causal"].likelihood.name, tokenizer)
+        # That of models which predict each token from those before it.
+        quantity = named(next(o.likelihood.name for o in OBJECTIVES.values() if o.perplexity), tokenizer)
         found = {}
         for order, name in ((1, f"unigram_{quantity}"), (ORDER, f"ngram_{quantity}")):
             nats = _nats(NGrams(learned, order, store.index.vocab_size), ids)
@@ -54,7 +55,8 @@ def text_baseline() -> None:
         rows = zip(documents, sizes, ids, nats, strict=True)
         lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), quantity, config.measured) for d, b, i, n in rows)
         write_sealed(evidence, LIKELIHOOD_COLUMNS, lines)
-        before, text = _joined(_first(read_documents(TRAIN))), _joined(documents)
+        before = _joined(_first(read_documents(TRAIN)))
+        text = _joined(documents)
         found["ppmd_bits_per_byte"] = bits_after(before, text) / len(text)
         run.metrics |= found | {"train_documents": read, "bytes": size}
         run.outputs.append(evidence)
@@ -74,8 +76,9 @@ def _first(documents: Iterator[Document]) -> Iterator[Document]:
 
     def fits(document: Document) -> bool:
         nonlocal total
-        before, total = total, total + len(document.text.encode())
-        return not before or total <= MOST
+        first = not total
+        total += len(document.text.encode())
+        return first or total <= MOST
 
     return takewhile(fits, documents)
 

@@ -71,7 +71,8 @@ def choices(train: Sequence[Example], test: Sequence[Example]) -> Said:
 
     pairs = []
     for example in train:
-        rows, right = read(example), int(example.label)
+        rows = read(example)
+        right = int(example.label)
         pairs += [rows[right] - rows[other] for other in range(rows.shape[0]) if other != right]
     differences = vstack(pairs, format="csr")
     both_ways = vstack([differences, -differences], format="csr")
@@ -151,7 +152,8 @@ class _Text:
             return {"none": 1.0, "none:missing": missing, f"none:{self.opening}": 1.0}
         first, behind = span
         shapes = [_shape(word) for word in self.words[first:behind]]
-        left, right = self.lower[max(0, first - NEAR) : first], self.lower[behind : behind + NEAR]
+        left = self.lower[max(0, first - NEAR) : first]
+        right = self.lower[behind : behind + NEAR]
         return {
             f"{self.opening} begins {shapes[0]}": 1.0,
             f"{self.opening} ends {shapes[-1]}": 1.0,

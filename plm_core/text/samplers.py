@@ -239,8 +239,8 @@ class Pairs:
         other = document
         while other == document:
             other = int(order[draw.integers(max(2, longer))])
-        start, stop = int(self.store.offsets[other]), int(self.store.offsets[other + 1]) - 1
-        return max(start + 1, stop - length), stop
+        stop = int(self.store.offsets[other + 1]) - 1
+        return max(int(self.store.offsets[other]) + 1, stop - length), stop
 
 
 @functools.lru_cache(maxsize=2)

@@ -38,7 +38,7 @@ LONG = {
 def curve(project):
     """The points that the training itself has written down."""
     lines = (project.root / "artifacts/curves/gpt.csv").read_text().splitlines()[1:]
-    return [(int(step), float(loss)) for step, loss, _ in (line.split(",") for line in lines)]
+    return [(int(step), float(loss)) for step, loss, *_ in (line.split(",") for line in lines)]
 
 
 def lines_of(path):

@@ -15,6 +15,7 @@ from plm_core.training.config import LoopConfig
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 EACH = pytest.mark.parametrize("name", PAPERS)
 VOCABULARY = SIZES["vocab_size"]
@@ -125,7 +126,15 @@ def test_one_batch_is_learned_by_heart(store, device, tmp_path, name):
         seed=1, steps=400 if name == "electra" else 250, batch=5, optimizer=OptimizerConfig(3e-3, 10, weight_decay=0.0)
     )
     reports = list(
-        train(model, objective.loss, lambda step: batch, lambda m: 0.0, config, device, Snapshots(tmp_path / "s"))
+        train(
+            model,
+            objective.loss,
+            lambda step: batch,
+            lambda m: Validation(0.0),
+            config,
+            device,
+            Snapshots(tmp_path / "s"),
+        )
     )
     assert reports[0].loss > 4
     assert reports[-1].loss < 0.1
@@ -144,7 +153,7 @@ def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store,
         held_out = batches.held_out(8)
 
         def validate(evaluate):
-            return float(evaluate(held_out[0], None).nll)
+            return Validation(float(evaluate(held_out[0], None).nll))
 
         snapshots = Snapshots(tmp_path / folder)
         steps = iter(range(1, 99))
