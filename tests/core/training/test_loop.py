@@ -6,15 +6,17 @@ from functools import partial
 
 import pytest
 import torch
-from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same
+from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same, validate
 
 from plm_core.config import UserError, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
 from plm_core.training.config import LoopConfig
-from plm_core.training.loop import Stopped, best_report
+from plm_core.training.device import Device
+from plm_core.training.loop import Stopped, best_report, train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.recovery import Diverged
 from plm_core.training.schedule import learning_rate_at, progress_at
+from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 
 
@@ -127,6 +129,21 @@ def test_where_there_is_a_score_the_best_one_chooses_the_weights_before_and_afte
     assert [(r.valid_loss, r.valid_score) for r in reports] == list(seen.values())
     assert best_report(reports).step == 4
     assert all(torch.equal(tensor, weights[4][name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_validation_reads_in_the_precision_of_a_step(make_gpt, tmp_path, precision):
+    read = set()
+
+    def loss(model, rows, carry):
+        read.add((model.training, torch.is_autocast_enabled("cpu")))
+        return CAUSAL.loss(model, rows, carry)
+
+    config = replace(CONFIG, steps=2, valid_every=2, precision=precision)
+    device = Device(torch.device("cpu"), 1, bfloat16=True)
+    list(train(make_gpt().float(), loss, batch_at, validate, config, device, Snapshots(tmp_path)))
+    asked = {autocast for training, autocast in read if not training}
+    assert asked == {precision == "bfloat16"}
 
 
 def test_validation_sees_the_model_in_evaluation_mode_and_training_goes_on_in_training_mode(start):
