@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from papers import make
 
 from plm_core.objectives.loss import IGNORED
-from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask
-from plm_core.text.samplers import draws
+from plm_core.objectives.masked import ELSEWHERE, FOLLOWS, Masked, mask, slots
+from plm_core.text.samplers import draws, spread
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
 
 SPECIALS = len(PIECES)
@@ -141,6 +141,18 @@ def test_masks_are_drawn_anew_each_time_a_row_is_read(store):
     twice = [masks for masks in seen.values() if len(masks) > 1]
     assert len(seen) == len(batches.view)
     assert len(twice) > 0.9 * len(seen)
+
+
+def test_validation_reads_windows_spread_over_the_whole_text(store):
+    model, objective = make("roberta")
+    batches = objective.batches(store, model.config, 7)
+    rows = [row for batch in batches.held_out(23) for row in batch.inputs.tolist()]
+    length = objective.text_length(model.config.context)
+    starts = spread(23, len(batches.view)) * length
+    assert len(rows) == 23
+    for row, start in zip(rows, starts, strict=True):
+        text = store.tokens(start, start + length).tolist()
+        assert sum(a != b for a, b in zip(row[1:-1], text, strict=True)) <= slots(objective.rate, length)
 
 
 def test_a_context_without_room_for_text_is_refused(store):

@@ -139,7 +139,7 @@ def test_validation_reads_in_the_precision_of_a_step(make_gpt, tmp_path, precisi
         read.add((model.training, torch.is_autocast_enabled("cpu")))
         return CAUSAL.loss(model, rows, carry)
 
-    config = replace(CONFIG, steps=2, valid_every=2, precision=precision)
+    config = replace(CONFIG, steps=4, valid_every=2, precision=precision)
     device = Device(torch.device("cpu"), 1, bfloat16=True)
     list(train(make_gpt().float(), loss, batch_at, validate, config, device, Snapshots(tmp_path)))
     asked = {autocast for training, autocast in read if not training}
