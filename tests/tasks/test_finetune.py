@@ -128,18 +128,18 @@ def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpo
     assert set(rows.nonzero().flatten().tolist()) == {BOS, SEP, CLS}
 
 
-def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets):
-    read = yaml.safe_load((tickets.root / "params.yaml").read_text())
-    tickets.change(examples__more=read["examples"]["tickets"], finetune__lora={"rank": 3, "alpha": 6.0})
-    tickets.change(finetune__transfers=[{"task": "more", "after": "tickets"}])
-    tickets.run("tasks.examples", "more")
+def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets, monkeypatch):
     learned(tickets)
-    tickets.run("tasks.finetune", "gpt", "more", "5", "--after", "tickets")
-    one, other = (
-        checkpoint.load(tickets.root / f"artifacts/finetuned/gpt-{task}-5").model.state_dict()["tokens.weight"]
-        for task in ("tickets", "more")
-    )
-    assert torch.equal(one, other)
+    monkeypatch.chdir(tickets.root)
+    config = params.section("finetune", FinetuneConfig)
+    task = finetune.task_in(Path("artifacts/examples/tickets"))
+    kept = {}
+    for folder in ("models/gpt", "finetuned/gpt-tickets-5"):
+        loaded = checkpoint.load(Path("artifacts") / folder)
+        before = loaded.model.tokens.weight.detach().clone()
+        classifier = finetune.new_classifier(loaded, task, config, 5)
+        kept[folder] = torch.equal(classifier.backbone.tokens.weight, before)
+    assert kept == {"models/gpt": False, "finetuned/gpt-tickets-5": True}
 
 
 def test_with_the_language_models_loss_beside_other_weights_are_learned(tickets):

@@ -259,6 +259,7 @@ def test_evidence_of_a_seed_that_was_taken_out_is_not_read(results, tmp_path):
     project.change(finetune__seeds=[2])
     project.run("tasks.report")
     text = (project.root / "artifacts/report/report.md").read_text()
+    assert ("5-gram" in text) != whole
     found = table(text, "## Fine-tuning")
     assert found["bert"]["next: accuracy"].startswith("0.934 [")
     assert found["bert"]["mean"] == "0.727"
@@ -295,6 +296,12 @@ def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_pa
     assert "never across" not in text
     assert "tokens of each document only" not in text
     assert "No GLUE-like task is named in `finetune.tasks`." in text
+    assert "| *5-gram* | 1.3750 |  |" in text
+    project.change(models=["bert"])  # whose likelihood is another quantity
+    project.run("tasks.report")
+    text = (project.root / "artifacts/report/report.md").read_text()
+    assert list(table(text, "## Held-out likelihood")) == ["bert"]
+    assert "5-gram" not in text
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["of one task", "of all"])
@@ -304,10 +311,12 @@ def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_pat
         *(project.root / "artifacts/metrics").glob("baseline-*.json" if whole else "baseline-next.json"),
         *(project.root / "artifacts/slices").glob("*" if whole else "next.csv"),
         project.root / "artifacts/metrics/fewshot-gpt.json",
+        *([project.root / "artifacts/metrics/text-baseline.json"] if whole else []),
     ]:
         path.unlink()
     project.run("tasks.report")
     text = (project.root / "artifacts/report/report.md").read_text()
+    assert ("5-gram" in text) != whole
     found = table(text, "## Fine-tuning")
     assert list(found["words alone"].values())[1:] == ["-" if whole else "0.650", "-", "-"]
     assert found["gpt"]["next: accuracy"] == table(results_page(results), "## Fine-tuning")["gpt"]["next: accuracy"]
