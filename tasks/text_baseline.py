@@ -5,8 +5,8 @@ The 5-gram's likelihood is evidence like the models', under the name ``ngram``: 
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, takewhile
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice
 
 import numpy as np
 
@@ -44,21 +44,20 @@ def text_baseline() -> None:
         learned = np.concatenate(([EOS], store.tokens(0, int(store.offsets[read]))))
         documents = list(read_documents(TEST))
         ids = tokenizer.encode_batch([document.text for document in documents])
-        size = sum(len(document.text.encode()) for document in documents)
+        sizes = [len(document.text.encode()) for document in documents]
         # That of models which predict each token from those before it.
         quantity = named(next(o.likelihood.name for o in OBJECTIVES.values() if o.perplexity), tokenizer)
         found = {}
         for order, name in ((1, f"unigram_{quantity}"), (ORDER, f"ngram_{quantity}")):
             nats = _nats(NGrams(learned, order, store.index.vocab_size), ids)
-            found[name] = sum(nats) / math.log(2) / size
-        sizes = [len(document.text.encode()) for document in documents]
+            found[name] = sum(nats) / math.log(2) / sum(sizes)
         rows = zip(documents, sizes, ids, nats, strict=True)
         lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), quantity, config.measured) for d, b, i, n in rows)
         write_sealed(evidence, LIKELIHOOD_COLUMNS, lines)
-        before = _joined(_first(read_documents(TRAIN)))
+        before = _joined(islice(read_documents(TRAIN), read))
         text = _joined(documents)
         found["ppmd_bits_per_byte"] = bits_after(before, text) / len(text)
-        run.metrics |= found | {"train_documents": read, "bytes": size}
+        run.metrics |= found | {"train_documents": read, "bytes": sum(sizes)}
         run.outputs.append(evidence)
         print(", ".join(f"{name.partition('_')[0]} {value:.4f}" for name, value in found.items()) + " bits per byte")
 
@@ -70,20 +69,7 @@ def _nats(model: NGrams, texts: Sequence[np.ndarray]) -> list[float]:
     return [float(part.sum()) for part in np.split(nats, ends[:-1])]
 
 
-def _first(documents: Iterator[Document]) -> Iterator[Document]:
-    """The first documents, up to ``MOST`` bytes, but one at least."""
-    total = 0
-
-    def fits(document: Document) -> bool:
-        nonlocal total
-        first = not total
-        total += len(document.text.encode())
-        return first or total <= MOST
-
-    return takewhile(fits, documents)
-
-
-def _joined(documents: Iterator[Document] | Sequence[Document]) -> bytes:
+def _joined(documents: Iterable[Document]) -> bytes:
     return "\n\n".join(document.text for document in documents).encode()
 
 
