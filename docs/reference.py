@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 from flows.cli import app
 from flows.settings import Promotion, Retention, Tracking
+from plm_core.benchmarks.pairs import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig
 from plm_core.benchmarks.sources import ExamplesConfig
 from plm_core.corpus.clean import CleanConfig
@@ -70,6 +71,7 @@ PARTS: list[Part] = [
     ),
     ("evaluate", "", None, {"": EvaluateConfig}),
     ("examples.<name>", "", None, {"": ExamplesConfig}),
+    ("pairs.<name>", "", None, {"": PairsConfig}),
     ("finetune", "", None, {"": FinetuneConfig}),
     ("fewshot", "", None, {"": FewshotConfig}),
     ("tracking", "", None, {"": Tracking}),

@@ -76,14 +76,14 @@ def _evaluate_again(
 ) -> None:
     """Replace these evidence files of a version by what its checkpoint does on today's examples.
 
-    A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together.
+    A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together. Minimal pairs, for which
+    nothing is trained, have the seed 0.
     """
     said = f"{registry.name} version {version.number} is measured on today's examples: {', '.join(files)}"
     print(said, file=sys.stderr, flush=True)
     checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
-    tasks = dict.fromkeys(file.split(".")[0] if file.count(".") > 1 else "" for file in files)
-    for task in tasks:
-        module = "tasks.finetune" if task else "tasks.evaluate"
+    for task, seed in dict(map(task_and_seed, files)).items():
+        module = {"": "tasks.evaluate", "0": "tasks.minimal_pairs"}.get(seed, "tasks.finetune")
         fresh = _new_folder(work, "again")
         command = [module, version.tags["plm.model"], *([task] if task else [])]
         command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
@@ -97,6 +97,12 @@ def _evaluate_again(
             stale.unlink()
         for file in fresh.iterdir():
             shutil.copyfile(file, evidence / file.name)
+
+
+def task_and_seed(file: str) -> tuple[str, str]:
+    """Of ``<task>.<seed>.csv``; both are empty for ``likelihood.csv``."""
+    task, *seed, _ = file.split(".")
+    return (task, seed[0]) if seed else ("", "")
 
 
 def _task(root: Path, arguments: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from plm_core.benchmarks.pairs import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
 from plm_core.benchmarks.sources import ExamplesConfig, task_of
 from plm_core.config import UserError, choose
@@ -61,6 +62,8 @@ def problems() -> list[str]:
         tried(_model, name)
     for name in tried(params.section_names, "examples") or []:
         tried(_examples, name)
+    for name in tried(params.section_names, "pairs") or []:
+        tried(_pairs, name)
     tried(_finetune)
     if fewshot := tried(params.section, "fewshot", FewshotConfig):
         for name in fewshot.models:
@@ -109,6 +112,12 @@ def _examples(name: str) -> None:
     config = params.section(f"examples.{name}", ExamplesConfig)
     task_of(name, config)
     _require(config.input)
+
+
+def _pairs(name: str) -> None:
+    _require(params.section(f"pairs.{name}", PairsConfig).input)
+    if name in params.section_names("examples"):
+        raise UserError(f"pairs.{name}: examples has a section of the same name; expected another one")
 
 
 def _finetune() -> None:

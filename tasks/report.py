@@ -18,6 +18,7 @@ from plm_core.templates import render
 from tasks.reporting.fewshot import unfinetuned
 from tasks.reporting.meters import meters
 from tasks.reporting.page import drawn, page, plotting
+from tasks.reporting.pairs import minimal_pairs
 from tasks.reporting.scores import finetuned, metrics_of
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
@@ -25,7 +26,7 @@ from tasks.settings import params
 FINETUNED = ["finetune.tasks", "finetune.transfers", "finetune.seeds"]
 SIMPLE = {"unigram": "token frequencies", "ngram": "5-gram", "ppmd": "PPMd"}
 """What the measurements of the stage text-baseline are called."""
-SECTIONS = ["models", "pretrain", "evaluate", *FINETUNED, "fewshot", "promotion"]
+SECTIONS = ["models", "pretrain", "evaluate", *FINETUNED, "fewshot", "pairs", "promotion"]
 
 
 def report() -> None:
@@ -45,6 +46,7 @@ def report() -> None:
             "tasks/reporting/templates/report.md.j2",
             models={model: _model(model) for model in models},
             finetuned=scores,
+            pairs=minimal_pairs(models, reported),
             fewshot=unfinetuned(),
             copied={model: found for model, found in evaluated.items() if "longest_copy" in found},
             corpus=_corpus(),

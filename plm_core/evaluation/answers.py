@@ -8,8 +8,7 @@ R weightings, N examples, S seeds, C classes, P parts of a score. Examples of on
 in common) are no independent witnesses; each result knows the group of each example.
 
 A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
-``exact_match`` or ``answer_f1``, or as the plain mean of several of one family: ``accuracy+f1:equivalent``,
-``pearson+spearman``, ``exact_match+answer_f1``.
+``exact_match``, ``answer_f1`` or ``pair_accuracy``, or as the mean of several of a family: ``accuracy+f1:equivalent``.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,8 @@ OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
 OF_NUMBERS = ("pearson", "spearman")
 OF_TAGS = ("entity_f1",)
 OF_TEXTS = ("exact_match", "answer_f1")
-FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "texts": OF_TEXTS}
+PAIRS = ("pair_accuracy",)
+FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "texts": OF_TEXTS, "pairs": PAIRS}
 """The scores by what they are of."""
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray

@@ -1,7 +1,7 @@
 """Evidence: per-example results on held-out data, by which models are compared.
 
-Written by stages evaluate and finetune, read by the gate and by compare. A folder of CSV files; but for the last, with
-one row a held-out example:
+Written by stages evaluate, finetune and minimal-pairs, read by the gate and by compare. A folder of CSV files; but for
+the last, with one row a held-out example:
 
 * ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``
   (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). With
@@ -10,7 +10,8 @@ one row a held-out example:
 * ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed
   of the fine-tuning; no task's name holds a dot. ``label`` and ``prediction`` are names of classes or, where the
   score is of numbers, numbers with all their digits; of tags, those of the words in IOB2, joined by blanks; of texts,
-  ``label`` is the JSON list of the right answers, and ``prediction`` is empty where none is given. ``confidence`` is
+  ``label`` is the JSON list of the right answers, and ``prediction`` is empty where none is given; of minimal pairs,
+  ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of the seed 0. ``confidence`` is
   the probability that the model gave its answer; empty of a number. ``score`` is the task's main score
   (``answers.py`` says how it is written), the same in all rows. ``subset`` is empty, or names a part that is reported
   by itself as well, such as ``matched``. ``group`` is empty, or names what the example has in common with others,
@@ -35,6 +36,7 @@ from plm_core.config import UserError
 from plm_core.corpus.split import place_of
 from plm_core.evaluation import parsing
 from plm_core.evaluation.answers import Answers, Ratios, Results, Sums, family, score_by_subset
+from plm_core.evaluation.spans import TIE
 from plm_core.objectives import OBJECTIVES
 
 LIKELIHOOD = "likelihood.csv"
@@ -118,12 +120,13 @@ class Table:
         )
 
     def unread(self) -> Results:
-        """The results of one answer to all: the most frequent class, the mean, no entity, no answer."""
+        """The results of one answer to all: the most frequent class, the mean, no entity, no answer, a tie."""
         own = self.results
         assert not isinstance(own, Sums)
         if isinstance(own, Ratios):
-            tags = family(own.score) == "tags"
-            said = tuple(" ".join(["O"] * len(label.split())) if tags else "" for label in self.labels)
+            of = family(own.score)
+            none = TIE if of == "pairs" else ""
+            said = tuple(" ".join(["O"] * len(label.split())) if of == "tags" else none for label in self.labels)
             return self._ratios(own.score, (said,))
         answer = np.bincount(own.labels).argmax() if own.classes else own.labels.mean()
         return replace(own, predictions=np.full((1, len(own.labels)), answer))
@@ -215,7 +218,7 @@ def read_task(files: list[Path]) -> Table:
         parsing.check_labels(score, [row["label"] for row in first])
     except ValueError as error:
         raise UserError(f"{files[0]}: {error}") from error
-    read = parsing.ratios if family(score) in ("tags", "texts") else parsing.answers
+    read = parsing.ratios if family(score) in ("tags", "texts", "pairs") else parsing.answers
     results: Results = read(files, score, seeds)
     confidences = np.stack([parsing.confidences(path, rows) for path, rows in zip(files, seeds, strict=True)])
     examples = parsing.examples(first, "label", "subset", "score")

@@ -72,6 +72,8 @@ METRICS: dict[str, Row] = {
     "exact_match": Row(lambda said, true: float(np.mean(list(map(spans.exact_match, said, true)))), TEXT, TEXTS),
     # The mean F1 of the words of predictions against the nearest right answer, in [0, 1]; as in SQuAD 2.0.
     "answer_f1": Row(lambda said, true: float(np.mean(list(map(spans.answer_f1, said, true)))), TEXT, TEXTS),
+    # The share of minimal pairs of which the good text was chosen, a tie being half, in [0, 1].
+    "pair_accuracy": Row(lambda said, true: float(np.mean([spans.RIGHT[answer] for answer in said])), TEXT),
 }
 
 

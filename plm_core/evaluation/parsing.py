@@ -33,7 +33,7 @@ def answers(files: list[Path], score: str, seeds: list[Rows]) -> Answers:
 
 
 def ratios(files: list[Path], score: str, seeds: list[Rows]) -> Ratios:
-    """The answers of each seed, where they are tags or texts."""
+    """The answers of each seed, where they are tags, texts or choices within a pair."""
     subsets, (strata,) = _coded([[row["subset"] for row in seeds[0]]])
     found = np.empty((2, len(parts_of(score)), len(seeds), len(strata)))
     for s, (path, rows) in enumerate(zip(files, seeds, strict=True)):
@@ -41,12 +41,12 @@ def ratios(files: list[Path], score: str, seeds: list[Rows]) -> Ratios:
             try:
                 found[:, :, s, n] = np.transpose(counted(score, row["prediction"], row["label"]))
             except ValueError as error:
-                raise UserError(f"{path}: {row['id']!r}: {error}; expected what stage finetune writes") from error
+                raise UserError(f"{path}: {row['id']!r}: {error}; expected what its stage writes") from error
     return Ratios(score, found[0], found[1], strata, subsets, _groups(seeds[0]))
 
 
 def counted(score: str, prediction: str, label: str) -> list[tuple[float, float]]:
-    """Of each part of a score of tags or texts, what is above and below in one example's ratio."""
+    """Of each part of a score of tags, texts or pairs, what is above and below in one example's ratio."""
     return [counts(part, prediction, label) for part, _ in parts_of(score)]
 
 

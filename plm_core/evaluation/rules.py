@@ -12,7 +12,8 @@ from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, rea
 
 EVERY_TASK = SCORE
 """A rule of this name is that of every task in the challenger's evidence that has none of its own. As the primary it is
-the plain mean of all tasks' scores as well (the average of GLUE, Wang et al. 2019, section 3)."""
+the plain mean of all tasks' scores as well (the average of GLUE, Wang et al. 2019, section 3). A set of minimal pairs
+is a task too."""
 
 
 @section

@@ -129,8 +129,9 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
     """The scores of each side by subset ("" is the whole set) in ``resamples`` resamples of the groups of examples,
     which are the same ones for all sides.
 
-    Groups are drawn within their subset. Each side's seeds are drawn on their own: a resample is the mean over all
-    seeds on the examples drawn, and how far the seeds drawn differ from it on all examples.
+    Groups are drawn within their subset, those of subsets that share groups together. Each side's seeds are drawn on
+    their own: a resample is the mean over all seeds on the examples drawn, and how far the seeds drawn differ from it
+    on all examples.
     """
     units = units_of(sides)
     found: list[dict[str, list[Array]]] = [{name: [] for name in masks(side)} for side in units.cells]
@@ -143,7 +144,9 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
         weights = drawn @ units.rows
         for side, draws in zip(units.cells, found, strict=True):
             for name, mask in masks(side).items():
-                draws[name].append(side.values(weights * mask).mean(axis=1))
+                counted = weights * mask
+                # Where no group of a subset was drawn, nothing is known of it.
+                draws[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
     return [_drawn(units, side, draws, rng) for side, draws in zip(units.cells, found, strict=True)]
 
 
@@ -260,6 +263,7 @@ def _drawn(units: Units, side: Results, draws: dict[str, list[Array]], rng: np.r
     chosen = None
     for name, mask in masks(side).items():
         values = np.concatenate(draws[name])
+        values = np.where(np.isnan(values), np.nanmean(values), values)
         here = units.rows @ mask > 0
         many = int(units.counts[here].sum())
         freedom = many - len(np.unique(units.strata[here]))

@@ -1,6 +1,6 @@
-"""Scores of texts inside texts: entity F1 of labelled tokens, exact match and F1 of answers.
+"""Scores of texts inside texts: entity F1 of labelled tokens, exact match and F1 of answers; and of minimal pairs.
 
-For fine-tuning on named entities and on question answering, and its evidence. Pure functions of texts; no tokenizer is
+For fine-tuning on named entities and on question answering, and for evidence. Pure functions of texts; no tokenizer is
 involved.
 """
 
@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 Entity = tuple[int, int, str]
 """First token, the one behind the last, type."""
+GOOD, TIE, BAD = "good", "tie", "bad"
+RIGHT = {GOOD: 1.0, TIE: 0.5, BAD: 0.0}
+"""How far the choice within a minimal pair is right."""
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -93,9 +96,10 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
 
 
 def counts(score: str, prediction: str, label: str) -> tuple[float, float]:
-    """What an example adds above and below the line of ``entity_f1``, ``exact_match`` or ``answer_f1``.
+    """What an example adds above and below the line of a score: one of entities, of answers or of pairs.
 
-    ``prediction`` and ``label`` are as in evidence: tags joined by blanks; a text, and a JSON list of right ones.
+    ``prediction`` and ``label`` are as in evidence: tags joined by blanks; a text, and a JSON list of right ones; one
+    of ``RIGHT``.
 
     Raises:
         ValueError: they are not, or of different lengths.
@@ -105,6 +109,10 @@ def counts(score: str, prediction: str, label: str) -> tuple[float, float]:
         if len(said) != len(true):
             raise ValueError(f"{len(said)} tags for {len(true)} words")
         return entity_counts(said, true)
+    if score == "pair_accuracy":
+        if prediction not in RIGHT:
+            raise ValueError(f"the prediction {prediction!r} is none of {', '.join(RIGHT)}")
+        return RIGHT[prediction], 1.0
     answers = json.loads(label)
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise ValueError(f"the label {label[:99]}; expected a JSON list of texts")

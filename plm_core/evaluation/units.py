@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components
 
 from plm_core.evaluation.answers import Results
 
@@ -23,7 +24,8 @@ class Units:
     counts: Array
     """``[U]``: how many groups are of each kind."""
     strata: Array
-    """``[U]``: groups with the same number have examples of the same subsets."""
+    """``[U]``: groups with the same number are drawn together: they are of one subset, or of several that groups have
+    in common."""
 
 
 def units_of(sides: Sequence[Results]) -> Units:
@@ -40,6 +42,13 @@ def units_of(sides: Sequence[Results]) -> Units:
     ends = np.cumsum([0, *map(len, kinds)])
     rows = csr_array((np.ones(ends[-1]), np.concatenate(kinds), ends), shape=(len(kinds), len(first)))
     rows.sum_duplicates()
-    strata = sides[0].strata[first]
-    _, names = np.unique([str(sorted({*strata[[*cells]]})) for cells in kinds], return_inverse=True)
-    return Units([side.take(first) for side in sides], rows, np.array(counts), names)
+    strata = _connected(rows, sides[0].strata[first])
+    return Units([side.take(first) for side in sides], rows, np.array(counts), strata)
+
+
+def _connected(rows: csr_array, subsets: Array) -> Array:
+    """``[U]``: a number for each unit, the same for those whose subsets chains of groups connect."""
+    units, cells = rows.nonzero()
+    size = rows.shape[0] + int(subsets.max()) + 1
+    edges = (np.ones(len(units)), (units, rows.shape[0] + subsets[cells]))
+    return connected_components(coo_array(edges, shape=(size, size)), directed=False)[1][: rows.shape[0]]

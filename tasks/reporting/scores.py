@@ -75,7 +75,7 @@ def _task(
         "metrics": metrics,
         "shown": [name for name in names if name not in UNSHOWN and not name.startswith(diagnosis.CHECKS)],
         "groups": next(iter(rows.values())).groups,
-        "apart": _apart(rows, share),
+        "apart": apart(rows, share),
         "intervals": {model: significance.interval_of(found.results) for model, found in rows.items()},
         "constant": {model: always for model, found in rows.items() if (always := _constant(found))},
         "confused": confused,
@@ -83,7 +83,7 @@ def _task(
     return figures, pictures
 
 
-def _apart(rows: Mapping[str, Table], share: float) -> dict[str, Any] | None:
+def apart(rows: Mapping[str, Table], share: float) -> dict[str, Any] | None:
     """How many examples the gate never sees, and each model's score on them; None where it sees all."""
     parts = {model: found.parted(share)[1] for model, found in rows.items()}
     some = next(iter(parts.values()))

@@ -131,6 +131,7 @@ def unknown(content, known, place):
     named = place in (
         "sources",
         "examples",
+        "pairs",
         "pretrain",
         "paragraphs",
         "documents",

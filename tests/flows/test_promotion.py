@@ -20,11 +20,12 @@ import pytest
 import torch
 from toys import wait_for
 
-from flows import cli, doctor, promotion, registry, settings, standing
+from flows import cli, doctor, judging, promotion, registry, settings, standing
 from flows.packaging import Packager, evidence_files
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
 from plm_core import checkpoint
+from plm_core.evaluation import minimal_pairs
 from plm_core.text.tokenizer import MODEL_FILE, TokenizerConfig
 from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
 
@@ -318,6 +319,17 @@ def _post(address, content):
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, None
+
+
+@pytest.mark.parametrize(
+    ("file", "measured"),
+    [("likelihood.csv", ("", "")), ("sst2.3.csv", ("sst2", "3")), ("own-pairs.0.csv", ("own-pairs", "0"))],
+)
+def test_a_file_of_evidence_says_what_measures_it(file, measured):
+    """By the seed: none is a likelihood, 0 is a set of minimal pairs, for which nothing is trained."""
+    assert judging.task_and_seed(file) == measured
+    if measured[1] == "0":
+        assert minimal_pairs.file_of(measured[0]) == file
 
 
 @pytest.mark.slow

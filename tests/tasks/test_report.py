@@ -300,7 +300,7 @@ def test_models_of_one_paper_need_no_warning_and_no_task_is_said(results, tmp_pa
     project.run("tasks.report")
     text = (project.root / "artifacts/report/report.md").read_text()
     assert list(table(text, "## Held-out likelihood")) == ["bert"]
-    assert "5-gram" not in text
+    assert "*5-gram*" not in text
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["of one task", "of all"])
@@ -315,7 +315,7 @@ def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_pat
         path.unlink()
     project.run("tasks.report")
     text = (project.root / "artifacts/report/report.md").read_text()
-    assert ("5-gram" in text) != whole
+    assert ("*5-gram*" in text) != whole
     found = table(text, "## Fine-tuning")
     assert list(found["words alone"].values())[1:] == ["-" if whole else "0.650", "-", "-"]
     assert found["gpt"]["next: accuracy"] == table(results_page(results), "## Fine-tuning")["gpt"]["next: accuracy"]

@@ -33,7 +33,7 @@ def declared(project):
 
 def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
     outs = declared(built)
-    assert len(outs) == 60
+    assert len(outs) == 64
     for name, data in built.files().items():
         assert any(name == out or name.startswith(f"{out}/") for out in outs), name
         assert data or "/quarantined/" in name, name  # JSON lines, of which there are none
@@ -51,7 +51,7 @@ def test_one_changed_parameter_reruns_its_stage_and_those_after_it_only(small):
     small.change(evaluate__stride=7)
     out, _ = small.run("dvc", "repro")
     ran = [line.split("'")[1] for line in out.splitlines() if line.startswith("Running stage")]
-    assert ran == ["text-baseline", "evaluate@gpt", "report"]
+    assert ran == ["text-baseline", "evaluate@gpt", "minimal-pairs@gpt-own-pairs", "report"]
     assert "up to date" in small.run("dvc", "status")[0]
 
 
@@ -170,7 +170,9 @@ def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(bui
 
 def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
     """By hand, one after the other, over the files of `dvc repro`; trainings and evaluations have their own tests."""
-    for command in (["ingest", "own"], ["clean"], ["deduplicate"], ["card"], ["tokenizer"], ["pack"], ["report"]):
+    alone = ([name] for name in ("clean", "deduplicate", "card", "tokenizer", "pack"))
+    pairs = ["minimal_pairs", "gpt", "own-pairs"]
+    for command in (["ingest", "own"], *alone, ["pairs", "own-pairs"], pairs, ["text_baseline"], ["report"]):
         small.run(f"tasks.{command[0]}", *command[1:])
     assert small.files() == built.files()
 

@@ -61,8 +61,8 @@ class Reader:
                 raise Refused("missing_column", f"no column {name!r}; found {listed(row, 12)}{did_you_mean(name, row)}")
         if columns.id is not None:
             identity = _identity(row[columns.id], columns.id)
-        a = _text(row[columns.a], columns.a)
-        b = None if columns.b is None else _text(row[columns.b], columns.b)
+        a = text_of(row[columns.a], columns.a)
+        b = None if columns.b is None else text_of(row[columns.b], columns.b)
         group = "" if columns.group is None else _identity(row[columns.group], columns.group)
         label = self._label(row[columns.label])
         return Example(identity, a, b, label, subset, choices=self._choices(row), group=group)
@@ -72,12 +72,12 @@ class Reader:
         names = self._columns.choices
         many = len(self._task.labels)
         if len(names) != 1:
-            return tuple(_text(row[name], name) for name in names)
+            return tuple(text_of(row[name], name) for name in names)
         found = row[names[0]]
         if not isinstance(found, list) or len(found) != many:
             said = f"{len(found)} choices" if isinstance(found, list) else type(found).__name__
             raise Refused("wrong_choices", f"found {said} in the column {names[0]!r}; expected a list of {many} texts")
-        return tuple(_text(text, names[0]) for text in found)
+        return tuple(text_of(text, names[0]) for text in found)
 
     def _label(self, value: object) -> int | float:
         if self._task.kind == "regression":
@@ -102,7 +102,7 @@ def file_rows(file: Path, header: tuple[str, ...] | None = None) -> Iterator[tup
         yield f"{file}:{record.number}", record.content
 
 
-def _text(value: object, column: str) -> str:
+def text_of(value: object, column: str) -> str:
     """White space around a text is no part of it; within, it stays as it is."""
     if not isinstance(value, str):
         raise Refused("no_text", f"found {type(value).__name__} in the column {column!r}; expected text")
@@ -117,7 +117,7 @@ def _text(value: object, column: str) -> str:
 def _identity(value: object, column: str) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         raise Refused("missing_id", f"found {value!r} in the column {column!r}; expected an id, text or a whole number")
-    return _text(str(value), column)
+    return text_of(str(value), column)
 
 
 def _number(value: object, column: str, span: tuple[float, ...] | None) -> float:

@@ -181,7 +181,7 @@ def test_answers_are_measured_against_every_right_one(put):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1,x,,O O,O,0.5,entity_f1,r", "'1': 1 tags for 2 words; expected what stage finetune writes"),
+        ("1,x,,O O,O,0.5,entity_f1,r", "'1': 1 tags for 2 words; expected what its stage writes"),
         ("1,x,,O,PER,0.5,entity_f1,r", "'1': tag 1: found 'PER'; expected O, B-<type>"),
         ("1,x,,Limu,Limu,0.5,exact_match,r", "'1': Expecting value"),
         ("1,x,,3,Limu,0.5,exact_match,r", "'1': the label 3; expected a JSON list of texts"),

@@ -1,0 +1,144 @@
+"""Minimal pairs: two texts that differ in one thing, of which a model of the language finds the right one likelier.
+
+Written by the stage pairs, read by minimal-pairs and text-baseline. Linzen, Dupoux and Goldberg 2016, "Assessing the
+Ability of LSTMs to Learn Syntax-Sensitive Dependencies"; Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic
+Minimal Pairs for English". A paradigm is a set of pairs that ask the same thing.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import PositiveInt
+
+from plm_core.benchmarks.pair_rules import RULES, Rule, changed
+from plm_core.benchmarks.sources.rows import file_rows, text_of
+from plm_core.config import UserError, section
+from plm_core.corpus.document import read_documents
+from plm_core.corpus.lines import COMPRESSIONS
+from plm_core.corpus.quarantine import Refused
+from plm_core.files import RESTORE, sha256_text
+
+OWN, BLIMP = LAYOUTS = (("good", "bad", "paradigm", "group"), ("sentence_good", "sentence_bad", "UID", "group"))
+"""The fields of a team's own files, and of BLiMP's; the last two of each may be missing."""
+FILES = tuple(f".jsonl{packing}" for packing in ("", *COMPRESSIONS))
+
+
+@section
+class PairsConfig:
+    """A section of ``pairs`` in the parameters."""
+
+    input: str
+    """What is read; DVC watches it. JSON lines, plain or compressed, or a folder of such files: ``good`` and ``bad``,
+    and where there are, ``paradigm`` and ``group`` (what pairs have in common, such as their document); or as BLiMP is
+    published. With ``rules``: documents, as one of the files of the splits."""
+    rules: list[Rule] = field(default_factory=list)
+    """How pairs are made from the documents' sentences: the sentence as it was written, and the same with one thing
+    changed. []: the input holds pairs."""
+    each: PositiveInt | None = None
+    """At most so many pairs of each paradigm, always the same ones; null: all."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two texts, of which the first is right."""
+
+    id: str
+    """Unique in its set."""
+    good: str
+    bad: str
+    paradigm: str = ""
+    """"" where there is one alone."""
+    group: str = ""
+    """What it has in common with others, such as the document that it was made from; "" where nothing is known."""
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the texts, by which two evaluations know that they saw the same pair."""
+        return sha256_text(f"{self.good}\x1f{self.bad}")
+
+
+def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
+    """The pairs of the section ``pairs.<name>``, and what was left out of a published set, a line each.
+
+    Raises:
+        UserError: a row that is no pair, two texts that are the same (in BLiMP, where seven are, they are left out), or
+            no pair at all; the message names the place.
+        OSError: a file cannot be read.
+    """
+    path = Path(config.input)
+    left_out: list[str] = []
+    every = list(_made(path, config.rules) if config.rules else _written(path, left_out))
+    if not every:
+        expected = "sentences to which its rules apply" if config.rules else "at least one line"
+        raise UserError(f"{path}: gives no pair; expected {expected}, or another input (pairs.{name})")
+    kept: dict[str, list[Pair]] = {}
+    for pair in sorted(every, key=lambda pair: sha256_text(pair.id)):  # so that a new one moves few
+        kept.setdefault(pair.paradigm, []).append(pair)
+    ids = {pair.id for some in kept.values() for pair in some[: config.each]}
+    return [pair for pair in every if pair.id in ids], left_out
+
+
+def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
+    """Write one JSON object a line: id, good, bad, paradigm and group."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for pair in pairs:
+            file.write(json.dumps(asdict(pair), ensure_ascii=False) + "\n")
+
+
+def load_pairs(path: Path) -> list[Pair]:
+    """The pairs of a file that ``write_pairs`` wrote, in order.
+
+    Raises:
+        UserError: the file is missing or damaged; the message names the line.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro pairs`)")
+    found = []
+    with path.open("rb") as file:  # a line ends at \n alone
+        for number, line in enumerate(file, start=1):
+            try:
+                found.append(Pair(**json.loads(line.decode("utf-8"))))
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{path}:{number}: {error!r}; expected a pair; {RESTORE}") from error
+    return found
+
+
+def _made(path: Path, rules: Iterable[Rule]) -> Iterator[Pair]:
+    for document in read_documents(path):
+        for rule in dict.fromkeys(rules):
+            for number, (good, bad) in enumerate(changed(document, RULES[rule])):
+                yield Pair(f"{document.id}#{rule}-{number}", good, bad, rule, document.id)
+
+
+def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:
+    files = sorted(p for p in path.iterdir() if p.name.endswith(FILES)) if path.is_dir() else [path]
+    if not files or not files[0].name.endswith(FILES):
+        raise UserError(f"{path}: is no file of pairs; expected {' or '.join(FILES)}, or a folder of such files")
+    counts = Counter[str]()
+    for file in files:
+        for place, row in file_rows(file):
+            try:
+                if isinstance(row, Refused):
+                    raise row
+                layout = next((names for names in LAYOUTS if names[0] in row or names[1] in row), OWN)
+                good, bad, paradigm, group = _fields(row, layout)
+            except Refused as refused:
+                raise UserError(f"{place}: {refused.detail}") from None
+            counts[paradigm] += 1
+            if good != bad:
+                yield Pair(f"{paradigm or 'pair'}-{counts[paradigm]}", good, bad, paradigm, group)
+            elif layout is BLIMP:
+                left_out.append(f"{place}: both sentences of the pair are the same")
+            else:
+                raise UserError(f"{place}: good and bad are the same; expected two texts that differ")
+
+
+def _fields(row: Mapping[str, object], layout: Sequence[str]) -> list[str]:
+    for name in layout[:2]:
+        if name not in row:
+            raise Refused("missing_column", f"no field {name!r}; expected {layout[0]!r} and {layout[1]!r}")
+    texts = [text_of(row[name], name) for name in layout[:2]]
+    return texts + [text_of(row[name], name) if row.get(name) else "" for name in layout[2:]]

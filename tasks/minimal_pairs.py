@@ -1,0 +1,81 @@
+"""Stage minimal-pairs: which text of each pair a model finds likelier. `python -m tasks.minimal_pairs <model> <set>`.
+
+With `--checkpoint` and `--evidence` another checkpoint is asked, and only its evidence is written: for the gate.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from plm_core import checkpoint
+from plm_core.benchmarks.pairs import Pair, load_pairs
+from plm_core.config import UserError
+from plm_core.evaluation import significance
+from plm_core.evaluation.evidence import TASK_COLUMNS, Table, read_task
+from plm_core.evaluation.likelihood import scorer_of
+from plm_core.evaluation.likelihood.base import tokenized
+from plm_core.evaluation.minimal_pairs import file_of, rows
+from plm_core.evaluation.spans import TIE
+from plm_core.objectives import OBJECTIVES
+from plm_core.sections.evaluation import EvaluateConfig, LikelihoodConfig
+from plm_core.shared import paths
+from plm_core.training.device import Device, prepare
+from tasks.runtime.evidence import write_sealed
+from tasks.runtime.progress import ProgressBar
+from tasks.runtime.stage import main, stage
+from tasks.settings import params
+
+
+def minimal_pairs(model: str, name: str) -> None:
+    """Ask the model that stage pretrain made, and write evidence and metrics."""
+    folder = paths.MODELS / model
+    pairs = paths.PAIRS / f"{name}.jsonl"
+    with stage(f"minimal-pairs-{model}-{name}", ["evaluate"], [folder, pairs], model=model) as run:
+        digest, found = _asked(folder, name, paths.EVIDENCE / model)
+        interval = significance.interval_of(found.results)
+        run.metrics |= {"score": found.value, "score_low": interval.low, "score_high": interval.high}
+        run.metrics |= {"pairs": len(found.examples), "ties": found.predictions[0].count(TIE)}
+        run.outputs.append(paths.EVIDENCE / model / file_of(name))
+        run.tracker.checkpoint_metrics(digest, {f"{name}/{key}": value for key, value in run.metrics.items()})
+        told = f"{found.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] of {len(found.examples):,} pairs"
+        print(f"{model}: {name}: {told}; by chance 0.5")
+
+
+def _asked(folder: Path, name: str, evidence: Path) -> tuple[str, Table]:
+    """Write a checkpoint's evidence; returns the checkpoint's digest and what the evidence says."""
+    config = params.section("evaluate", EvaluateConfig)
+    device = prepare(threads=1)
+    loaded = checkpoint.load(folder, device.device)
+    pairs = load_pairs(paths.PAIRS / f"{name}.jsonl")
+    file = evidence / file_of(name)
+    nats = []
+    with ProgressBar(name, len(pairs)) as meter:
+        for found in nats_of(loaded, pairs, config, device):
+            nats.append(found)
+            meter.update(len(nats))
+    write_sealed(file, TASK_COLUMNS, rows(pairs, nats, config))
+    return loaded.digest, read_task([file])
+
+
+def nats_of(
+    loaded: checkpoint.Loaded, pairs: Sequence[Pair], config: LikelihoodConfig, device: Device
+) -> Iterator[tuple[float, float]]:
+    """-log p of the good and of the bad text of each pair, whole, in nats, in order."""
+    score = scorer_of(OBJECTIVES[loaded.config.objective].likelihood)
+    texts = (tokenized(text, loaded.tokenizer) for pair in pairs for text in (pair.good, pair.bad))
+    nats = (found.nats for found in score(loaded.model, texts, replace(config, excerpt=None), device))
+    return zip(nats, nats, strict=True)
+
+
+def run(model: str, name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
+    """Ask MODEL, one of ``models`` in params.yaml, about the set NAME of ``pairs``; or another checkpoint instead."""
+    if checkpoint and evidence:
+        _asked(checkpoint, name, evidence)
+    elif checkpoint or evidence:
+        raise UserError("expected --checkpoint and --evidence together")
+    else:
+        minimal_pairs(model, name)
+
+
+if __name__ == "__main__":
+    main(run, gpus=1)

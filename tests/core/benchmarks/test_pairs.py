@@ -1,0 +1,201 @@
+"""Minimal pairs: what the rules make of a text, and files that hold pairs or only seem to."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_core.benchmarks.pair_rules import MENTION, OTHER, RULES, changed
+from plm_core.benchmarks.pairs import Pair, PairsConfig, load_pairs, read_pairs, write_pairs
+from plm_core.config import UserError
+from plm_core.corpus.document import Document, write_documents
+
+TEXT = """The state of the union is strong and we have seen that these laws were good, for in 1856 Mexico was not the
+place, said Spain. If it does this government has many treaties with Peru; to have 1789 or Mexico is fine"""
+WORDS = st.sampled_from(TEXT.split())
+TEXTS = st.lists(WORDS, min_size=1, max_size=120).map(" ".join)
+
+
+def pairs_of(rule, text):
+    return list(changed(Document("d", text, "own", {}), RULES[rule]))
+
+
+@given(TEXTS, st.sampled_from(list(RULES)))
+def test_the_good_text_was_written_and_the_bad_one_is_another_and_the_same_every_time(text, rule):
+    found = pairs_of(rule, text)
+    for good, bad in found:
+        assert good in text
+        assert bad != good
+    assert pairs_of(rule, text) == found
+
+
+@given(TEXTS)
+def test_agreement_changes_one_word_into_its_other_number(text):
+    for rule, words in (
+        ("verb_agreement", set(OTHER) - {"this", "these"}),
+        ("determiner_agreement", {"this", "these"}),
+    ):
+        for good, bad in pairs_of(rule, text):
+            ((one, other),) = [pair for pair in zip(good.split(), bad.split(), strict=True) if pair[0] != pair[1]]
+            assert one in words
+            assert OTHER[one] == other
+
+
+@given(TEXTS)
+def test_word_order_turns_four_neighbours_round(text):
+    for good, bad in pairs_of("word_order", text):
+        one, other = good.split(), bad.split()
+        places = [i for i in range(len(one)) if one[i] != other[i]]
+        first = next(i for i in range(len(one) - 3) if one[:i] + one[i : i + 4][::-1] + one[i + 4 :] == other)
+        assert all(first <= place < first + 4 for place in places)
+        assert all(word.isalpha() and word.islower() for word in one[first : first + 4])
+
+
+@given(TEXTS)
+def test_a_mention_is_exchanged_for_one_of_the_document_that_the_passage_has_not(text):
+    known = set(MENTION.findall(text))
+    for good, bad in pairs_of("mentions", text):
+        place = next(i for i, (one, other) in enumerate(zip(good, bad, strict=False)) if one != other)
+        begin = max(good.rfind(" ", 0, place), 0) + 1
+        swaps = [
+            (one, other)
+            for one in known
+            for other in known
+            for start in range(begin + 1)
+            if good.startswith(one, start) and good[:start] + other + good[start + len(one) :] == bad
+        ]
+        assert any(other not in good and good[: good.rfind(one)].count(one) >= 1 for one, other in swaps)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "expected"),
+    [
+        ("verb_agreement", "The laws of this state were good.", "The laws of this state was good."),
+        ("verb_agreement", "If it were so, we would all be glad.", None),  # a subjunctive
+        ("verb_agreement", "We would like to have such laws here.", None),  # an infinitive
+        ("verb_agreement", "It is so.", None),  # too short
+        ("determiner_agreement", "We know that these measures have failed.", "We know that this measures have failed."),
+        ("determiner_agreement", "We know that these are the measures.", None),  # `this are`, but perhaps `of this are`
+        ("determiner_agreement", "Let us look at this great nation.", "Let us look at these great nation."),
+        ("word_order", "Now The Laws Were Made Here Today.", None),
+        ("word_order", "Then, they went far away, Sir.", None),  # no four in a row without a mark
+        ("word_order", "Then they went far away, Sir.", None),
+        ("word_order", "He then went far from here, Sir.", "He from far went then here, Sir."),
+        ("mentions", "From Mexico he went to Spain, as Mexico is far.", None),  # nothing else stands behind `as`
+        (
+            "mentions",
+            "We met in Mexico and in Spain. I like to be in Mexico.",
+            "We met in Mexico and in Spain. I like to be in Peru.",
+        ),
+        ("mentions", "He began in 1845 and in Spain, but ended in 1845.", None),  # a name is no number
+    ],
+)
+def test_cases_made_by_hand(rule, text, expected):
+    text = f"{text}\n\nOf old, he was in Peru." if rule == "mentions" else text
+    assert pairs_of(rule, text) == ([] if expected is None else [(text.partition("\n\n")[0], expected)])
+
+
+def test_a_sentence_or_passage_that_is_too_long_gives_no_pair():
+    for words, found in ((40, 1), (41, 0)):
+        assert len(pairs_of("verb_agreement", f"It is {' '.join(['so'] * (words - 2))}.")) == found
+    for words, found in ((60, 1), (61, 0)):
+        text = f"We were in Mexico. {' '.join(['So'] * (words - 8))}. We were in Mexico.\n\nWe were in Peru."
+        assert len(pairs_of("mentions", text)) == found
+
+
+@pytest.fixture
+def splits(tmp_path, documents):
+    write_documents(tmp_path / "test.parquet", documents)
+    return tmp_path / "test.parquet"
+
+
+def test_pairs_of_documents_know_their_document_and_their_rule(splits, documents):
+    found, left_out = read_pairs("own", PairsConfig(str(splits), ["word_order", "mentions", "word_order"]))
+    assert left_out == []
+    assert {pair.paradigm for pair in found} == {"word_order"}  # made-up prose has no names
+    assert {pair.group for pair in found} == {document.id for document in documents}
+    assert len({pair.id for pair in found}) == len(found)
+
+
+def test_so_many_of_each_paradigm_are_kept_and_a_new_document_moves_few(splits, documents):
+    config = PairsConfig(str(splits), ["word_order"], each=31)
+    before, _ = read_pairs("own", config)
+    assert len(before) == 31
+    every, _ = read_pairs("own", PairsConfig(str(splits), ["word_order"]))
+    assert [pair for pair in every if pair in before] == before
+    write_documents(splits, documents[1:])
+    after, _ = read_pairs("own", config)
+    assert len({pair.id for pair in before} & {pair.id for pair in after}) >= 28
+
+
+def rows(*some):
+    return "".join(json.dumps(row) + "\n" for row in some)
+
+
+def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
+    own = [{"good": " A b. ", "bad": "B a.", "paradigm": "order", "group": "g"}, {"good": "A.", "bad": "B."}]
+    blimp = {"sentence_good": "It is.", "sentence_bad": "It are.", "UID": "agreement", "field": "syntax"}
+    (tmp_path / "a.jsonl").write_text(rows(*own))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(rows(blimp, blimp).encode()))
+    (tmp_path / "README.txt").write_text("no pairs")
+    found, _ = read_pairs("mine", PairsConfig(str(tmp_path)))
+    assert found == [
+        Pair("order-1", "A b.", "B a.", "order", "g"),
+        Pair("pair-1", "A.", "B."),
+        Pair("agreement-1", "It is.", "It are.", "agreement"),
+        Pair("agreement-2", "It is.", "It are.", "agreement"),
+    ]
+    write_pairs(tmp_path / "made.jsonl", found)
+    assert load_pairs(tmp_path / "made.jsonl") == found
+    assert len({pair.sha256 for pair in found}) == 3
+
+
+def test_the_pairs_of_blimp_that_are_none_are_left_out_and_told(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        rows(*({"sentence_good": text, "sentence_bad": "Same.", "UID": "x"} for text in ("Same. ", "Other.")))
+    )
+    found, left_out = read_pairs("blimp", PairsConfig(str(tmp_path / "a.jsonl")))
+    assert [pair.id for pair in found] == ["x-2"]
+    assert left_out == [f"{tmp_path}/a.jsonl:1: both sentences of the pair are the same"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (rows({"good": "A.", "bad": "B."}, {"good": "A.", "bad": " A."}), "jsonl:2: good and bad are the same"),
+        (rows({"good": "A."}), "jsonl:1: no field 'bad'; expected 'good' and 'bad'"),
+        (rows({"sentence_bad": "A."}), "jsonl:1: no field 'sentence_good'; expected 'sentence_good' and"),
+        (rows({"a": "A."}), "jsonl:1: no field 'good'"),
+        (rows({"good": "A.", "bad": ""}), "jsonl:1: nothing in the column 'bad'"),
+        (rows({"good": "A.", "bad": 3}), "jsonl:1: found int in the column 'bad'"),
+        (rows({"good": "A.", "bad": "B.", "group": 7}), "jsonl:1: found int in the column 'group'; expected text"),
+        ("{\n", "jsonl:1: "),
+        ("", r"gives no pair; expected at least one line, or another input \(pairs\.mine\)"),
+    ],
+)
+def test_a_file_that_holds_no_pairs_is_one_line(tmp_path, content, message):
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(UserError, match=message) as refused:
+        read_pairs("mine", PairsConfig(str(tmp_path / "a.jsonl")))
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_input_of_pairs_is_one_line(tmp_path, splits):
+    for path in (splits, tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(UserError, match=r"is no file of pairs; expected \.jsonl or"):
+            read_pairs("mine", PairsConfig(str(path)))
+    with pytest.raises(UserError, match="gives no pair; expected sentences to which its rules apply"):
+        read_pairs("mine", PairsConfig(str(splits), ["mentions"]))
+
+
+def test_a_damaged_file_of_the_stage_names_its_line(tmp_path):
+    path = tmp_path / "own.jsonl"
+    with pytest.raises(UserError, match="missing; run the stage"):
+        load_pairs(path)
+    write_pairs(path, [Pair("1", "A.", "B.")])
+    path.write_text(path.read_text() + '{"id": 1\n')
+    with pytest.raises(UserError, match=r"own\.jsonl:2: .*expected a pair; restore it"):
+        load_pairs(path)

@@ -1,0 +1,89 @@
+"""Evidence on minimal pairs: the likelier text is the answer, a tie is half, and documents are drawn whole."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from plm_core.benchmarks.pairs import Pair
+from plm_core.config import UserError
+from plm_core.evaluation import significance
+from plm_core.evaluation.evidence import TASK_COLUMNS, read_task
+from plm_core.evaluation.minimal_pairs import file_of, rows
+from plm_core.evaluation.seal import sealed
+from plm_core.sections.evaluation import LikelihoodConfig
+
+CONFIG = LikelihoodConfig(stride=5, excerpt=3)
+
+
+def table(folder, answers):
+    """The evidence of pairs, (paradigm, group, nats of the good text, nats of the bad)."""
+    pairs = [
+        Pair(f"p{i:03}", f"good {i}", f"bad {i}", paradigm, group) for i, (paradigm, group, *_) in enumerate(answers)
+    ]
+    path = folder / file_of("own")
+    path.write_text(sealed(TASK_COLUMNS, rows(pairs, [(good, bad) for *_, good, bad in answers], CONFIG)))
+    return read_task([path])
+
+
+def test_the_likelier_text_is_the_answer_and_a_tie_is_half(tmp_path):
+    answers = [
+        ("x", "a", 1.0, 2.0),
+        ("x", "a", 2.0, 1.0),
+        ("y", "b", 3.0, 3.0),
+        ("y", "b", 0.1 + 0.2, 0.3),
+        ("y", "", 1, 9),
+    ]
+    found = table(tmp_path, answers)
+    assert found.predictions == (("good", "bad", "tie", "tie", "good"),)
+    assert found.metric == "own/score"
+    assert found.value == pytest.approx((1 + 0 + 0.5 + 0.5 + 1) / 5)
+    assert found.names == ("a", "a", "b", "b", "p004")
+    odds = np.exp(-1)
+    assert found.confidences[0] == pytest.approx([1 / (1 + odds), 1 / (1 + odds), 0.5, 0.5, 1 / (1 + np.exp(-8))])
+    assert found.unread().values(np.ones((1, 5))) == pytest.approx(0.5)
+
+
+def test_a_difference_beyond_all_numbers_is_sure(tmp_path):
+    assert table(tmp_path, [("", "", 1.0, 1e6), ("", "", 1e6, 1.0)]).confidences[0].tolist() == [1.0, 1.0]
+
+
+def test_an_answer_that_is_none_is_one_line(tmp_path):
+    table(tmp_path, [("x", "a", 1.0, 2.0)])
+    path = tmp_path / file_of("own")
+    (row,) = csv.DictReader(io.StringIO(path.read_text()))
+    path.write_text(sealed(TASK_COLUMNS, [[row[name] if name != "prediction" else "" for name in TASK_COLUMNS]]))
+    with pytest.raises(UserError, match=r"own\.0\.csv: 'p000': the prediction '' is none of good, tie, bad"):
+        read_task([path])
+
+
+def test_documents_with_pairs_of_several_paradigms_are_drawn_whole(tmp_path):
+    """The deviation of the score is that of a mean over documents, although each has other paradigms than the next."""
+    draw = np.random.default_rng(7)
+    answers, shares = [], []
+    for number in range(60):
+        right = draw.random() < 0.5
+        paradigms = draw.choice(list("uvwxyz"), 3, replace=False)
+        answers += [(paradigm, f"d{number}", *((1.0, 2.0) if right else (2.0, 1.0))) for paradigm in paradigms]
+        shares.append(right)
+    found = table(tmp_path, answers)
+    (draws,) = significance.bootstrap([found.results], significance.generator())
+    assert np.std(draws[""].total) == pytest.approx(np.std(shares, ddof=1) / np.sqrt(60), rel=0.05)
+    assert draws[""].freedom == 59
+    for paradigm in "uvwxyz":
+        assert draws[paradigm].total.mean() == pytest.approx(
+            found.results.values(weights(found, paradigm))[0, 0], abs=0.02
+        )
+
+
+def weights(found, paradigm):
+    return (found.results.strata == found.results.subsets.index(paradigm)).astype(float)[None]
+
+
+def test_a_paradigm_of_one_document_says_nothing_beyond_it(tmp_path):
+    """Two thirds of the draws lack the document: they are no zeros."""
+    answers = [("x", f"d{i}", 1.0, 2.0) for i in range(20)] + [("rare", "d3", 1.0, 2.0)]
+    (draws,) = significance.bootstrap([table(tmp_path, answers).results], significance.generator())
+    assert draws["rare"].total.tolist() == pytest.approx([1.0] * significance.RESAMPLES)
+    assert significance.interval(draws["rare"]) == significance.Interval(0.0, 1.0)

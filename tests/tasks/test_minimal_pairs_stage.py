@@ -1,0 +1,119 @@
+"""Stages pairs and minimal-pairs: from text to evidence, report and gate; what cannot be asked is refused."""
+
+import csv
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from plm_core import checkpoint
+from plm_core.benchmarks.pairs import Pair, load_pairs
+from plm_core.evaluation.evidence import read_task
+from plm_core.evaluation.likelihood import scorer_of
+from plm_core.evaluation.likelihood.base import tokenized
+from plm_core.evaluation.rules import GateRules, MetricRule
+from plm_core.objectives import OBJECTIVES
+from plm_core.sections.evaluation import LikelihoodConfig
+from plm_core.sections.models import MODELS
+from tasks.minimal_pairs import nats_of
+
+GPT, NGRAM = "artifacts/evidence/gpt/own-pairs.0.csv", "artifacts/evidence/ngram/own-pairs.0.csv"
+PAPERS = {"causal": "gpt", "masked": "bert", "permutation": "xlnet", "replaced": "electra"}
+SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_each_text_has_the_likelihood_that_it_has_alone_and_whole(objective, device, tokenizer, documents):
+    torch.manual_seed(5)
+    entry = MODELS[PAPERS[objective]]
+    model = entry.model(entry.config(**SHAPE)).double()
+    loaded = SimpleNamespace(model=model, tokenizer=tokenizer, config=SimpleNamespace(objective=objective))
+    texts = [" ".join(document.text.split()[: 3 + i]) for i, document in enumerate(documents[:8])]
+    pairs = [Pair(str(i), texts[2 * i], texts[2 * i + 1]) for i in range(4)]
+    found = list(nats_of(loaded, pairs, LikelihoodConfig(stride=5, excerpt=3), device))
+    score = scorer_of(OBJECTIVES[objective].likelihood)
+    for nats, text in zip(np.ravel(found), texts, strict=True):
+        (alone,) = score(model, [tokenized(text, tokenizer)], LikelihoodConfig(stride=5), device)
+        assert nats == pytest.approx(alone.nats, rel=1e-9)
+        assert alone.tokens > 4
+
+
+def test_model_and_counting_are_asked_about_the_same_pairs(built):
+    pairs = load_pairs(built.root / "artifacts/pairs/own-pairs.jsonl")
+    told, counted = rows(built.root / GPT), rows(built.root / NGRAM)
+    fixed = ("id", "sha256", "group", "subset", "label", "score", "measured")
+    assert [[row[name] for name in fixed] for row in told] == [[row[name] for name in fixed] for row in counted]
+    assert [row["id"] for row in told] == [pair.id for pair in pairs]
+    assert [row["prediction"] for row in told] != [row["prediction"] for row in counted]
+    found = built.metrics("minimal-pairs-gpt-own-pairs")
+    assert found["score"] == read_task([built.root / GPT]).value
+    assert found["score_low"] < found["score"] < found["score_high"]
+    assert found["pairs"] == len(pairs) == built.metrics("pairs-own-pairs")["pairs"] > 50
+
+
+def test_counting_knows_the_order_of_words_that_it_has_read(built):
+    assert read_task([built.root / NGRAM]).value > 0.6
+
+
+def test_the_gate_compares_by_pairs_as_by_any_task(built):
+    rules = GateRules("score", 0.05, 0.01, {"score": MetricRule("higher", 0.03)})
+    assert "own-pairs/score" in rules.for_evidence(built.root / "artifacts/evidence/gpt").tasks()
+
+
+def test_the_report_has_a_row_a_paradigm(built):
+    text = (built.root / "artifacts/report/report.md").read_text()
+    section = text.partition("## Minimal pairs")[2].partition("\n## ")[0]
+    assert "| paradigm | pairs | gpt | 5-gram |" in section
+    found = built.metrics("minimal-pairs-gpt-own-pairs")
+    assert f"| **all** | {found['pairs']} | {found['score']:.3f} [" in section
+    assert re.search(r"\| word order \| \d\d \| 0\.\d{3} \[0\.\d{3}, 0\.\d{3}\] \| 0\.", section)
+    assert re.search(r"- gpt: [+-]0\.\d{3} \(", section)
+
+
+def test_another_checkpoint_gives_its_evidence_and_nothing_else(small, tmp_path):
+    before = small.files()
+    folder = tmp_path / "other"
+    loaded = checkpoint.load(small.root / "artifacts/models/gpt")
+    torch.manual_seed(3)
+    for parameter in loaded.model.parameters():
+        torch.nn.init.normal_(parameter)
+    checkpoint.save(folder, loaded.model.state_dict(), loaded.tokenizer, loaded.config)
+    given = ("--checkpoint", str(folder), "--evidence", str(tmp_path / "evidence"))
+    small.run("tasks.minimal_pairs", "gpt", "own-pairs", *given)
+    assert small.files() == before
+    (file,) = (tmp_path / "evidence").iterdir()
+    table, own = read_task([file]), read_task([small.root / GPT])
+    assert table.examples == own.examples
+    assert table.value != own.value
+    assert "expected --checkpoint and --evidence together" in small.refused(
+        "tasks.minimal_pairs", "gpt", "own-pairs", *given[:2]
+    )
+
+
+def test_what_cannot_be_asked_is_refused_and_leaves_nothing(small):
+    assert "artifacts/pairs/other.jsonl: missing" in small.refused("tasks.minimal_pairs", "gpt", "other")
+    assert "pairs.other: no such section" in small.refused("tasks.pairs", "other")
+    (small.root / "mine.jsonl").write_text(json.dumps({"good": "Ba.", "bad": "Ba."}) + "\n")
+    small.change(pairs__mine={"input": "mine.jsonl"})
+    assert "mine.jsonl:1: good and bad are the same" in small.refused("tasks.pairs", "mine")
+    small.change(pairs__next={"input": "mine.jsonl"})
+    assert "pairs.next: examples has a section of the same name" in small.refused("tasks.check")
+
+
+def test_without_pairs_the_others_go_on(small):
+    """What the stage pairs did not leave: the 5-gram still has its likelihood, and the report says what is missing."""
+    (small.root / "artifacts/pairs/own-pairs.jsonl").unlink()
+    (small.root / GPT).unlink()
+    small.run("tasks.text_baseline")
+    assert [path.name for path in (small.root / "artifacts/evidence/ngram").iterdir()] == ["likelihood.csv"]
+    small.run("tasks.report")
+    text = (small.root / "artifacts/report/report.md").read_text()
+    assert "Nothing of gpt, 5-gram: the stage left nothing." in text
