@@ -138,6 +138,11 @@ class Table:
         return Ratios(score, above, below, self.results.strata, self.results.subsets, self.results.groups)
 
     @property
+    def of_pairs(self) -> bool:
+        """Whether these are minimal pairs."""
+        return not isinstance(self.results, Sums) and family(self.results.score) == "pairs"
+
+    @property
     def groups(self) -> int:
         """How many independent witnesses the examples are."""
         return len(np.unique(self.results.groups))

@@ -26,7 +26,7 @@ from plm_core.evaluation.evidence import (
     task_files,
 )
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
-from plm_core.evaluation.verdicts import NOTHING, OBJECTIONS, UNJUDGED, Evidence, Row, rows, telling
+from plm_core.evaluation.verdicts import OBJECTIONS, UNJUDGED, Evidence, Row, rows, telling
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def decide(
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
     Likelihoods that the challenger or the champion does not have are left out. The primary never is: so at least one
-    metric has been judged where a challenger passes. Where no task tells the two apart, a likelihood that both have is
-    the primary.
+    metric has been judged where a challenger passes. Where no task tells the two apart but sets of minimal pairs, a
+    likelihood that both have is the primary: it is of all of the text, where a pair is of one sentence.
 
     Raises:
         UserError: the challenger's evidence lacks what the rules need.
@@ -89,7 +89,7 @@ def decide(
             reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
             return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
     table = rows(challenger, champion, rules, resamples)
-    primary = _primary(table, rules)
+    primary = _primary(table, challenger, rules)
     against = [_objection(row, rules) for row in table if row.verdict in OBJECTIONS]
     if primary.verdict in UNJUDGED:
         against.append(_objection(primary, rules))
@@ -108,11 +108,12 @@ def decide(
     return Decision(True, [f"{reason}; no metric is surely worse than its tolerance allows"], table, differ)
 
 
-def _primary(table: list[Row], rules: GateRules) -> Row:
+def _primary(table: list[Row], challenger: Evidence, rules: GateRules) -> Row:
     """The row by which a challenger passes."""
     primary = next(row for row in table if row.metric == rules.primary)
     judged = [row for row in table if source(row.metric) == LIKELIHOOD and row.interval]
-    return judged[0] if primary.metric == EVERY_TASK and primary.verdict == NOTHING and judged else primary
+    tasks = [name for name in telling(table, rules) if not challenger.tables[source(name)].of_pairs]
+    return judged[0] if primary.metric == EVERY_TASK and judged and not tasks else primary
 
 
 def _on_the_primary(

@@ -216,6 +216,33 @@ def test_where_no_task_tells_anything_a_likelihood_that_both_have_is_the_primary
         assert decision.reasons[0].startswith(says)
 
 
+def with_pairs(folder, quantity, right, nats):
+    """An evidence folder with minimal pairs alone, of which so many are right."""
+    write(folder, nats, right, quantity, task="pairs")
+    path = folder / "pairs.1.csv"
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    with path.open("w", newline="") as file:
+        rows = ([*row[:3], "good", "good" if row[3] == row[4] else "bad", "pair_accuracy", row[6]] for row in rows)
+        csv.writer(file).writerows([header, *rows])
+    return folder
+
+
+def test_where_minimal_pairs_are_the_only_task_a_likelihood_that_both_have_is_the_primary(tmp_path):
+    """A hundred pairs tell less than all of the text; of models with other likelihoods they decide."""
+    old = with_pairs(tmp_path / "old", "bits_per_byte", 80, 0.0)
+    for name, quantity, right, nats, passed, says in [
+        ("better", "bits_per_byte", 79, -0.1, True, "bits_per_byte is significantly better"),
+        ("worse", "bits_per_byte", 95, 0.1, False, "bits_per_byte is significantly worse"),
+        ("unread", "bits_per_byte", 50, -0.1, False, "pairs/score: worse by 0.3"),
+        ("other", "pseudo_bits_per_byte", 95, 0.1, True, "score is significantly better"),
+        ("other-as-good", "pseudo_bits_per_byte", 80, 0.1, False, "score is not significantly better"),
+    ]:
+        decision = by_tasks(with_pairs(tmp_path / name, quantity, right, nats), old)
+        assert (name, decision.passed) == (name, passed)
+        assert [reason for reason in decision.reasons if reason.startswith(says)], decision.reasons
+
+
 def test_a_loss_that_chance_explains_is_no_objection(tmp_path):
     """Of 71 examples, as WNLI has, 4 points are 3 answers."""
     champion = write(tmp_path / "old", correct=60, size=71, task="wnli")
