@@ -5,7 +5,7 @@ Used by the model files and by who checks parameters before anything runs.
 
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -50,6 +50,15 @@ class BERTConfig(TransformerConfig):
 
     segments: PositiveInt = 2
     """S, how many segments have an embedding."""
+    initial_attention: Literal["drawn", "neighbours"] = "drawn"
+    """Where heads look before they have learned: anywhere, as published, or each at one neighbour, which trained heads
+    do too. In trainings of some minutes a masked model does not find its neighbours by itself."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.initial_attention == "neighbours" and self.width // self.heads % 2:
+            size = self.width // self.heads
+            raise ValueError(f"initial_attention: heads of {size} ({self.width} / {self.heads}); expected an even size")
 
 
 @section
