@@ -6,8 +6,7 @@ elsewhere (section 2.5; whether it does is not predicted). As released, both par
 stream never sees the pair: its memory must not know what the next row will predict. The last 1/K of each order is
 predicted (section 2.3, partial prediction), by the query stream; SEP and CLS never are.
 
-Not done, though released: spans of one to five tokens are predicted together, and half of the rows are read backwards
-(section 3.1).
+Not done, though released: half of the rows are read backwards.
 
 Shapes: B rows, T positions, N predicted positions, R positions of the stream.
 """
@@ -77,6 +76,9 @@ class Permutation(Objective):
 
     predict: PositiveInt = 6
     """K: one token in K is predicted (appendix A.4: 6)."""
+    span: PositiveInt = 1
+    """The tokens that are predicted are drawn in spans of one to so many neighbours (released: 5). A whole name or word
+    is harder to predict than the rest of one."""
     reuse: PositiveInt | None = None
     """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
 
@@ -136,19 +138,33 @@ class Permutation(Objective):
 
 
 def factorisation(
-    predictable: np.ndarray, predict: int, first: int, draw: np.random.Generator
+    predictable: np.ndarray, predict: int, first: int, draw: np.random.Generator, span: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """A random order of the positions that are predictable ([n] bool); the last 1/``predict`` of it is to be predicted.
+
+    With a ``span`` above 1 these are spans of one to so many neighbours, in a random order all the same.
 
     Returns:
         the place of each position ``[n]``: ``first`` for all that is given, then one place each; and the positions to
         be predicted, in their order.
     """
-    order = draw.permutation(np.flatnonzero(predictable))
-    predicted = order[len(order) - len(order) // predict :]
+    positions = np.flatnonzero(predictable)
+    count = len(positions) // predict
+    order = draw.permutation(positions if span == 1 else positions[in_spans(len(positions), count, span, draw)])
+    predicted = order[len(order) - count :]
     places = np.full(len(predictable), first)
     places[predicted] = first + 1 + np.arange(len(predicted))
     return places, predicted
+
+
+def in_spans(size: int, count: int, longest: int, draw: np.random.Generator) -> np.ndarray:
+    """Which ``count`` of so many positions are chosen, ``[size]`` bool: in spans of one to ``longest``, which may touch
+    or overlap."""
+    chosen = np.zeros(size, dtype=bool)
+    while left := count - int(chosen.sum()):
+        start = int(draw.integers(size))
+        chosen[start : start + min(left, int(draw.integers(1, longest + 1)))] = True
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -201,8 +217,8 @@ class _Rows(Batches):
             segments[cut + 1 : -1], segments[-1] = 1, 2
         predictable = (ids != SEP) & (ids != CLS)
         # Two orders, the stream's first: memory must not know what the pair predicts.
-        stream, targets = factorisation(predictable[:R], self.objective.predict, 0, draw)
-        pair, more = factorisation(predictable[R:], self.objective.predict, len(targets) + 1, draw)
+        stream, targets = factorisation(predictable[:R], self.objective.predict, 0, draw, self.objective.span)
+        pair, more = factorisation(predictable[R:], self.objective.predict, len(targets) + 1, draw, self.objective.span)
         queries = np.concatenate((targets, R + more))
         return ids, ids[queries], queries, np.concatenate((stream, pair)), segments
 

@@ -21,14 +21,32 @@ from plm_core.text.special import CLS, SEP
     predict=st.integers(1, 9),
     first=st.integers(0, 99),
     seed=st.integers(0, 2**63),
+    span=st.integers(1, 7),
 )
-def test_the_last_part_of_the_order_is_predicted_and_the_rest_shares_a_place(predictable, predict, first, seed):
-    places, predicted = factorisation(np.array(predictable, dtype=bool), predict, first, draws(seed, 0, 0))
-    assert len(predicted) == sum(predictable) // predict
+def test_the_last_part_of_the_order_is_predicted_and_the_rest_shares_a_place(predictable, predict, first, seed, span):
+    places, predicted = factorisation(np.array(predictable, dtype=bool), predict, first, draws(seed, 0, 0), span)
+    assert len(predicted) == len(set(predicted)) == sum(predictable) // predict
     assert all(predictable[position] for position in predicted)
     assert [places[position] for position in predicted] == list(range(first + 1, first + 1 + len(predicted)))
     given_ = set(range(len(predictable))) - set(predicted.tolist())
     assert all(places[position] == first for position in given_)
+
+
+def test_spans_are_of_one_to_so_many_neighbours_and_in_a_random_order():
+    """Of 600 positions a sixtieth: spans hardly ever touch. Their first tokens are everywhere."""
+    lengths, rising, first = Counter(), 0, Counter()
+    for step in range(300):
+        _, predicted = factorisation(np.ones(600, dtype=bool), 60, 0, draws(5, step, 0), span=4)
+        ordered = np.sort(predicted)
+        spans = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
+        lengths.update(map(len, spans))
+        first.update(int(span[0]) // 100 for span in spans)
+        rising += int(np.diff(predicted).clip(0, 1).sum())
+    each = [lengths[length] / lengths.total() for length in (1, 2, 3, 4)]
+    assert all(0.17 < share < 0.37 for share in each), each  # the last span is cut short where fewer are left
+    assert sum(lengths[length] for length in range(5, 11)) < 0.1 * lengths.total()
+    assert all(0.12 < first[part] / first.total() < 0.21 for part in range(6))
+    assert 0.45 < rising / (300 * 9) < 0.55
 
 
 @pytest.mark.parametrize("predict", [1, 2])
