@@ -8,7 +8,7 @@ first.
 
 Two things deviate: GELU is computed exactly (erf) and not by its tanh form, as PyTorch's ports of the released weights
 do, and initial weights are drawn from the whole normal distribution, not one truncated at two deviations. One more is
-an option, off unless asked for: heads that begin by looking at a neighbour (``look_at_neighbours``).
+an option, off unless asked for: heads that begin by reading a neighbour (``look_at_neighbours``).
 
 Shapes: B rows, T positions, N masked positions, D width, H heads, S segments, V vocabulary.
 """
@@ -25,8 +25,8 @@ EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
 POSITIONS = 2.0
 """The deviation of the positions that ``look_at_neighbours`` makes, in that of the tokens."""
-SHARPNESS = 0.4
-"""Of its heads: in the first block most of a head's attention falls on one position."""
+SHARPNESS = 8.5
+"""By how much the logit of the neighbour exceeds the mean of the others in the first block."""
 
 
 class Attention(nn.Module):
@@ -189,32 +189,36 @@ def initialise(model: nn.Module, deviation: float) -> None:
 
 @torch.no_grad()
 def look_at_neighbours(model: BERT) -> None:
-    """Begin with heads that read one neighbour each: at distances -1, +1, -2, +2 and so on, in every block.
+    """Let half of each block's heads begin by reading one neighbour: at distances -1, +1, -2, +2 and so on.
 
     Trained models have such heads (Voita et al. 2019, section 5.2), and attention can begin where trainings end
     (Trockman and Kolter 2023). Positions are sines and cosines, as in Vaswani et al. 2017, section 3.5, but of
     frequencies spread evenly up to half a turn a position: those of the paper are so low that neighbours look alike. A
     head's queries and keys read D/H of these coordinates and no others, the keys turned back by the distance, so that
     the product of query t and key s is the sum of cos(frequency * (t + distance - s)), which is largest at the
-    neighbour. All is learned further, as weights that were drawn are.
+    neighbour. The other heads are drawn, and so read all positions alike: what is said of a whole text is theirs. All
+    is learned further.
     """
     T, D = model.positions.weight.shape
     H = model.config.heads
+    local = (H + 1) // 2
     # A head of evenly spread frequencies would see the same neighbour again, D/H positions on.
     frequencies = (torch.randperm(D // 2) + 0.5) * (torch.pi / (D // 2))
     angles = torch.arange(T)[:, None] * frequencies
     waves = torch.cat((angles.cos(), angles.sin()), dim=1)
     model.positions.weight.copy_(2**0.5 * POSITIONS * model.config.initializer_range * waves)
     # The coordinates by head: of each frequency the cosine, then the sine.
-    cosines = torch.arange(D // 2).view(H, -1)
-    heads = torch.cat((cosines, cosines + D // 2), dim=1)
-    distances = torch.tensor([(head // 2 + 1) * (-1) ** (head + 1) for head in range(H)])
-    turns = (frequencies.view(H, -1) * distances[:, None]).repeat(1, 2)
-    across = torch.cat((cosines + D // 2, cosines), dim=1)
-    sign = torch.tensor([1.0, -1.0]).repeat_interleave(D // H // 2)
-    scale = (SHARPNESS * (D / H) ** 0.5) ** 0.5
+    cosines = torch.arange(D // 2).view(H, -1)[:local]
+    heads = torch.cat((cosines, cosines + D // 2), dim=1).flatten()[:, None]
+    distances = torch.tensor([(head // 2 + 1) * (-1) ** (head + 1) for head in range(local)])
+    turns = (frequencies.view(H, -1)[:local] * distances[:, None]).repeat(1, 2).flatten()[:, None]
+    across = torch.cat((cosines + D // 2, cosines), dim=1).flatten()[:, None]
+    sign = torch.tensor([1.0, -1.0]).repeat_interleave(D // H // 2).repeat(local)[:, None]
+    # What is read is normalised: so much of its variance is the positions', beside that of tokens and segments.
+    share = POSITIONS**2 / (POSITIONS**2 + 2)
+    scale = (SHARPNESS / share * (D / H) ** -0.5) ** 0.5
     for block in model.blocks:
-        queries, keys, _ = block.attention.qkv.weight.view(3, D, D)
-        queries.zero_().scatter_(1, heads.view(D, 1), scale)
-        keys.zero_().scatter_(1, heads.view(D, 1), scale * turns.cos().view(D, 1))
-        keys.scatter_(1, across.view(D, 1), (scale * sign * turns.sin()).view(D, 1))
+        queries, keys, _ = block.get_parameter("attention.qkv.weight").view(3, D, D)[:, : len(heads)]
+        queries.zero_().scatter_(1, heads, scale)
+        keys.zero_().scatter_(1, heads, scale * turns.cos())
+        keys.scatter_(1, across, scale * sign * turns.sin())

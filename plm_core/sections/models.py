@@ -51,8 +51,8 @@ class BERTConfig(TransformerConfig):
     segments: PositiveInt = 2
     """S, how many segments have an embedding."""
     initial_attention: Literal["drawn", "neighbours"] = "drawn"
-    """Where heads look before they have learned: anywhere, as published, or each at one neighbour, which trained heads
-    do too. In trainings of some minutes a masked model does not find its neighbours by itself."""
+    """What heads read before they have learned: anything, as published, or half of them one neighbour each, which some
+    heads of trained models do. In trainings of some minutes a masked model does not find its neighbours by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

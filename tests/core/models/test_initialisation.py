@@ -6,7 +6,8 @@ import re
 import pytest
 import torch
 
-from plm_core.sections.models import MODELS
+from plm_core.models.bert import BERT, checked
+from plm_core.sections.models import MODELS, BERTConfig
 
 LAYERS, D = 5, 128
 RESIDUAL = 0.02 / math.sqrt(2 * LAYERS)
@@ -66,3 +67,40 @@ def test_an_untrained_model_knows_no_more_than_the_size_of_the_vocabulary(paper)
     logits = model.logits(model.encode(tokens))
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(997, (13 * 37,)))
     assert loss.item() == pytest.approx(math.log(997), abs=0.05)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(4, 128), (1, 32), (6, 192)])
+@torch.no_grad()
+def test_heads_that_look_at_neighbours_find_them_in_every_document(heads, width):
+    """Half of the heads, each at one distance; the others read all alike."""
+    torch.manual_seed(0)
+    config = BERTConfig(997, 128, 2, heads, width, dropout=0.0, initial_attention="neighbours")
+    model = BERT(config).eval()
+    ids = torch.randint(997, (3, 100))
+    documents = (torch.arange(100) >= 41).long().expand(3, 100)
+    segments, positions, mask = checked(config, ids, None, None, documents)
+    x = model.norm(model.tokens(ids) + model.positions(positions) + model.segments(segments))
+    q, k, _ = model.blocks[0].attention.qkv(x).view(3, 100, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    weights = (q @ k.mT * (width / heads) ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+    assert (weights[:, (heads + 1) // 2 :] < 0.2).all()
+    for head, distance in zip(range((heads + 1) // 2), (-1, 1, -2, 2, -3, 3), strict=False):
+        found = weights[:, head].diagonal(distance, -2, -1)
+        has_one = mask[:, 0].diagonal(distance, -2, -1)
+        assert found[has_one].mean() > 0.7, distance
+        assert (found > 0.5)[has_one].float().mean() > 0.9, distance
+
+
+def test_all_but_positions_queries_and_keys_are_drawn_as_published():
+    drawn, begun = {}, {}
+    for how, weights in [("drawn", drawn), ("neighbours", begun)]:
+        torch.manual_seed(0)
+        weights |= BERT(BERTConfig(97, 13, 2, 2, 16, initial_attention=how)).state_dict()
+    qkv = {f"blocks.{block}.attention.qkv.weight" for block in range(2)}
+    others = [*range(8, 16), *range(24, 48)]  # queries and keys of the second head, all values
+    assert {name for name in drawn if not torch.equal(drawn[name], begun[name])} == {"positions.weight", *qkv}
+    assert all(torch.equal(drawn[name][others], begun[name][others]) for name in qkv)
+
+
+def test_a_head_of_odd_size_cannot_look_at_a_neighbour():
+    with pytest.raises(ValueError, match=r"initial_attention: heads of 7 \(21 / 3\); expected an even size"):
+        BERTConfig(97, 13, 2, 3, 21, initial_attention="neighbours")
