@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-glue bench-overhead bench-reading bench-snapshot bench-train check lock clean
+.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-glue bench-overhead bench-reading bench-recipe bench-snapshot bench-train check lock clean
 
 setup: $(VENV)/.installed
 
@@ -69,6 +69,9 @@ bench-reading: setup
 
 bench-snapshot: setup
 	python tests/bench/bench_snapshot.py
+
+bench-recipe: setup
+	python tests/bench/bench_recipe.py
 
 bench-train: setup
 	python tests/bench/bench_train.py

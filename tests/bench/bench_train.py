@@ -193,8 +193,15 @@ def take_turns(side: Callable[..., None], job: Any, names: list[str]) -> dict[st
     return found
 
 
-def row(work: str, unit: str, ours: float, peer: float, peer_name: str, ratio: float) -> dict[str, Any]:
-    figures = {"ours": round(ours, 1), "peer": round(peer, 1), "peer_name": peer_name, "ratio": round(ratio, 3)}
+def row(
+    work: str, unit: str, ours: float, peer: float, peer_name: str, ratio: float, digits: int = 1
+) -> dict[str, Any]:
+    figures = {
+        "ours": round(ours, digits),
+        "peer": round(peer, digits),
+        "peer_name": peer_name,
+        "ratio": round(ratio, 3),
+    }
     return {"work": work, "unit": unit, **figures}
 
 
@@ -253,10 +260,10 @@ def to_loss(folder: Path, busy: bool) -> dict[str, Any]:
     return row(f"gpt-wikitext2-{MACHINE}", "s", seconds["ours"], seconds[precision], name, ratio)
 
 
-def write_stores(train_texts: list[str], valid_texts: list[str], folder: Path) -> None:
+def write_stores(train_texts: list[str], valid_texts: list[str], folder: Path, vocabulary: int = VOCABULARY) -> None:
     """The texts as token stores train and valid, by a BPE of the vocabulary trained on the first."""
     lines = [line for text in train_texts for line in paragraphs(text)]
-    tokenizer = read_tokenizer(Path("tokenizer.model"), train_tokenizer(lines, TokenizerConfig("bpe", VOCABULARY)))
+    tokenizer = read_tokenizer(Path("tokenizer.model"), train_tokenizer(lines, TokenizerConfig("bpe", vocabulary)))
     for name, split in (("train", train_texts), ("valid", valid_texts)):
         write_store(folder / name, ((str(i), text) for i, text in enumerate(split)), tokenizer)
 

