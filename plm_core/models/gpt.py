@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
 from plm_core.models.output import tied_logits
-from plm_core.sections.models import GPTConfig
+from plm_core.sections.models import GPTConfig, TransformerConfig
 
 Pair = tuple[Tensor, Tensor]
 """Keys and values of one block, each ``[B, H, P, D/H]``."""
@@ -116,41 +116,13 @@ class GPT(nn.Module):
             ValueError: P + T is larger than ``context``, an id is outside the vocabulary, the state has other rows or
                 layers, or ``documents`` are not as ``blocks`` says or stand beside ``attention_mask`` or ``state``.
         """
-        self._check(ids, state)
-        B, T = ids.shape
-        # Kept for the next call too, which must know what was padding.
-        seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
-        seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
-        if documents is not None:
-            # Packing: a document's positions begin at 0, and each sees its own document only.
-            if attention_mask is not None or state is not None:
-                message = "documents: beside attention_mask or state; expected neither, for padding is a document too"
-                raise ValueError(message)
-            check_documents(documents, ids)
-            positions = places_in(documents)
-            attn_mask = same_document(documents).tril()
-        elif attention_mask is None and state is None:
-            # Whole rows, as in training: no mask at all, so that attention is the kernel that knows it is causal.
-            positions = torch.arange(T, device=ids.device).expand(B, T)
-            attn_mask = None
-        else:
-            positions, attn_mask = _continued(seen, T)
-        x = self.drop(self.tokens(ids) + self.positions(positions))
+        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents)
+        x = self.drop(self.tokens(ids) + self.positions(positions.expand_as(ids)))
         pairs = []
         for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
             x, pair = block(x, attn_mask, past)
             pairs.append(pair)
         return self.norm(x), None if documents is not None else Cache(seen, tuple(pairs))
-
-    def _check(self, ids: Tensor, state: Cache | None) -> None:
-        B, T = ids.shape
-        check_length(T + (state.attention_mask.shape[1] if state else 0), self.config.context)
-        check_ids(ids, self.config.vocab_size)
-        if state and len(state.attention_mask) != B:
-            held = len(state.attention_mask)
-            raise ValueError(f"state: holds {held} rows; expected the {B} rows of the ids")
-        if state and len(state.pairs) != self.config.layers:
-            raise ValueError(f"state: is of {len(state.pairs)} layers; expected layers {self.config.layers}")
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
@@ -163,6 +135,47 @@ class GPT(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""
         return tied_logits(hidden, self.tokens.weight)
+
+
+def placed(
+    config: TransformerConfig,
+    ids: Tensor,
+    attention_mask: Tensor | None,
+    state: Cache | None,
+    documents: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Which positions hold no padding, ``[B, P + T]``; the positions of ids ``[B, T]``, ``[T]`` or ``[B, T]``; and the
+    attention mask, ``[B, 1, T, P + T]``, None where it is causal and nothing else.
+
+    For the arguments, and the ValueError that is raised, see ``GPT.read``.
+    """
+    _check(config, ids, state)
+    B, T = ids.shape
+    # Kept for the next call too, which must know what was padding.
+    seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
+    seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
+    if documents is not None:
+        # Packing: a document's positions begin at 0, and each sees its own document only.
+        if attention_mask is not None or state is not None:
+            message = "documents: beside attention_mask or state; expected neither, for padding is a document too"
+            raise ValueError(message)
+        check_documents(documents, ids)
+        return seen, places_in(documents), same_document(documents).tril()
+    if attention_mask is None and state is None:
+        # Whole rows, as in training: no mask at all, so that attention is the kernel that knows it is causal.
+        return seen, torch.arange(T, device=ids.device), None
+    return seen, *_continued(seen, T)
+
+
+def _check(config: TransformerConfig, ids: Tensor, state: Cache | None) -> None:
+    B, T = ids.shape
+    check_length(T + (state.attention_mask.shape[1] if state else 0), config.context)
+    check_ids(ids, config.vocab_size)
+    if state and len(state.attention_mask) != B:
+        held = len(state.attention_mask)
+        raise ValueError(f"state: holds {held} rows; expected the {B} rows of the ids")
+    if state and len(state.pairs) != config.layers:
+        raise ValueError(f"state: is of {len(state.pairs)} layers; expected layers {config.layers}")
 
 
 def _continued(seen: Tensor, T: int) -> tuple[Tensor, Tensor]:
