@@ -39,9 +39,45 @@ class TransformerConfig:
             raise ValueError(f"heads: {self.heads} does not divide width {self.width}")
 
 
+def _require_pairs(config: TransformerConfig) -> None:
+    """Raise ValueError when the numbers of a head cannot be taken in pairs, which rotary positions turn."""
+    if config.width // config.heads % 2:
+        raise ValueError(
+            f"heads: {config.heads} of width {config.width} are of {config.width // config.heads} numbers each; "
+            "expected an even number, for rotary positions turn pairs"
+        )
+
+
 @section
 class GPTConfig(TransformerConfig):
     """Section ``model`` of a GPT."""
+
+
+@section
+class LlamaConfig(TransformerConfig):
+    """Section ``model`` of a LLaMA."""
+
+    dropout: Probability = 0.0
+    """The probability of zeroing an attention weight: the one dropout that transformers' class has. The paper's models
+    are trained without."""
+    kv_heads: PositiveInt | None = None
+    """G, heads of keys and values a block, each read by the queries of ``heads`` / G heads (Ainslie et al. 2023); null
+    for as many as ``heads``."""
+    inner: PositiveInt | None = None
+    """The size of the feed-forward layer; null for 8/3 of ``width``, with which its three matrices have the weights of
+    two of 4 times the width (section 2.2), rounded up to a multiple of 64, on which tensor cores are fastest."""
+    rope_base: PositiveFloat = 10_000.0
+    """By about how much the last numbers of a head turn slower than the first with the position (Su et al. 2021,
+    section 3.2.2); larger for longer contexts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_pairs(self)
+        # Filled in, so that a checkpoint says what its sizes are.
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "inner", self.inner or -(-8 * self.width // (3 * 64)) * 64)
+        if self.heads % (self.kv_heads or 1):
+            raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads {self.heads}")
 
 
 @section
@@ -103,6 +139,8 @@ class XLNetConfig(TransformerConfig):
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}
 _GPT3 = {"vocab_size": 50257, "context": 2048}
+_LLAMA1 = {"vocab_size": 32000, "context": 2048}
+_LLAMA3 = {"vocab_size": 128256, "context": 8192, "rope_base": 500_000}
 _GPT = {
     # Radford et al. 2019, table 2.
     "small": _GPT2 | {"layers": 12, "heads": 12, "width": 768},
@@ -119,6 +157,18 @@ _GPT = {
     "6.7B": _GPT3 | {"layers": 32, "heads": 32, "width": 4096},
     "13B": _GPT3 | {"layers": 40, "heads": 40, "width": 5120},
     "175B": _GPT3 | {"layers": 96, "heads": 96, "width": 12288},
+}
+_LLAMA = {
+    # Touvron et al. 2023, table 2; vocabulary, context and inner sizes are those of the released models, whose output
+    # layer is not tied, unlike here.
+    "7B": _LLAMA1 | {"layers": 32, "heads": 32, "width": 4096, "inner": 11008},
+    "13B": _LLAMA1 | {"layers": 40, "heads": 40, "width": 5120, "inner": 13824},
+    "33B": _LLAMA1 | {"layers": 60, "heads": 52, "width": 6656, "inner": 17920},
+    "65B": _LLAMA1 | {"layers": 80, "heads": 64, "width": 8192, "inner": 22016},
+    # The released Llama 3.2, whose output layer is tied. It reads 131,072 positions by a scaling of its angles, which
+    # is not computed here; the context is that of the first stage of training (Grattafiori et al. 2024, section 3.4).
+    "3.2-1B": _LLAMA3 | {"layers": 16, "heads": 32, "width": 2048, "kv_heads": 8, "inner": 8192},
+    "3.2-3B": _LLAMA3 | {"layers": 28, "heads": 24, "width": 3072, "kv_heads": 8, "inner": 8192},
 }
 _BERT = {
     # Devlin et al. 2019, section 3; the vocabulary is that of the released uncased models.
@@ -160,6 +210,7 @@ class Architecture:
 
 MODELS = {
     "gpt": Architecture(GPTConfig, _GPT, ("causal",), place="plm_core.models.gpt:GPT"),
+    "llama": Architecture(LlamaConfig, _LLAMA, ("causal",), place="plm_core.models.llama:Llama"),
     "bert": Architecture(BERTConfig, _BERT, ("masked",), place="plm_core.models.bert:BERT"),
     "electra": Architecture(ELECTRAConfig, _ELECTRA, ("replaced",), place="plm_core.models.electra:ELECTRA"),
     "xlnet": Architecture(XLNetConfig, _XLNET, ("causal", "permutation"), place="plm_core.models.xlnet:XLNet"),

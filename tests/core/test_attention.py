@@ -10,6 +10,7 @@ from plm_core.attention import attention_maps, weights
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 
 V, CONTEXT, T, L, H = 37, 13, 11, 2, 3
@@ -22,6 +23,7 @@ def models(device):
     torch.manual_seed(7)
     made = {
         "gpt": GPT(GPTConfig(width=21, **SHAPE)),
+        "llama": Llama(LlamaConfig(width=24, kv_heads=1, **SHAPE)),
         "bert": BERT(BERTConfig(width=21, **SHAPE)),
         "xlnet": XLNet(XLNetConfig(width=18, memory=5, **SHAPE)),
     }
@@ -38,7 +40,7 @@ def ids():
     return torch.randint(V, (1, T), generator=torch.Generator().manual_seed(3))
 
 
-KINDS = [("gpt", "causal"), ("bert", "masked"), ("xlnet", "permutation"), ("xlnet", "causal")]
+KINDS = [("gpt", "causal"), ("llama", "causal"), ("bert", "masked"), ("xlnet", "permutation"), ("xlnet", "causal")]
 
 
 @pytest.mark.parametrize(("name", "objective"), KINDS)

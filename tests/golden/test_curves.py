@@ -18,6 +18,7 @@ import torch
 
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
@@ -34,6 +35,7 @@ FOLDER = Path(__file__).parent
 SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.0}
 PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES, width=21), Causal()),
+    "llama": (Llama, LlamaConfig(**SIZES, width=24, kv_heads=1), Causal()),
     "bert": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.3, next_sentence=True)),
     "gpt_documents": (GPT, GPTConfig(**SIZES, width=21), Causal(packing="documents")),
     "bert_documents": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.4, packing="documents")),

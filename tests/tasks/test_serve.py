@@ -19,7 +19,12 @@ SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16,
 
 
 MODELS = [("gpt", "causal", "bpe"), ("bert", "masked", "bpe"), ("xlnet", "permutation", "bpe")]
-MODELS += [("xlnet", "causal", "bpe"), ("gpt", "causal", "bytelevel"), ("bert", "masked", "wordpiece")]
+MODELS += [
+    ("xlnet", "causal", "bpe"),
+    ("gpt", "causal", "bytelevel"),
+    ("llama", "causal", "bpe"),
+    ("bert", "masked", "wordpiece"),
+]
 
 
 @pytest.fixture(params=MODELS, ids="-".join)

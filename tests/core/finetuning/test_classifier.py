@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, collate, draw_anew, example_loss, predict
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
+from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.text.samplers import items_at
 from plm_core.text.special import BOS, CLS, PAD, SEP
@@ -20,7 +21,7 @@ from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 
-EACH = pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet", "transformer_xl"])
+EACH = pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "xlnet", "transformer_xl"])
 
 
 def row(ids, label, segments=None):
@@ -48,6 +49,8 @@ def make_classifier(make_gpt):
         objective = {"bert": "masked", "xlnet": "permutation"}.get(paper, "causal")
         if paper == "gpt":
             backbone = make_gpt(**sizes)
+        elif paper == "llama":
+            backbone = Llama(LlamaConfig(**(shape | sizes), kv_heads=1))
         elif paper == "bert":
             backbone = BERT(BERTConfig(**(shape | sizes)))
         else:

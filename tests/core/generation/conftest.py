@@ -5,6 +5,7 @@ import torch
 
 from plm_core.checkpoint import FORMAT, CheckpointConfig, Loaded
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 
 SHAPE = {"context": 13, "layers": 2, "heads": 3, "dropout": 0.0}
@@ -17,6 +18,7 @@ def models(device, tokenizer):
     V = tokenizer.vocab_size
     made = {
         "gpt": (GPT(GPTConfig(V, width=21, **SHAPE)), "causal"),
+        "llama": (Llama(LlamaConfig(V, width=24, kv_heads=1, **SHAPE)), "causal"),
         "transformer-xl": (XLNet(XLNetConfig(V, width=18, memory=5, **SHAPE)), "causal"),
         "xlnet": (XLNet(XLNetConfig(V, width=18, memory=5, **SHAPE)), "permutation"),
     }
@@ -28,7 +30,7 @@ def models(device, tokenizer):
     return made
 
 
-@pytest.fixture(params=["gpt", "transformer-xl", "xlnet"])
+@pytest.fixture(params=["gpt", "llama", "transformer-xl", "xlnet"])
 def each(request, models):
     """``(model, objective)``, one kind after the other."""
     return models[request.param]

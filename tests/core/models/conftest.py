@@ -6,10 +6,13 @@ import torch
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 
+GROUPED = {"kv_heads": 2, "inner": 50, "rope_base": 70.0}
 MODELS = {
     "gpt": (GPT, GPTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
+    "llama": (Llama, LlamaConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 6, "width": 36, **GROUPED}),
     "bert": (BERT, BERTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "electra": (ELECTRA, ELECTRAConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),

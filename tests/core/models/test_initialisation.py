@@ -20,6 +20,7 @@ RULES = {
         (r"(attention\.out|down)\.weight", RESIDUAL),
         (r"(tokens|qkv|up)", 0.02),
     ],
+    "llama": [(r"norm.*weight", "one"), (r"(attention\.out|down)\.weight", RESIDUAL), (r"weight", 0.02)],
     "bert": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
     "electra": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
     "xlnet": [
@@ -57,7 +58,7 @@ def test_the_initial_deviations_are_those_of_the_paper(paper, asked, factor):
         assert values.abs().max() > 3 or values.numel() < 999
 
 
-@pytest.mark.parametrize("paper", ["bert", "xlnet"])
+@pytest.mark.parametrize("paper", ["llama", "bert", "xlnet"])
 @torch.no_grad()
 def test_an_untrained_model_knows_no_more_than_the_size_of_the_vocabulary(paper):
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ from plm_core.models.xlnet import Memory
 B, T, V = 5, 11, 99
 LENGTHS = torch.tensor([11, 7, 3, 9, 5])
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
-READERS = pytest.mark.parametrize("paper", ["gpt", "xlnet"])
+READERS = pytest.mark.parametrize("paper", ["gpt", "llama", "xlnet"])
 
 
 def ids(seed=0, rows=B, length=T):

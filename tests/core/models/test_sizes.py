@@ -21,6 +21,14 @@ SIZES = {
     ("gpt", "6.7B"): (6_658_404_352, 6.7e9),
     ("gpt", "13B"): (12_853_386_240, 13e9),
     ("gpt", "175B"): (174_604_259_328, 175e9),
+    # Touvron et al. 2023, table 2: 6.7B, 13.0B, 32.5B and 65.2B, with an output layer of its own, which is tied here.
+    ("llama", "7B"): (6_607_343_616, 6.7e9 - 32000 * 4096),
+    ("llama", "13B"): (12_852_024_320, 13.0e9 - 32000 * 5120),
+    ("llama", "33B"): (32_315_951_616, 32.5e9 - 32000 * 6656),
+    ("llama", "65B"): (65_023_516_672, 65.2e9 - 32000 * 8192),
+    # Exactly those of the released models: 1.23B and 3.21B by the model card of Llama 3.2.
+    ("llama", "3.2-1B"): (1_235_814_400, 1.23e9),
+    ("llama", "3.2-3B"): (3_212_749_824, 3.21e9),
     # Devlin et al. 2019, section 3, with both heads of pretraining.
     ("bert", "base"): (110_106_428, 110e6),
     ("bert", "large"): (336_226_108, 340e6),
@@ -53,6 +61,8 @@ def formula(paper, c):
     """The parameters counted by hand from the papers' equations, without a generator's."""
     V, T, L, D, segments = c.vocab_size, c.context, c.layers, c.width, 2
     linear, norm, feed_forward = D * D + D, 2 * D, D * 4 * D + 4 * D + 4 * D * D + D
+    if paper == "llama":
+        return V * D + L * (2 * D * D + 2 * D * D * c.kv_heads // c.heads + 3 * D * c.inner + 2 * D) + D
     if paper == "xlnet":
         return V * D + D + V + L * (5 * D * D + 3 * D + 2 * D + 2 * norm + feed_forward)
     blocks = L * (4 * linear + 2 * norm + feed_forward)

@@ -41,13 +41,18 @@ def reach(model, forward):
     return seen
 
 
-def test_gpt_sees_its_own_token_and_those_before(make):
-    model = make("gpt")
+DECODERS = pytest.mark.parametrize("paper", ["gpt", "llama"])
+
+
+@DECODERS
+def test_a_decoder_sees_its_own_token_and_those_before(make, paper):
+    model = make(paper)
     assert reach(model, lambda: model(ids(3))) == [list(range(t + 1)) for t in range(T)]
 
 
-def test_gpt_sees_no_padding(make):
-    model = make("gpt")
+@DECODERS
+def test_a_decoder_sees_no_padding(make, paper):
+    model = make(paper)
     attention_mask = torch.tensor([[0, 0, 1, 1, 1, 0, 1]], dtype=torch.bool)
     seen = reach(model, lambda: model(ids(), attention_mask))
     assert [seen[t] for t in (2, 3, 4, 6)] == [[2], [2, 3], [2, 3, 4], [2, 3, 4, 6]]
@@ -56,8 +61,9 @@ def test_gpt_sees_no_padding(make):
 DOCUMENTS = torch.tensor([[0, 0, 0, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1], [5, 5, 5, 5, 5, 5, 5]])
 
 
-def test_gpt_sees_its_own_document_up_to_its_own_token(make):
-    model = make("gpt")
+@DECODERS
+def test_a_decoder_sees_its_own_document_up_to_its_own_token(make, paper):
+    model = make(paper)
     seen = reach(model, lambda: model.read(ids(3), documents=DOCUMENTS)[0])
     assert seen == [[0], [0, 1], [0, 1, 2], [3], [4], [4, 5], [4, 5, 6]]
 

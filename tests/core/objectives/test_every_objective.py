@@ -44,7 +44,7 @@ def test_the_targets_are_what_stands_at_their_places_and_count_says_how_many(sto
     model, objective = make(name)
     batch = objective.batches(store, model.config, 5).at(3, 1)
     assert int(batch.num_targets) == int((batch.targets >= 0).sum()) > 0
-    if name in ("gpt", "transformer_xl"):
+    if name in ("gpt", "llama", "transformer_xl"):
         assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
     if name == "xlnet":
         assert torch.equal(batch.inputs.gather(1, batch.queries), batch.targets)

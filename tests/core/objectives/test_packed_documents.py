@@ -13,7 +13,7 @@ from plm_core.text.special import CLS, EOS, MASK, PAD, SEP
 from plm_core.text.store import TokenStore, write_tokens
 
 LENGTHS = [1, 5, 29, 30, 99, 2, 7, 7, 13, 3, 61, 4, 28, 27, 8, 1, 11]
-EACH = pytest.mark.parametrize("name", ["gpt_documents", "roberta_documents"])
+EACH = pytest.mark.parametrize("name", ["gpt_documents", "llama_documents", "roberta_documents"])
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def far_from_initial(name):
     return model, objective
 
 
-def hidden_of(model, name, ids, documents=None):
-    return model.read(ids, documents=documents)[0] if name == "gpt_documents" else model(ids, documents=documents)
+def hidden_of(model, ids, documents=None):
+    return model.read(ids, documents=documents)[0] if hasattr(model, "read") else model(ids, documents=documents)
 
 
 def documents_of(batch):
@@ -48,10 +48,10 @@ def documents_of(batch):
                 yield row, start, stop
 
 
-def nats_alone(model, batch, name, row, start, stop):
+def nats_alone(model, batch, row, start, stop):
     """The loss of one document run by itself, by hand."""
     ids = batch.inputs[row : row + 1, start:stop]
-    logits = model.logits(hidden_of(model, name, ids)[0]).log_softmax(-1)
+    logits = model.logits(hidden_of(model, ids)[0]).log_softmax(-1)
     places, targets = batch.target_positions[row], batch.targets[row]
     mine = (targets != IGNORED) & (places >= start) & (places < stop)
     return -logits[places[mine] - start, targets[mine]].sum()
@@ -66,12 +66,12 @@ def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, 
         batch = batches.at(3, step)
         parts = list(documents_of(batch))
         several += len(parts) > 4
-        packed = model.logits(hidden_of(model, name, batch.inputs, batch.documents))
+        packed = model.logits(hidden_of(model, batch.inputs, batch.documents))
         for row, start, stop in parts:
-            alone = model.logits(hidden_of(model, name, batch.inputs[row : row + 1, start:stop]))
+            alone = model.logits(hidden_of(model, batch.inputs[row : row + 1, start:stop]))
             torch.testing.assert_close(packed[row, start:stop], alone[0], rtol=1e-12, atol=1e-12)
         loss = objective.loss(model, batch)
-        expected = sum(nats_alone(model, batch, name, *part) for part in parts)
+        expected = sum(nats_alone(model, batch, *part) for part in parts)
         torch.testing.assert_close(loss.nll, expected, rtol=1e-12, atol=1e-12)
         assert int(loss.num_targets) == int((batch.targets != IGNORED).sum())
         used = [p for p in model.parameters() if p.requires_grad]
@@ -88,12 +88,12 @@ def test_logits_loss_and_gradients_are_those_of_the_documents_one_by_one(short, 
 def test_another_document_changes_no_bit(short, name):
     model, objective = far_from_initial(name)
     batch = objective.batches(short, model.config, 17).at(3, 0)
-    before = hidden_of(model, name, batch.inputs, batch.documents)
+    before = hidden_of(model, batch.inputs, batch.documents)
     changed = 0
     for row, start, stop in documents_of(batch):
         ids = batch.inputs.clone()
         ids[row, start:stop] = (ids[row, start:stop] + 99) % SIZES["vocab_size"]
-        after = hidden_of(model, name, ids, batch.documents)
+        after = hidden_of(model, ids, batch.documents)
         elsewhere = torch.ones(batch.inputs.shape, dtype=torch.bool)
         elsewhere[row, start:stop] = False
         assert torch.equal(after[elsewhere], before[elsewhere])

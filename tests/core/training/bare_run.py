@@ -19,6 +19,7 @@ TEXTS = [" ".join(f"w{i * j % 97}" for j in range(300)) for i in range(40)]
 LOOP = LoopConfig(1, 6, 4, OptimizerConfig(1e-2, 1), report_every=2, valid_every=2, snapshot_every=2)
 OBJECTIVES = {
     "gpt": {"name": "causal"},
+    "llama": {"name": "causal"},
     "bert": {"name": "masked", "next_sentence": True},
     "xlnet": {"name": "permutation"},
 }

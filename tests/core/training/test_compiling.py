@@ -25,6 +25,8 @@ SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, 
 PAPERS = [
     ("gpt", "causal", {}, {}),
     ("gpt", "causal", {"packing": "documents"}, {}),
+    ("llama", "causal", {}, {"heads": 6, "kv_heads": 2}),
+    ("llama", "causal", {"packing": "documents"}, {}),
     ("bert", "masked", {"next_sentence": True}, {}),
     ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),
 ]

@@ -12,6 +12,7 @@ from plm_core.finetuning.classifier import Classifier, Row, collate, example_los
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal, CausalBatch
 from plm_core.objectives.loss import Loss
@@ -24,6 +25,7 @@ V, T, L, H, D, B = 307, 29, 2, 3, 24, 5
 SIZES = {"vocab_size": V, "context": T, "layers": L, "heads": H, "width": D}
 PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES), Causal()),
+    "llama": (Llama, LlamaConfig(**SIZES, kv_heads=1, inner=100), Causal()),
     "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
 }
@@ -62,6 +64,13 @@ def test_gpt2_needs_what_palm_and_nanogpt_say():
     N = sum(p.numel() for p in model.parameters()) - model.positions.weight.numel()
     said = 6 * N + 12 * config.layers * config.heads * (config.width // config.heads) * 1024
     assert step_flops(model, Causal().loss, batch) / (2 * 1024) == pytest.approx(said, rel=0.002)
+
+
+def test_llama_needs_fewer_keys_and_a_third_matrix(store):
+    model, objective, batch = case("llama", store)
+    projections = 2 * product(B * T, D, D) + 2 * product(B * T, D, D // H)
+    block = projections + 3 * product(B * T, D, 100) + attention(B, T, T)
+    assert step_flops(model, objective.loss, batch) == L * block + product(B * T, D, V)
 
 
 def test_bert_needs_its_last_block_and_output_layer_at_masked_positions_only(store):
@@ -117,7 +126,7 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_fine_tuning_can_be_counted_too(paper, store, device):
     model, *_ = case(paper, store)
-    name = {"gpt": "causal", "bert": "masked", "xlnet": "permutation"}[paper]
+    name = {"bert": "masked", "xlnet": "permutation"}.get(paper, "causal")
     classifier = Classifier(model, input_format_of(name), "classification", 3, 0.1)
     rows = [Row([Written(list(range(7, 7 + n)), [0] * n)], n % 3) for n in (13, 5)]
     blocks = L * 12 * D * D * 6  # a position: what all papers have in common

@@ -32,6 +32,11 @@ def give_gradients(model, seed, leave=""):
     ("paper", "decays", "does_not"),
     [
         ("gpt", "tokens.weight positions.weight blocks.1.up.weight", "blocks.0.attention.qkv.bias norm.weight"),
+        (
+            "llama",
+            "tokens.weight blocks.0.attention.k.weight blocks.1.gate.weight",
+            "blocks.0.norm_1.weight norm.weight",
+        ),
         ("bert", "segments.weight pooler.weight transform.weight", "bias transform_norm.weight follows.bias"),
         ("xlnet", "unknown blocks.0.attention.segments", "blocks.1.attention.content_bias blocks.1.norm_2.bias bias"),
     ],
@@ -80,6 +85,9 @@ def test_muon_is_for_the_matrices_of_the_blocks():
     assert found["gpt"] == found["bert"] == plain
     assert found["electra"] == plain | {f"{block}.{name}" for block in "01" for name in plain}  # the generator's too
     assert found["xlnet"] == plain - {"attention.qkv.weight"} | {f"attention.{name}.weight" for name in "qkvr"}
+    assert found["llama"] == {f"attention.{name}.weight" for name in ("q", "k", "v", "out")} | {
+        f"{name}.weight" for name in ("gate", "up", "down")
+    }
     inside = torch.nn.ModuleDict({"backbone": small("gpt"), "head": torch.nn.Linear(30, 2)})
     assert hidden_matrices(inside) == {f"backbone.{name}" for name in hidden_matrices(small("gpt"))}
 

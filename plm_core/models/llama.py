@@ -1,0 +1,147 @@
+"""LLaMA. Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models".
+
+Section 2.2 changes the Transformer in three ways: the input of each sub-block is normalised, as in GPT-2, but by
+RMSNorm (Zhang and Sennrich 2019); the feed-forward layer is SwiGLU (Shazeer 2020); positions are rotary (Su et al.
+2021). As released, no layer has a bias, and queries, keys and values have a projection each. Two things are of later models:
+heads of queries may share keys and values (Llama 2 and 3; Ainslie et al. 2023), and the output layer is the token
+embedding (tied), as in the small ones of Llama 3.2, where the vocabulary has a large part of the weights.
+
+Shapes: B rows, T positions, P positions read before, D width, H heads, G heads of keys and values, S = D/H, V
+vocabulary.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plm_core.models.blocks import attend
+from plm_core.models.gpt import Cache, Pair, placed
+from plm_core.models.output import tied_logits
+from plm_core.models.rotary import Angles, angles, rotate
+from plm_core.sections.models import LlamaConfig
+
+EPSILON = 1e-6
+"""Added to the mean square in RMSNorm, as released."""
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions and grouped queries (Ainslie et al. 2023, section 2.2)."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        assert config.kv_heads is not None
+        self.heads = config.heads
+        self.size = config.width // config.heads
+        self.dropout = config.dropout
+        self.q = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.kv_heads * self.size, bias=False)
+        self.v = nn.Linear(config.width, config.kv_heads * self.size, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, past: Pair | None) -> tuple[Tensor, Pair]:
+        """``[B, T, D]`` to ``[B, T, D]`` and the keys and values of all P + T positions, each ``[B, G, P + T, S]``.
+
+        ``by`` says how the T positions are turned; ``attn_mask`` [B, 1, T, P + T] says what each reads, None for every
+        position up to its own.
+        """
+        q, k, v = (layer(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        # A key is turned once, by its own position, and kept as it is then.
+        q, k = rotate(q, by), rotate(k, by)
+        if past is not None:
+            k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
+        y = attend(
+            q,
+            shared(k, self.heads),
+            shared(v, self.heads),
+            attn_mask,
+            causal=attn_mask is None,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.out(y.transpose(1, 2).flatten(2)), (k, v)
+
+
+def shared(x: Tensor, heads: int) -> Tensor:
+    """Keys or values ``[B, G, K, S]`` as each of the H ``heads`` reads them, ``[B, H, K, S]``: H/G neighbours alike."""
+    # Repeated here, for of torch's kernels those that take a mask do not share heads.
+    return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1).flatten(1, 2)
+
+
+class Block(nn.Module):
+    """Pre-norm: each sub-block reads a normalised residual stream and adds to the plain one."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        assert config.inner is not None
+        self.norm_1 = nn.RMSNorm(config.width, eps=EPSILON)
+        self.attention = Attention(config)
+        self.norm_2 = nn.RMSNorm(config.width, eps=EPSILON)
+        self.gate = nn.Linear(config.width, config.inner, bias=False)
+        self.up = nn.Linear(config.width, config.inner, bias=False)
+        self.down = nn.Linear(config.inner, config.width, bias=False)
+
+    def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, past: Pair | None) -> tuple[Tensor, Pair]:
+        """``[B, T, D]`` to ``[B, T, D]`` and the block's keys and values; for the arguments see ``Attention``."""
+        y, present = self.attention(self.norm_1(x), by, attn_mask, past)
+        x = x + y
+        y = self.norm_2(x)
+        # SwiGLU: Shazeer 2020, equation 6.
+        return x + self.down(F.silu(self.gate(y)) * self.up(y)), present
+
+
+class Llama(nn.Module):
+    """The decoder: hidden states by ``read``, next-token logits by ``logits`` with the tied embedding."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=EPSILON)
+        initialise(self)
+
+    def read(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: Cache | None = None,
+        documents: Tensor | None = None,
+    ) -> tuple[Tensor, Cache | None]:
+        """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
+
+        For the arguments, and the ValueError that is raised, see ``GPT.read``.
+        """
+        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents)
+        x = self.tokens(ids)
+        by = angles(positions, self.config.width // self.config.heads, self.config.rope_base, x.dtype)
+        pairs = []
+        for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
+            x, pair = block(x, by, attn_mask, past)
+            pairs.append(pair)
+        return self.norm(x), None if documents is not None else Cache(seen, tuple(pairs))
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
+        return self.read(ids, attention_mask)[0]
+
+    def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
+        """Hidden states ``[B, T, D]`` for a task; there are no segments: examples hold a delimiter instead."""
+        return self(ids, attention_mask)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""
+        return tied_logits(hidden, self.tokens.weight)
+
+
+def initialise(model: Llama) -> None:
+    """Normal with deviation ``initializer_range``; gains are ones.
+
+    The two projections that write into the residual stream are scaled by 1/sqrt(2 * layers), as in GPT-2: the paper
+    does not say how weights begin.
+    """
+    deviation = model.config.initializer_range
+    residual = 1 / math.sqrt(2 * model.config.layers)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=deviation * (residual if name.endswith(("out", "down")) else 1.0))
