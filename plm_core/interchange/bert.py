@@ -38,7 +38,7 @@ FAMILY = Family(
         "tie_word_embeddings": (True,),
     },
     marks={"pad_token_id": PAD},
-    inner="intermediate_size",
+    follows=lambda model: {"intermediate_size": 4 * model["width"]},
     weights=(
         Weight("tokens.weight", ("bert.embeddings.word_embeddings.weight",)),
         Weight("positions.weight", ("bert.embeddings.position_embeddings.weight",)),

@@ -50,9 +50,9 @@ class Size:
     ours: str
     """The field of our configuration."""
     theirs: tuple[str, ...]
-    """Their keys: all are written, the first is read."""
+    """Their keys, with a dot where one is in a section: all are written, the first that is there is read."""
     default: float | None = None
-    """What is read where their key is absent; None when it must be there."""
+    """What is read where their keys are absent; None when one must be there."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Family:
     """What their configuration must say for the computation to be ours: the first is written, an absent key is fine."""
     marks: Mapping[str, int]
     """The special tokens that their configuration names; written, not read."""
-    inner: str
-    """Their key for the size of the feed-forward layer, which here is 4 D."""
+    follows: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """What follows from our configuration, by their keys: written, and read to be the same; an absent key is fine."""
     weights: tuple[Weight, ...]
     """The table of weights: all of theirs but the tied ones, and all of ours."""
     base: str
@@ -158,9 +158,8 @@ class Family:
         """Their configuration of a model with our configuration ``model``."""
         sizes = {name: model[size.ours] for size in self.sizes for name in size.theirs}
         fixed = {name: accepted[0] for name, accepted in self.fixed.items()}
-        return {"model_type": self.model_type, "architectures": [self.model_class], self.inner: 4 * model["width"]} | (
-            sizes | fixed | dict(self.marks)
-        )
+        names = {"model_type": self.model_type, "architectures": [self.model_class]}
+        return _in_sections(names | dict(self.follows(model)) | sizes | fixed | dict(self.marks))
 
     def our_config(self, theirs: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Our configuration of a model with their configuration ``theirs``.
@@ -169,20 +168,44 @@ class Family:
             UserError: a size is missing, or the configuration asks for a computation that is not ours.
         """
         for name, accepted in self.fixed.items():
-            if name in theirs and theirs[name] not in accepted:
+            if (found := _value(theirs, name, accepted[0])) not in accepted:
                 raise UserError(
-                    f"{where}.{name}: found {theirs[name]!r}; expected {' or '.join(repr(a) for a in accepted)}: "
+                    f"{where}.{name}: found {found!r}; expected {' or '.join(repr(a) for a in accepted)}: "
                     f"{self.architecture} computes nothing else"
                 )
         model: dict[str, Any] = {}
         for size in self.sizes:
-            value = theirs.get(size.theirs[0])
-            if value is None and size.default is None:
-                raise UserError(f"{where}.{size.theirs[0]}: missing; expected the model's {size.ours}")
-            if value is not None and type(value) not in (int, float):
-                raise UserError(f"{where}.{size.theirs[0]}: found {value!r}; expected a number")
-            model[size.ours] = size.default if value is None else value
-        inner = theirs.get(self.inner)
-        if inner not in (None, 4 * model["width"]):
-            raise UserError(f"{where}.{self.inner}: found {inner}; expected {4 * model['width']}, 4 times the width")
+            values = {name: value for name in size.theirs if (value := _value(theirs, name)) is not None}
+            name, value = next(iter(values.items()), (size.theirs[0], size.default))
+            if value is None:
+                raise UserError(f"{where}.{name}: missing; expected the model's {size.ours}")
+            if type(value) not in (int, float):
+                raise UserError(f"{where}.{name}: found {value!r}; expected a number")
+            model[size.ours] = value
+        for name, expected in self.follows(model).items():
+            if (found := _value(theirs, name)) not in (None, expected):
+                raise UserError(
+                    f"{where}.{name}: found {found!r}; expected {expected!r}, which follows from the other sizes"
+                )
         return model
+
+
+def _value(theirs: Mapping[str, Any], key: str, absent: Any = None) -> Any:
+    """What stands under a key, in a section where it has a dot; ``absent`` where nothing does."""
+    *sections, last = key.split(".")
+    for name in sections:
+        inside = theirs.get(name)
+        theirs = inside if isinstance(inside, Mapping) else {}
+    return theirs.get(last, absent)
+
+
+def _in_sections(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by their keys, each in the section that its key names before a dot."""
+    found: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, last = key.split(".")
+        place = found
+        for name in sections:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return found

@@ -29,7 +29,7 @@ FAMILY = Family(
     },
     # A document starts after the end of another, here as in GPT-2.
     marks={"bos_token_id": EOS, "eos_token_id": EOS, "pad_token_id": PAD},
-    inner="n_inner",
+    follows=lambda model: {"n_inner": 4 * model["width"]},
     weights=(
         Weight("tokens.weight", ("transformer.wte.weight",)),
         Weight("positions.weight", ("transformer.wpe.weight",)),

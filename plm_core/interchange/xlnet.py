@@ -48,7 +48,7 @@ FAMILY = Family(
         "tie_word_embeddings": (True,),
     },
     marks={"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD},
-    inner="d_inner",
+    follows=lambda model: {"d_inner": 4 * model["width"]},
     weights=(
         Weight("tokens.weight", ("transformer.word_embedding.weight",)),
         Weight("unknown", ("transformer.mask_emb",), ALONE),

@@ -2,6 +2,10 @@
 
 import json
 
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from plm_core.text.special import PIECES
+
 MODEL = {"context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 PROMOTION = {
     "registered_model": "plm",
@@ -59,3 +63,36 @@ def test_a_new_paper_goes_all_the_way(small):
     small.change(fewshot__models=["electra"])
     _, err = small.run("tasks.check", code=2)
     assert "fewshot.models: electra is a replaced model, which says of no text how likely it follows another" in err
+
+
+def test_a_decoder_goes_from_text_to_transformers_and_back(small):
+    """LLaMA: trained, scored, continued and exported by the stages; transformers reads the same folder alone."""
+    model = {"context": 29, "layers": 2, "heads": 4, "width": 24, "kv_heads": 2, "rope_base": 500.0}
+    training = {
+        **{"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2},
+        "optimizer": {"name": "muon", "learning_rate": 0.005, "warmup_steps": 2},
+    }
+    small.change(
+        models=["gpt", "llama"],
+        pretrain__llama={"architecture": "llama", "objective": {"name": "causal"}, "model": model}
+        | {"training": training, "valid_windows": 5},
+    )
+    small.run("tasks.check")
+    small.run("tasks.pretrain", "llama")
+    small.run("tasks.evaluate", "llama")
+    assert 0 < small.metrics("evaluate-llama")["bits_per_byte"] < 9
+    checkpoint = "artifacts/models/llama"
+    sampling = json.dumps({"max_new_tokens": 7, "temperature": 0.0, "until_end": False})
+    said, _ = small.run("tasks.generate", "Ba", "--checkpoint", checkpoint, "--sampling", sampling)
+
+    small.run("tasks.export", "exported", "--checkpoint", checkpoint)
+    theirs = AutoModelForCausalLM.from_pretrained(small.root / "exported").eval()
+    tokenizer = AutoTokenizer.from_pretrained(small.root / "exported")
+    prompt = tokenizer("Ba", return_tensors="pt")
+    special = [[token] for token in range(len(PIECES))]
+    ids = theirs.generate(**prompt, max_new_tokens=7, do_sample=False, bad_words_ids=special)
+    assert tokenizer.decode(ids[0, 1:]) + "\n" == said
+
+    small.run("tasks.import_", "exported", "--name", "again")
+    weights = [small.root / f"{folder}/model.safetensors" for folder in (checkpoint, "artifacts/imported/again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()

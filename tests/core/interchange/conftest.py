@@ -5,7 +5,15 @@ from saved import save
 
 from plm_core.interchange import FAMILIES, export_hf
 
-PAIRS = [("gpt", "bpe"), ("gpt", "bytelevel"), ("bert", "bpe"), ("bert", "wordpiece"), ("xlnet", "unigram")]
+PAIRS = [
+    ("gpt", "bpe"),
+    ("gpt", "bytelevel"),
+    ("llama", "bpe"),
+    ("llama", "bytelevel"),
+    ("bert", "bpe"),
+    ("bert", "wordpiece"),
+    ("xlnet", "unigram"),
+]
 assert {family for family, _ in PAIRS} == set(FAMILIES)
 
 

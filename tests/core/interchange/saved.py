@@ -8,6 +8,7 @@ from plm_core.sections.models import MODELS
 
 SIZES = {
     "gpt": {"context": 17, "layers": 2, "heads": 3, "width": 21},
+    "llama": {"context": 17, "layers": 2, "heads": 6, "width": 36, "kv_heads": 2, "inner": 50, "rope_base": 70.0},
     "bert": {"context": 17, "layers": 2, "heads": 3, "width": 21, "segments": 3},
     "xlnet": {"context": 17, "layers": 2, "heads": 3, "width": 30, "memory": 5},
 }

@@ -20,6 +20,7 @@ from plm_core.text.tokenizer import BYTES_AND_SPECIALS
 B, T = 5, 11
 CLASSES = {
     "gpt": ["AutoModelForCausalLM", "AutoModelForPreTraining", "AutoModel"],
+    "llama": ["AutoModelForCausalLM", "AutoModel"],
     "bert": ["AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModel"],
     "xlnet": ["AutoModelForCausalLM", "AutoModelForPreTraining", "AutoModel"],
 }
@@ -95,7 +96,7 @@ def edited(source, target, change=None, tensors=None):
 def test_a_folder_by_another_hand_is_read(exported, tmp_path):
     """As transformers itself saves it: in several files, half precision, without our keys; and without the prefix."""
     name, folder, hf = exported
-    model = transformers.AutoModelForPreTraining.from_pretrained(hf, dtype=torch.bfloat16)
+    model = getattr(transformers, CLASSES[name][0]).from_pretrained(hf, dtype=torch.bfloat16)
     del model.config.plm_checkpoint
     model.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
     assert len(list((tmp_path / "theirs").glob("model-*.safetensors"))) > 1
@@ -117,7 +118,7 @@ def test_a_folder_by_another_hand_is_read(exported, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(model_type="llama"), r"model_type: found 'llama'; expected one of gpt2, bert, xlnet"),
+        (lambda c: c.update(model_type="opt"), r"model_type: found 'opt'; expected one of gpt2, llama, bert, xlnet"),
         (lambda c: c.pop("model_type"), r"model_type: found None"),
         (lambda c: c.update(vocab_size=308), r"vocab_size: found 308; expected 307"),
         (lambda c: c.update(vocab_size={}), r"vocab_size: found \{\}; expected a number"),
@@ -141,14 +142,46 @@ def test_the_released_configurations_are_read():
         assert found == MODELS[name].presets[size] | drawn | ({"segments": 2} if name == "bert" else {})
     found = FAMILIES["xlnet"].our_config(transformers.XLNetConfig(mem_len=None).to_dict(), "xlnet")
     assert found == MODELS["xlnet"].presets["large"] | {"memory": 0} | drawn
+    found = FAMILIES["llama"].our_config(transformers.LlamaConfig(tie_word_embeddings=True).to_dict(), "llama")
+    assert found == MODELS["llama"].presets["7B"] | drawn | {"dropout": 0.0, "kv_heads": 32, "rope_base": 10_000.0}
+
+
+def test_the_base_of_the_angles_is_written_for_new_and_old_readers_and_read_from_both():
+    family = FAMILIES["llama"]
+    sizes = vars(MODELS["llama"].config(99, 17, 2, 6, 36, kv_heads=2, rope_base=70.0))
+    written = family.their_config(sizes)
+    assert written["rope_parameters"] == {"rope_theta": 70.0, "rope_type": "default"}
+    assert (written["rope_theta"], written["rope_scaling"]) == (70.0, None)
+    for absent, base in ((["rope_parameters"], 70.0), (["rope_theta"], 70.0), (["rope_parameters", "rope_theta"], 1e4)):
+        left = {name: value for name, value in written.items() if name not in absent}
+        assert family.our_config(left, "c") == sizes | {"rope_base": base}
+    newer = written | {"rope_theta": 50.0}
+    assert transformers.LlamaConfig(**newer).rope_parameters["rope_theta"] == 70.0
+    assert family.our_config(newer, "c") == sizes
 
 
 SPECIFIC = {
     "gpt": [
         ("activation_function", "relu", r"activation_function: found 'relu'; expected 'gelu_new' or"),
-        ("n_inner", 99, r"n_inner: found 99; expected 84, 4 times the width"),
+        ("n_inner", 99, r"n_inner: found 99; expected 84, which follows from the other sizes"),
         ("n_head", 5, r"heads: 5 does not divide width 21"),
         ("n_layer", None, r"n_layer: missing; expected the model's layers"),
+    ],
+    "llama": [
+        ("hidden_act", "gelu", r"hidden_act: found 'gelu'; expected 'silu'"),
+        ("rms_norm_eps", 1e-5, r"rms_norm_eps: found 1e-05; expected 1e-06"),
+        ("attention_bias", True, r"attention_bias: found True; expected False"),
+        ("rope_parameters", {"rope_type": "llama3"}, r"rope_parameters\.rope_type: found 'llama3'; expected 'default'"),
+        ("rope_scaling", {"type": "linear"}, r"rope_scaling: found \{'type': 'linear'\}; expected None"),
+        ("head_dim", 7, r"head_dim: found 7; expected 6, which follows from the other sizes"),
+        ("num_attention_heads", 0, r"head_dim: found 6; expected 36"),
+        ("num_key_value_heads", 4, r"kv_heads: 4 does not divide heads 6"),
+        (
+            "num_key_value_heads",
+            3,
+            r"the weights of blocks\.0\.attention\.k\.weight are \(12, 36\); expected \(18, 36\)",
+        ),
+        ("intermediate_size", 49, r"the weights of blocks\.0\.gate\.weight are \(50, 36\); expected \(49, 36\)"),
     ],
     "bert": [
         ("hidden_act", "silu", r"hidden_act: found 'silu'; expected 'gelu'"),
