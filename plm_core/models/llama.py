@@ -2,9 +2,9 @@
 
 Section 2.2 changes the Transformer in three ways: the input of each sub-block is normalised, as in GPT-2, but by
 RMSNorm (Zhang and Sennrich 2019); the feed-forward layer is SwiGLU (Shazeer 2020); positions are rotary (Su et al.
-2021). As released, no layer has a bias, and queries, keys and values have a projection each. Two things are of later models:
-heads of queries may share keys and values (Llama 2 and 3; Ainslie et al. 2023), and the output layer is the token
-embedding (tied), as in the small ones of Llama 3.2, where the vocabulary has a large part of the weights.
+2021). As released, no layer has a bias, and queries, keys and values have a projection each. Two things are of later
+models: heads of queries may share keys and values (Llama 2 and 3; Ainslie et al. 2023), and the output layer is the
+token embedding (tied), as in the small ones of Llama 3.2, where the vocabulary has a large part of the weights.
 
 Shapes: B rows, T positions, P positions read before, D width, H heads, G heads of keys and values, S = D/H, V
 vocabulary.
