@@ -30,7 +30,7 @@ FEW = 300
 """Documents, below which more of them are held out, or there would be too few to measure by."""
 KEPT = 0.9
 """The share of the text that rules for cleaning must keep, or they were made for other text."""
-BYTES_A_PIECE = 2000
+BYTES_A_PIECE = 1200
 PIECES = (512, 16384)
 """Of the text for each piece of the vocabulary, and the smallest and largest vocabulary; the demo has as many."""
 EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40

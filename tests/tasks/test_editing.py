@@ -53,8 +53,9 @@ def test_the_projects_own_parameters_survive_with_their_comments():
         if name != "pretrain":  # the others of its sections refer to what is written in the first
             assert yaml.safe_load(edited(text, {name: section})) == values
     changed = edited(text, {"pretrain.gpt.training.steps": 7, "evaluate.prompts": None})
+    steps = values["pretrain"]["gpt"]["training"]["steps"]
     for other in values["pretrain"].values():  # those that do not say how many
-        if other["training"]["steps"] == 450:
+        if other["training"]["steps"] == steps:
             other["training"]["steps"] = 7
     values["evaluate"]["prompts"] = None
     assert yaml.safe_load(changed) == values
