@@ -37,5 +37,5 @@ def rows(
     for pair, (good, bad) in zip(pairs, nats, strict=True):
         tie = math.isclose(good, bad, rel_tol=ROUNDING)
         answer = TIE if tie else GOOD if good < bad else BAD
-        confidence = 0.5 if tie else 1 / (1 + math.exp(-min(abs(good - bad), MOST)))
+        confidence = 1 / (1 + math.exp(-min(abs(good - bad), MOST)))
         yield pair.id, pair.sha256, pair.group, pair.paradigm, GOOD, answer, confidence, SCORE, config.measured

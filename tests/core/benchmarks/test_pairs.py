@@ -97,6 +97,13 @@ def test_cases_made_by_hand(rule, text, expected):
     assert pairs_of(rule, text) == ([] if expected is None else [(text.partition("\n\n")[0], expected)])
 
 
+def test_a_passage_begins_with_the_sentence_of_the_first_mention():
+    text = "Nobody had yet spoken. We met in Mexico. I like to be in Mexico.\n\nOf old, he was in Peru."
+    assert pairs_of("mentions", text) == [
+        ("We met in Mexico. I like to be in Mexico.", "We met in Mexico. I like to be in Peru.")
+    ]
+
+
 def test_a_sentence_or_passage_that_is_too_long_gives_no_pair():
     for words, found in ((40, 1), (41, 0)):
         assert len(pairs_of("verb_agreement", f"It is {' '.join(['so'] * (words - 2))}.")) == found

@@ -34,15 +34,16 @@ def test_the_likelier_text_is_the_answer_and_a_tie_is_half(tmp_path):
         ("y", "b", 3.0, 3.0),
         ("y", "b", 0.1 + 0.2, 0.3),
         ("y", "", 1, 9),
+        ("y", "", 100.0, 100.0001),
     ]
     found = table(tmp_path, answers)
-    assert found.predictions == (("good", "bad", "tie", "tie", "good"),)
+    assert found.predictions == (("good", "bad", "tie", "tie", "good", "good"),)
     assert found.metric == "own/score"
-    assert found.value == pytest.approx((1 + 0 + 0.5 + 0.5 + 1) / 5)
-    assert found.names == ("a", "a", "b", "b", "p004")
-    odds = np.exp(-1)
-    assert found.confidences[0] == pytest.approx([1 / (1 + odds), 1 / (1 + odds), 0.5, 0.5, 1 / (1 + np.exp(-8))])
-    assert found.unread().values(np.ones((1, 5))) == pytest.approx(0.5)
+    assert found.value == pytest.approx((1 + 0 + 0.5 + 0.5 + 1 + 1) / 6)
+    assert found.names == ("a", "a", "b", "b", "p004", "p005")
+    apart = np.array([1, 1, 0, 0, 8, 1e-4])
+    assert found.confidences[0] == pytest.approx(1 / (1 + np.exp(-apart)))
+    assert found.unread().values(np.ones((1, 6))) == pytest.approx(0.5)
 
 
 def test_a_difference_beyond_all_numbers_is_sure(tmp_path):
