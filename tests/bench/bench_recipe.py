@@ -35,12 +35,14 @@ from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.sections.models import MODELS
 from plm_core.text.samplers import stream_seed
+from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 from plm_core.training.step import Evaluate
+from tasks.settings import params
 from tasks.settings.pretraining import pretrain_section
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
@@ -51,7 +53,7 @@ RATES = (5e-5, 1e-3, 2e-3, 4e-3)
 """The peer's: the Trainer's default, and those that small models are trained with."""
 WARM = 20
 """Steps by which the peer's speed is measured."""
-VOCABULARY = 4096
+VOCABULARY = params.read("tokenizer.vocab_size")
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,13 @@ SCRIPTS = {
     "gpt": Script(
         Causal(),
         lambda c: transformers.GPT2Config(
-            vocab_size=c.vocab_size, n_positions=c.context, n_embd=c.width, n_layer=c.layers, n_head=c.heads
+            vocab_size=c.vocab_size,
+            n_positions=c.context,
+            n_embd=c.width,
+            n_layer=c.layers,
+            n_head=c.heads,
+            bos_token_id=EOS,
+            eos_token_id=EOS,
         ),
         transformers.GPT2LMHeadModel,
     ),
