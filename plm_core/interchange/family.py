@@ -36,6 +36,8 @@ class Weight:
     theirs: tuple[str, ...]
     """Their names."""
     layout: Layout = SAME
+    first: int = 0
+    """The first block that has it."""
 
 
 def both(ours: str, theirs: str, layout: Layout = SAME) -> tuple[Weight, Weight]:
@@ -102,7 +104,7 @@ class Family:
     def lines(self, layers: int) -> Iterator[tuple[str, tuple[str, ...], Layout]]:
         """The table of weights with the numbers of the blocks filled in."""
         for weight in self.weights:
-            for number in range(layers if "{}" in weight.ours else 1):
+            for number in range(weight.first, layers) if "{}" in weight.ours else (0,):
                 yield weight.ours.format(number), tuple(n.format(number) for n in weight.theirs), weight.layout
 
     def to_theirs(self, tensors: Mapping[str, Tensor], layers: int, heads: int) -> dict[str, Tensor]:

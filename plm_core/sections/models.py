@@ -48,6 +48,11 @@ def _require_pairs(config: TransformerConfig) -> None:
         )
 
 
+def _gated(width: int) -> int:
+    """The size of a feed-forward layer that has a gate: 8/3 of the width, rounded up to a multiple of 64."""
+    return -(-8 * width // (3 * 64)) * 64
+
+
 @section
 class GPTConfig(TransformerConfig):
     """Section ``model`` of a GPT."""
@@ -75,7 +80,7 @@ class LlamaConfig(TransformerConfig):
         _require_pairs(self)
         # Filled in, so that a checkpoint says what its sizes are.
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
-        object.__setattr__(self, "inner", self.inner or -(-8 * self.width // (3 * 64)) * 64)
+        object.__setattr__(self, "inner", self.inner or _gated(self.width))
         if self.heads % (self.kv_heads or 1):
             raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads {self.heads}")
 
@@ -95,6 +100,32 @@ class BERTConfig(TransformerConfig):
         if self.initial_attention == "neighbours" and self.width // self.heads % 2:
             size = self.width // self.heads
             raise ValueError(f"initial_attention: heads of {size} ({self.width} / {self.heads}); expected an even size")
+
+
+@section
+class ModernBERTConfig(TransformerConfig):
+    """Section ``model`` of a ModernBERT."""
+
+    dropout: Probability = 0.0
+    """The probability of zeroing an activation: embeddings, attention weights, what attention writes, and inside the
+    feed-forward layer. The published models have none."""
+    inner: PositiveInt | None = None
+    """The size of the feed-forward layer, of which there are two side by side, one a gate; null for 8/3 of ``width``,
+    with which its three matrices have the weights of two of 4 times the width, rounded up to a multiple of 64."""
+    global_every: PositiveInt = 3
+    """One layer in so many reads the whole row, the first layer too; the others read a window."""
+    window: PositiveInt = 128
+    """The positions of a window: half of them on either side of a position, which is read as well."""
+    rope_base: PositiveFloat = 160_000.0
+    """By about how much the last numbers of a head turn slower than the first, in layers that read the whole row."""
+    local_rope_base: PositiveFloat = 10_000.0
+    """The same in layers that read a window."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_pairs(self)
+        # Filled in, so that a checkpoint says what its sizes are.
+        object.__setattr__(self, "inner", self.inner or _gated(self.width))
 
 
 @section
@@ -170,10 +201,16 @@ _LLAMA = {
     "3.2-1B": _LLAMA3 | {"layers": 16, "heads": 32, "width": 2048, "kv_heads": 8, "inner": 8192},
     "3.2-3B": _LLAMA3 | {"layers": 28, "heads": 24, "width": 3072, "kv_heads": 8, "inner": 8192},
 }
+_MODERN = {"vocab_size": 50368, "context": 8192}
 _BERT = {
     # Devlin et al. 2019, section 3; the vocabulary is that of the released uncased models.
     "base": {"vocab_size": 30522, "context": 512, "layers": 12, "heads": 12, "width": 768},
     "large": {"vocab_size": 30522, "context": 512, "layers": 24, "heads": 16, "width": 1024},
+}
+_MODERNBERT = {
+    # Warner et al. 2024, section 2.1.3 and appendix, and the released models.
+    "base": _MODERN | {"layers": 22, "heads": 12, "width": 768, "inner": 1152},
+    "large": _MODERN | {"layers": 28, "heads": 16, "width": 1024, "inner": 2624},
 }
 _ELECTRA = {
     # Clark et al. 2020, table 6; the vocabulary is that of BERT.
@@ -212,6 +249,9 @@ MODELS = {
     "gpt": Architecture(GPTConfig, _GPT, ("causal",), place="plm_core.models.gpt:GPT"),
     "llama": Architecture(LlamaConfig, _LLAMA, ("causal",), place="plm_core.models.llama:Llama"),
     "bert": Architecture(BERTConfig, _BERT, ("masked",), place="plm_core.models.bert:BERT"),
+    "modernbert": Architecture(
+        ModernBERTConfig, _MODERNBERT, ("masked",), place="plm_core.models.modernbert:ModernBERT"
+    ),
     "electra": Architecture(ELECTRAConfig, _ELECTRA, ("replaced",), place="plm_core.models.electra:ELECTRA"),
     "xlnet": Architecture(XLNetConfig, _XLNET, ("causal", "permutation"), place="plm_core.models.xlnet:XLNet"),
 }

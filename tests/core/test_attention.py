@@ -11,6 +11,7 @@ from plm_core.finetuning.input_formats import input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
+from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 
 V, CONTEXT, T, L, H = 37, 13, 11, 2, 3
@@ -25,6 +26,7 @@ def models(device):
         "gpt": GPT(GPTConfig(width=21, **SHAPE)),
         "llama": Llama(LlamaConfig(width=24, kv_heads=1, **SHAPE)),
         "bert": BERT(BERTConfig(width=21, **SHAPE)),
+        "modernbert": ModernBERT(ModernBERTConfig(width=24, **SHAPE)),
         "xlnet": XLNet(XLNetConfig(width=18, memory=5, **SHAPE)),
     }
     for model in made.values():
@@ -40,7 +42,14 @@ def ids():
     return torch.randint(V, (1, T), generator=torch.Generator().manual_seed(3))
 
 
-KINDS = [("gpt", "causal"), ("llama", "causal"), ("bert", "masked"), ("xlnet", "permutation"), ("xlnet", "causal")]
+KINDS = [
+    ("gpt", "causal"),
+    ("llama", "causal"),
+    ("bert", "masked"),
+    ("modernbert", "masked"),
+    ("xlnet", "permutation"),
+    ("xlnet", "causal"),
+]
 
 
 @pytest.mark.parametrize(("name", "objective"), KINDS)

@@ -19,6 +19,7 @@ import torch
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
+from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
@@ -37,6 +38,7 @@ PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES, width=21), Causal()),
     "llama": (Llama, LlamaConfig(**SIZES, width=24, kv_heads=1), Causal()),
     "bert": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.3, next_sentence=True)),
+    "modernbert": (ModernBERT, ModernBERTConfig(**SIZES, width=24, global_every=2, window=6), Masked(rate=0.3)),
     "gpt_documents": (GPT, GPTConfig(**SIZES, width=21), Causal(packing="documents")),
     "bert_documents": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.4, packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, width=24, memory=5), Permutation(predict=2, reuse=7)),

@@ -1,9 +1,11 @@
-"""A paper with an objective of its own goes from text to report and gate: ELECTRA, of which no stage knows by name."""
+"""Papers of which no stage knows by name: ELECTRA, with an objective of its own, goes from text to report and gate."""
 
 import json
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
+from plm_core import checkpoint
 from plm_core.text.special import PIECES
 
 MODEL = {"context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
@@ -81,11 +83,11 @@ def test_a_decoder_goes_from_text_to_transformers_and_back(small):
     small.run("tasks.pretrain", "llama")
     small.run("tasks.evaluate", "llama")
     assert 0 < small.metrics("evaluate-llama")["bits_per_byte"] < 9
-    checkpoint = "artifacts/models/llama"
+    trained = "artifacts/models/llama"
     sampling = json.dumps({"max_new_tokens": 7, "temperature": 0.0, "until_end": False})
-    said, _ = small.run("tasks.generate", "Ba", "--checkpoint", checkpoint, "--sampling", sampling)
+    said, _ = small.run("tasks.generate", "Ba", "--checkpoint", trained, "--sampling", sampling)
 
-    small.run("tasks.export", "exported", "--checkpoint", checkpoint)
+    small.run("tasks.export", "exported", "--checkpoint", trained)
     theirs = AutoModelForCausalLM.from_pretrained(small.root / "exported").eval()
     tokenizer = AutoTokenizer.from_pretrained(small.root / "exported")
     prompt = tokenizer("Ba", return_tensors="pt")
@@ -94,5 +96,36 @@ def test_a_decoder_goes_from_text_to_transformers_and_back(small):
     assert tokenizer.decode(ids[0, 1:]) + "\n" == said
 
     small.run("tasks.import_", "exported", "--name", "again")
-    weights = [small.root / f"{folder}/model.safetensors" for folder in (checkpoint, "artifacts/imported/again")]
+    weights = [small.root / f"{folder}/model.safetensors" for folder in (trained, "artifacts/imported/again")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_an_encoder_goes_from_text_to_a_classifier_and_to_transformers(small):
+    """ModernBERT: trained on packed documents, scored, fine-tuned and exported by the stages."""
+    model = {"context": 29, "layers": 2, "heads": 2, "width": 16, "global_every": 2, "window": 8}
+    training = {
+        **{"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2},
+        "optimizer": {"name": "muon", "learning_rate": 0.005, "warmup_steps": 2},
+    }
+    objective = {"name": "masked", "rate": 0.3, "packing": "documents"}
+    section = {"architecture": "modernbert", "objective": objective, "model": model, "training": training}
+    small.change(
+        models=["gpt", "modernbert"],
+        pretrain__modernbert=section | {"valid_windows": 5},
+        finetune__tasks=["sotu-era"],
+        finetune__seeds=[1],
+    )
+    small.run("tasks.check")
+    small.run("tasks.pretrain", "modernbert")
+    small.run("tasks.evaluate", "modernbert")
+    assert 0 < small.metrics("evaluate-modernbert")["pseudo_bits_per_byte"] < 9
+    small.run("tasks.finetune", "modernbert", "sotu-era", "1")
+    small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/modernbert")
+    theirs = AutoModelForMaskedLM.from_pretrained(small.root / "exported").eval()
+    row = AutoTokenizer.from_pretrained(small.root / "exported")("Ba so", return_tensors="pt")
+    ours = checkpoint.load(small.root / "artifacts/models/modernbert").model
+    torch.testing.assert_close(theirs(**row).logits, ours.logits(ours(row["input_ids"])), rtol=1e-4, atol=1e-4)
+
+    small.change(pretrain__modernbert=section | {"objective": {"name": "masked", "next_sentence": True}})
+    _, err = small.run("tasks.check", code=2)
+    assert "objective.next_sentence: true for a model that tells no segments apart; expected false" in err

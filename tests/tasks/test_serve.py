@@ -23,6 +23,7 @@ MODELS += [
     ("xlnet", "causal", "bpe"),
     ("gpt", "causal", "bytelevel"),
     ("llama", "causal", "bpe"),
+    ("modernbert", "masked", "bpe"),
     ("bert", "masked", "wordpiece"),
 ]
 

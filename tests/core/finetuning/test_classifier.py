@@ -12,6 +12,7 @@ from plm_core.finetuning.classifier import Classifier, ExampleBatch, Row, collat
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.llama import Llama, LlamaConfig
+from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.text.samplers import items_at
 from plm_core.text.special import BOS, CLS, PAD, SEP
@@ -21,7 +22,7 @@ from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 
-EACH = pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "xlnet", "transformer_xl"])
+EACH = pytest.mark.parametrize("paper", ["gpt", "llama", "bert", "modernbert", "xlnet", "transformer_xl"])
 
 
 def row(ids, label, segments=None):
@@ -46,9 +47,11 @@ def make_classifier(make_gpt):
     def make(paper, dtype=torch.float64, kind="classification", auxiliary=0.0, **sizes):
         torch.manual_seed(5)
         shape = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "width": 24, "dropout": 0.0}
-        objective = {"bert": "masked", "xlnet": "permutation"}.get(paper, "causal")
+        objective = {"bert": "masked", "modernbert": "masked", "xlnet": "permutation"}.get(paper, "causal")
         if paper == "gpt":
             backbone = make_gpt(**sizes)
+        elif paper == "modernbert":
+            backbone = ModernBERT(ModernBERTConfig(**(shape | sizes), window=6, global_every=2))
         elif paper == "llama":
             backbone = Llama(LlamaConfig(**(shape | sizes), kv_heads=1))
         elif paper == "bert":

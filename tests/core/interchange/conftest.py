@@ -12,6 +12,8 @@ PAIRS = [
     ("llama", "bytelevel"),
     ("bert", "bpe"),
     ("bert", "wordpiece"),
+    ("modernbert", "bpe"),
+    ("modernbert", "wordpiece"),
     ("xlnet", "unigram"),
 ]
 assert {family for family, _ in PAIRS} == set(FAMILIES)

@@ -6,10 +6,12 @@ from plm_core import checkpoint
 from plm_core.interchange import FAMILIES
 from plm_core.sections.models import MODELS
 
+LOCAL = {"inner": 50, "global_every": 2, "window": 6, "rope_base": 170.0, "local_rope_base": 50.0}
 SIZES = {
     "gpt": {"context": 17, "layers": 2, "heads": 3, "width": 21},
     "llama": {"context": 17, "layers": 2, "heads": 6, "width": 36, "kv_heads": 2, "inner": 50, "rope_base": 70.0},
     "bert": {"context": 17, "layers": 2, "heads": 3, "width": 21, "segments": 3},
+    "modernbert": {"context": 17, "layers": 4, "heads": 3, "width": 30} | LOCAL,
     "xlnet": {"context": 17, "layers": 2, "heads": 3, "width": 30, "memory": 5},
 }
 

@@ -22,6 +22,7 @@ CLASSES = {
     "gpt": ["AutoModelForCausalLM", "AutoModelForPreTraining", "AutoModel"],
     "llama": ["AutoModelForCausalLM", "AutoModel"],
     "bert": ["AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModel"],
+    "modernbert": ["AutoModelForMaskedLM", "AutoModel"],
     "xlnet": ["AutoModelForCausalLM", "AutoModelForPreTraining", "AutoModel"],
 }
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -68,7 +69,13 @@ def test_the_folder_is_complete_and_says_what_it_is(exported):
         assert not set(weights.keys()) & set(FAMILIES[name].tied)
     card = (hf / "README.md").read_text()
     assert ("lossy_pseudo_bits_per_byte" in card) == (loaded.tokenizer.kind == "wordpiece")
-    for fact in (loaded.digest, loaded.tokenizer.sha256, FAMILIES[name].model_class, "| layers | 2 |", "bits_per_byte"):
+    for fact in (
+        loaded.digest,
+        loaded.tokenizer.sha256,
+        FAMILIES[name].model_class,
+        f"| layers | {loaded.model.config.layers} |",
+        "bits_per_byte",
+    ):
         assert fact in card
     assert ("single precision" in card) == (name == "xlnet")
 
@@ -106,19 +113,23 @@ def test_a_folder_by_another_hand_is_read(exported, tmp_path):
     found = checkpoint.load(tmp_path / "imported")
     assert found.config.step == 0
     assert found.config.objective == ours.config.objective
-    expected = FAMILIES[name].to_ours({n: p.float() for n, p in model.named_parameters()}, 2, "theirs")
+    layers = ours.model.config.layers
+    expected = FAMILIES[name].to_ours({n: p.float() for n, p in model.named_parameters()}, layers, "theirs")
     for key, weight in found.model.state_dict().items():
         assert torch.equal(weight, expected[key]), key
         torch.testing.assert_close(weight, ours.model.state_dict()[key], rtol=0.01, atol=0.01)
     family = FAMILIES[name]
     bare = {key.removeprefix(family.base): weight for key, weight in load_file(hf / "model.safetensors").items()}
-    assert family.to_ours(bare, 2, "bare").keys() == ours.model.state_dict().keys()
+    assert family.to_ours(bare, layers, "bare").keys() == ours.model.state_dict().keys()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(model_type="opt"), r"model_type: found 'opt'; expected one of gpt2, llama, bert, xlnet"),
+        (
+            lambda c: c.update(model_type="opt"),
+            r"model_type: found 'opt'; expected one of gpt2, llama, bert, modernbert, xlnet",
+        ),
         (lambda c: c.pop("model_type"), r"model_type: found None"),
         (lambda c: c.update(vocab_size=308), r"vocab_size: found 308; expected 307"),
         (lambda c: c.update(vocab_size={}), r"vocab_size: found \{\}; expected a number"),
@@ -143,6 +154,11 @@ def test_the_released_configurations_are_read():
     found = FAMILIES["xlnet"].our_config(transformers.XLNetConfig(mem_len=None).to_dict(), "xlnet")
     assert found == MODELS["xlnet"].presets["large"] | {"memory": 0} | drawn
     found = FAMILIES["llama"].our_config(transformers.LlamaConfig(tie_word_embeddings=True).to_dict(), "llama")
+    larger = {"hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28, "num_attention_heads": 16}
+    windows = {"dropout": 0.0, "global_every": 3, "window": 128, "rope_base": 160_000.0, "local_rope_base": 10_000.0}
+    for size, changes in {"base": {}, "large": larger}.items():
+        config = transformers.ModernBertConfig(**changes).to_dict()
+        assert FAMILIES["modernbert"].our_config(config, size) == MODELS["modernbert"].presets[size] | drawn | windows
     assert found == MODELS["llama"].presets["7B"] | drawn | {"dropout": 0.0, "kv_heads": 32, "rope_base": 10_000.0}
 
 
@@ -187,6 +203,15 @@ SPECIFIC = {
         ("hidden_act", "silu", r"hidden_act: found 'silu'; expected 'gelu'"),
         ("position_embedding_type", "relative_key", r"position_embedding_type: found 'relative_key'"),
         ("max_position_embeddings", 18, r"the weights of positions\.weight are \(17, 21\); expected \(18, 21\)"),
+    ],
+    "modernbert": [
+        ("hidden_activation", "silu", r"hidden_activation: found 'silu'; expected 'gelu'"),
+        ("norm_bias", True, r"norm_bias: found True; expected False"),
+        ("classifier_pooling", "mean", r"classifier_pooling: found 'mean'; expected 'cls'"),
+        ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, r"full_attention\.rope_type: found 'yarn'"),
+        ("layer_types", ["full_attention"] * 4, r"layer_types: found \['full.*; expected \['full_attention', 'sliding"),
+        ("global_attn_every_n_layers", 0, r"layer_types: found"),
+        ("intermediate_size", 49, r"the weights of blocks\.0\.up\.weight are \(100, 30\); expected \(98, 30\)"),
     ],
     "xlnet": [
         ("ff_activation", "relu", r"ff_activation: found 'relu'; expected 'gelu'"),

@@ -112,6 +112,7 @@ def test_texts_are_framed_as_the_model_was_trained_on_them(exported):
         "gpt": ([EOS, *a], [EOS, *a, EOS, *b], None),
         "llama": ([EOS, *a], [EOS, *a, EOS, *b], None),
         "bert": ([CLS, *a, SEP], [CLS, *a, SEP, *b, SEP], [0] * (len(a) + 2) + [1] * (len(b) + 1)),
+        "modernbert": ([CLS, *a, SEP], [CLS, *a, SEP, *b, SEP], None),
         "xlnet": ([*a, SEP, CLS], [*a, SEP, *b, SEP, CLS], [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2]),
     }
     one, two, segments = expected[name]

@@ -7,13 +7,20 @@ from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
+from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 
 GROUPED = {"kv_heads": 2, "inner": 50, "rope_base": 70.0}
+LOCAL = {"inner": 50, "global_every": 2, "window": 6, "rope_base": 170.0, "local_rope_base": 50.0}
 MODELS = {
     "gpt": (GPT, GPTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "llama": (Llama, LlamaConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 6, "width": 36, **GROUPED}),
     "bert": (BERT, BERTConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
+    "modernbert": (
+        ModernBERT,
+        ModernBERTConfig,
+        {"vocab_size": 99, "context": 17, "layers": 4, "heads": 3, "width": 30, **LOCAL},
+    ),
     "electra": (ELECTRA, ELECTRAConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 21}),
     "xlnet": (XLNet, XLNetConfig, {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}),
 }

@@ -95,8 +95,9 @@ def test_the_compiled_gelu_of_gpt_is_its_tanh_form_without_overflow(as_compiled)
 
 
 @pytest.mark.parametrize("case", ["plain", "padding", "documents"])
-def test_bert_gives_the_states_that_are_asked_for_and_their_gradients(make, case):
-    model = make("bert")
+@pytest.mark.parametrize("paper", ["bert", "modernbert"])
+def test_bert_gives_the_states_that_are_asked_for_and_their_gradients(make, paper, case):
+    model = make(paper)
     draw = torch.Generator().manual_seed(1)
     ids, segments = torch.randint(99, (5, 11), generator=draw), torch.randint(2, (5, 11), generator=draw)
     at = torch.tensor([[0, 3, 3], [10, 0, 1], [2, 4, 6], [5, 5, 5], [9, 8, 0]])

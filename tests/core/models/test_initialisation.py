@@ -22,6 +22,12 @@ RULES = {
     ],
     "llama": [(r"norm.*weight", "one"), (r"(attention\.out|down)\.weight", RESIDUAL), (r"weight", 0.02)],
     "bert": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
+    "modernbert": [
+        (r"norm.*weight", "one"),
+        (r"bias", "zero"),
+        (r"(attention\.out|down|transform)\.weight", RESIDUAL),
+        (r"weight", 0.02),
+    ],
     "electra": [(r"norm.*weight", "one"), (r"bias", "zero"), (r"weight", 0.02)],
     "xlnet": [
         (r"norm.*weight", "one"),
@@ -58,7 +64,7 @@ def test_the_initial_deviations_are_those_of_the_paper(paper, asked, factor):
         assert values.abs().max() > 3 or values.numel() < 999
 
 
-@pytest.mark.parametrize("paper", ["llama", "bert", "xlnet"])
+@pytest.mark.parametrize("paper", ["llama", "bert", "modernbert", "xlnet"])
 @torch.no_grad()
 def test_an_untrained_model_knows_no_more_than_the_size_of_the_vocabulary(paper):
     torch.manual_seed(0)

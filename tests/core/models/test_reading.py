@@ -40,7 +40,7 @@ def test_padding_at_either_side_changes_nothing_that_is_read(make, paper, side):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("paper", ["bert", "xlnet"])
+@pytest.mark.parametrize("paper", ["bert", "modernbert", "xlnet"])
 @pytest.mark.parametrize("segmented", [False, True])
 def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segmented):
     model = make(paper)

@@ -32,6 +32,9 @@ SIZES = {
     # Devlin et al. 2019, section 3, with both heads of pretraining.
     ("bert", "base"): (110_106_428, 110e6),
     ("bert", "large"): (336_226_108, 340e6),
+    # Exactly those of the released models: 149M and 395M (Warner et al. 2024, section 2.1.3).
+    ("modernbert", "base"): (149_655_232, 149e6),
+    ("modernbert", "large"): (395_881_664, 395e6),
     # Clark et al. 2020, without the generator, which the authors do not count: 14M, 110M, 335M.
     ("electra", "small"): (13_549_057, 14e6),
     ("electra", "base"): (109_483_009, 110e6),
@@ -65,6 +68,8 @@ def formula(paper, c):
         return V * D + L * (2 * D * D + 2 * D * D * c.kv_heads // c.heads + 3 * D * c.inner + 2 * D) + D
     if paper == "xlnet":
         return V * D + D + V + L * (5 * D * D + 3 * D + 2 * D + 2 * norm + feed_forward)
+    if paper == "modernbert":
+        return V * D + L * (4 * D * D + 3 * D * c.inner + 2 * D) - D + D + D + D * D + D + V
     blocks = L * (4 * linear + 2 * norm + feed_forward)
     if paper == "gpt":
         return V * D + T * D + blocks + norm

@@ -74,6 +74,26 @@ def test_bert_sees_the_whole_of_its_own_document(make):
     assert seen == [[0, 1, 2]] * 3 + [[3]] + [[4, 5, 6]] * 3
 
 
+def test_modernbert_sees_the_whole_of_its_own_document(make):
+    model = make("modernbert")
+    seen = reach(model, lambda: model(ids(3), documents=DOCUMENTS))
+    assert seen == [[0, 1, 2]] * 3 + [[3]] + [[4, 5, 6]] * 3
+
+
+def test_modernbert_sees_a_window_where_it_does_not_see_all(make):
+    """In one layer: the others add nothing."""
+    model = make("modernbert", window=2)
+    assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T
+    for i, block in enumerate(model.blocks):
+        if i != 1:
+            torch.nn.init.zeros_(block.attention.out.weight)
+    assert reach(model, lambda: model(ids(3))) == [[t for t in range(T) if abs(t - i) <= 1] for i in range(T)]
+    seen = reach(model, lambda: model(ids(3), documents=DOCUMENTS))
+    assert seen == [[0, 1], [0, 1, 2], [1, 2], [3], [4, 5], [4, 5, 6], [5, 6]]
+    attention_mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    assert reach(model, lambda: model(ids(), attention_mask=attention_mask))[3:5] == [[2, 3, 4], [3, 4]]
+
+
 def test_bert_sees_all_but_padding(make):
     model = make("bert")
     assert reach(model, lambda: model(ids(3))) == [list(range(T))] * T

@@ -8,6 +8,7 @@ from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.electra import ELECTRA, ELECTRAConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
+from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
@@ -21,10 +22,12 @@ PAPERS = {
     "llama": (Llama, LlamaConfig(**SIZES, kv_heads=1), Causal()),
     "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
     "roberta": (BERT, BERTConfig(**SIZES), Masked()),
+    "modernbert": (ModernBERT, ModernBERTConfig(**SIZES, global_every=2, window=8), Masked()),
     "electra": (ELECTRA, ELECTRAConfig(**SIZES, embedding=16), Replaced()),
     "gpt_documents": (GPT, GPTConfig(**SIZES), Causal(packing="documents")),
     "llama_documents": (Llama, LlamaConfig(**SIZES, kv_heads=1), Causal(packing="documents")),
     "roberta_documents": (BERT, BERTConfig(**SIZES), Masked(packing="documents")),
+    "modernbert_documents": (ModernBERT, ModernBERTConfig(**SIZES, window=8), Masked(packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
     "transformer_xl": (XLNet, XLNetConfig(**SIZES, memory=31), Causal(streams=True)),
 }

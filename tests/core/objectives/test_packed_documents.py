@@ -13,7 +13,9 @@ from plm_core.text.special import CLS, EOS, MASK, PAD, SEP
 from plm_core.text.store import TokenStore, write_tokens
 
 LENGTHS = [1, 5, 29, 30, 99, 2, 7, 7, 13, 3, 61, 4, 28, 27, 8, 1, 11]
-EACH = pytest.mark.parametrize("name", ["gpt_documents", "llama_documents", "roberta_documents"])
+EACH = pytest.mark.parametrize(
+    "name", ["gpt_documents", "llama_documents", "roberta_documents", "modernbert_documents"]
+)
 
 
 @pytest.fixture(scope="module")

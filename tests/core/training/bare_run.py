@@ -21,6 +21,7 @@ OBJECTIVES = {
     "gpt": {"name": "causal"},
     "llama": {"name": "causal"},
     "bert": {"name": "masked", "next_sentence": True},
+    "modernbert": {"name": "masked"},
     "xlnet": {"name": "permutation"},
 }
 

@@ -28,6 +28,7 @@ PAPERS = [
     ("llama", "causal", {}, {"heads": 6, "kv_heads": 2}),
     ("llama", "causal", {"packing": "documents"}, {}),
     ("bert", "masked", {"next_sentence": True}, {}),
+    ("modernbert", "masked", {}, {"layers": 2, "window": 8}),
     ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),
 ]
 

@@ -13,6 +13,7 @@ from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.models.gpt import GPT, GPTConfig
 from plm_core.models.llama import Llama, LlamaConfig
+from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal, CausalBatch
 from plm_core.objectives.loss import Loss
@@ -27,6 +28,7 @@ PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES), Causal()),
     "llama": (Llama, LlamaConfig(**SIZES, kv_heads=1, inner=100), Causal()),
     "bert": (BERT, BERTConfig(**SIZES), Masked(next_sentence=True)),
+    "modernbert": (ModernBERT, ModernBERTConfig(**SIZES, inner=100), Masked()),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
 }
 
@@ -85,6 +87,16 @@ def test_bert_needs_its_last_block_and_output_layer_at_masked_positions_only(sto
     assert step_flops(model, objective.loss, batch) == expected
 
 
+def test_modernbert_needs_its_last_block_and_output_layer_at_masked_positions_only(store):
+    model, objective, batch = case("modernbert", store)
+    N = batch.targets.shape[1]
+    assert 0 < N < T
+    block = product(B * T, D, 3 * D) + product(B * T, D, D) + 3 * product(B * T, D, 100) + attention(B, T, T)
+    last = product(B * T, D, 3 * D) + product(B * N, D, D) + 3 * product(B * N, D, 100) + attention(B, N, T)
+    head = product(B * N, D, D) + product(B * N, D, V)
+    assert step_flops(model, objective.loss, batch) == (L - 1) * block + last + head
+
+
 @pytest.mark.parametrize("carried", [False, True])
 def test_xlnet_needs_two_streams_over_memory_and_text(store, carried):
     model, objective, batch = case("xlnet", store)
@@ -126,7 +138,7 @@ def test_counting_leaves_the_training_as_it_was(paper, store, device):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_fine_tuning_can_be_counted_too(paper, store, device):
     model, *_ = case(paper, store)
-    name = {"bert": "masked", "xlnet": "permutation"}.get(paper, "causal")
+    name = {"bert": "masked", "modernbert": "masked", "xlnet": "permutation"}.get(paper, "causal")
     classifier = Classifier(model, input_format_of(name), "classification", 3, 0.1)
     rows = [Row([Written(list(range(7, 7 + n)), [0] * n)], n % 3) for n in (13, 5)]
     blocks = L * 12 * D * D * 6  # a position: what all papers have in common

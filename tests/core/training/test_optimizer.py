@@ -38,6 +38,11 @@ def give_gradients(model, seed, leave=""):
             "blocks.0.norm_1.weight norm.weight",
         ),
         ("bert", "segments.weight pooler.weight transform.weight", "bias transform_norm.weight follows.bias"),
+        (
+            "modernbert",
+            "tokens.weight blocks.0.up.weight transform.weight",
+            "blocks.1.norm_1.weight last_norm.weight bias",
+        ),
         ("xlnet", "unknown blocks.0.attention.segments", "blocks.1.attention.content_bias blocks.1.norm_2.bias bias"),
     ],
 )
@@ -82,7 +87,7 @@ def test_one_update_is_the_one_of_the_paper():
 def test_muon_is_for_the_matrices_of_the_blocks():
     found = {paper: {name.split(".", 2)[2] for name in hidden_matrices(small(paper))} for paper in MODELS}
     plain = {"attention.qkv.weight", "attention.out.weight", "up.weight", "down.weight"}
-    assert found["gpt"] == found["bert"] == plain
+    assert found["gpt"] == found["bert"] == found["modernbert"] == plain
     assert found["electra"] == plain | {f"{block}.{name}" for block in "01" for name in plain}  # the generator's too
     assert found["xlnet"] == plain - {"attention.qkv.weight"} | {f"attention.{name}.weight" for name in "qkvr"}
     assert found["llama"] == {f"attention.{name}.weight" for name in ("q", "k", "v", "out")} | {

@@ -1,0 +1,174 @@
+"""ModernBERT. Warner et al. 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder for Fast, Memory
+Efficient, and Long Context Finetuning and Inference".
+
+Section 2.1 builds a BERT of what decoders have learned: no biases but in the output layer, pre-norm with one more
+normalisation behind the embeddings (so that the first block needs none of its own), GeGLU (Shazeer 2020) and rotary
+positions (Su et al. 2021). Section 2.1.2: of three layers one reads the whole row, the others a window around each
+position, with angles of another base. Nothing tells segments apart, and no next sentence is predicted (section 2.2.2).
+
+The paper's batches hold no padding (section 2.1.2, unpadding); here rows are padded, or packed with documents.
+Initial weights are drawn from the whole normal distribution, not one truncated at two deviations.
+
+Shapes: B rows, T positions, N masked positions, D width, H heads, V vocabulary.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plm_core.models.bert import rows_at
+from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
+from plm_core.models.output import tied_logits
+from plm_core.models.rotary import Angles, angles, rotate
+from plm_core.sections.models import ModernBERTConfig
+
+
+class View(NamedTuple):
+    """What the layers that read the whole row, or those that read a window, have in common."""
+
+    by: Angles
+    """How positions are turned."""
+    attn_mask: Tensor | None
+    """``[1 or B, 1, 1 or T, T]``, false where a position is not read; None: all are."""
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with rotary positions over what its view shows."""
+
+    def __init__(self, config: ModernBERTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, view: View, at: Tensor | None = None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]``: what the positions ``at`` [B, N] read."""
+        B, T, D = x.shape
+        # One product for all three, as released.
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        q, k = rotate(q, view.by), rotate(k, view.by)
+        attn_mask = view.attn_mask
+        if at is not None:
+            # Only some positions ask, but all are read.
+            q = rows_at(q, at[:, None])
+            if attn_mask is not None and attn_mask.shape[2] > 1:
+                attn_mask = rows_at(attn_mask.expand(B, -1, -1, -1), at[:, None])
+        y = attend(q, k, v, attn_mask, dropout=self.dropout if self.training else 0.0)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Pre-norm, but for the first block, whose input is normalised already; with GeGLU (Shazeer 2020, equation 6)."""
+
+    def __init__(self, config: ModernBERTConfig, number: int) -> None:
+        super().__init__()
+        assert config.inner is not None
+        self.whole = number % config.global_every == 0
+        self.norm_1 = nn.LayerNorm(config.width, bias=False) if number else nn.Identity()
+        self.attention = Attention(config)
+        self.norm_2 = nn.LayerNorm(config.width, bias=False)
+        # Both factors of GeGLU are one product, as released.
+        self.up = nn.Linear(config.width, 2 * config.inner, bias=False)
+        self.down = nn.Linear(config.inner, config.width, bias=False)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, view: View, at: Tensor | None = None) -> Tensor:
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] alone."""
+        y = self.attention(self.norm_1(x), view, at)
+        x = (x if at is None else rows_at(x, at)) + self.drop(y)
+        gate, up = self.up(self.norm_2(x)).chunk(2, dim=-1)
+        return x + self.down(self.drop(F.gelu(gate) * up))
+
+
+class ModernBERT(nn.Module):
+    """The encoder with its head: ``encode``, then ``logits`` of masked tokens, or ``pool``."""
+
+    def __init__(self, config: ModernBERTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.norm = nn.LayerNorm(config.width, bias=False)
+        self.drop = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.layers))
+        self.last_norm = nn.LayerNorm(config.width, bias=False)
+        self.transform = nn.Linear(config.width, config.width, bias=False)
+        self.transform_norm = nn.LayerNorm(config.width, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        initialise(self)
+
+    def forward(
+        self,
+        ids: Tensor,
+        segments: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        documents: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> Tensor:
+        """Ids ``[B, T]`` to hidden states ``[B, T, D]``, or to ``[B, N, D]`` of the positions ``at`` [B, N] alone.
+
+        ``segments`` are not read. For the other arguments, and the ValueError that is raised, see ``BERT.forward``.
+        """
+        whole, window = self._views(ids, attention_mask, documents)
+        x = self.drop(self.norm(self.tokens(ids)))
+        for i, block in enumerate(self.blocks):
+            # Of the last block the loss reads the masked positions only.
+            x = block(x, whole if block.whole else window, at if i == len(self.blocks) - 1 else None)
+        return self.last_norm(x)
+
+    def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
+        """Hidden states ``[B, T, D]`` for a task: the same as ``forward``."""
+        return self(ids, segments, attention_mask)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (as released)."""
+        return tied_logits(self._transformed(hidden), self.tokens.weight, self.bias)
+
+    def predict(self, ids: Tensor, at: Tensor) -> Tensor:
+        """Ids ``[B, T]`` with masks to logits ``[B, N, V]`` of the tokens at the positions ``at`` [B, N]."""
+        return self.logits(self(ids, at=at))
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's, through the layer that
+        pretraining has in front of the output layer (as released)."""
+        return self._transformed(hidden[:, 0])
+
+    def _transformed(self, hidden: Tensor) -> Tensor:
+        return self.transform_norm(F.gelu(self.transform(hidden)))
+
+    def _views(self, ids: Tensor, attention_mask: Tensor | None, documents: Tensor | None) -> tuple[View, View]:
+        """Of the layers that read the whole row, and of those that read a window."""
+        T = ids.shape[1]
+        check_length(T, self.config.context)
+        check_ids(ids, self.config.vocab_size)
+        here = torch.arange(T, device=ids.device)
+        if documents is None:
+            positions, seen = here, None if attention_mask is None else attention_mask[:, None, None, :]
+        else:
+            if attention_mask is not None:
+                raise ValueError("documents: beside attention_mask; expected padding to be a document of its own")
+            check_documents(documents, ids)
+            positions, seen = places_in(documents), same_document(documents)
+        reach = self.config.window // 2
+        near = ((here[:, None] - here).abs() <= reach)[None, None]
+        size = self.config.width // self.config.heads
+        bases = self.config.rope_base, self.config.local_rope_base
+        whole, window = (angles(positions, size, base, self.tokens.weight.dtype) for base in bases)
+        # A window that is wider than the row hides nothing.
+        return View(whole, seen), View(window, seen if T <= reach + 1 else near if seen is None else near & seen)
+
+
+def initialise(model: ModernBERT) -> None:
+    """Normal with deviation ``initializer_range``: matrices, embeddings. Gains are ones, the bias is zero.
+
+    What writes into the residual stream, and the head's layer, is scaled by 1/sqrt(2 * layers) (as released).
+    """
+    deviation = model.config.initializer_range
+    residual = 1 / math.sqrt(2 * model.config.layers)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            scaled = name.endswith(("out", "down", "transform"))
+            nn.init.normal_(module.weight, std=deviation * (residual if scaled else 1.0))
