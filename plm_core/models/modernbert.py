@@ -145,20 +145,22 @@ class ModernBERT(nn.Module):
         check_length(T, self.config.context)
         check_ids(ids, self.config.vocab_size)
         here = torch.arange(T, device=ids.device)
-        if documents is None:
-            positions, seen = here, None if attention_mask is None else attention_mask[:, None, None, :]
-        else:
+        positions = here
+        seen = None if attention_mask is None else attention_mask[:, None, None, :]
+        if documents is not None:
+            # Packing: a position is counted within its document, and sees no other.
             if attention_mask is not None:
                 raise ValueError("documents: beside attention_mask; expected padding to be a document of its own")
             check_documents(documents, ids)
-            positions, seen = places_in(documents), same_document(documents)
-        reach = self.config.window // 2
-        near = ((here[:, None] - here).abs() <= reach)[None, None]
+            positions = places_in(documents)
+            seen = same_document(documents)
+        near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
         size = self.config.width // self.config.heads
-        bases = self.config.rope_base, self.config.local_rope_base
-        whole, window = (angles(positions, size, base, self.tokens.weight.dtype) for base in bases)
-        # A window that is wider than the row hides nothing.
-        return View(whole, seen), View(window, seen if T <= reach + 1 else near if seen is None else near & seen)
+        dtype = self.tokens.weight.dtype
+        return (
+            View(angles(positions, size, self.config.rope_base, dtype), seen),
+            View(angles(positions, size, self.config.local_rope_base, dtype), near if seen is None else near & seen),
+        )
 
 
 def initialise(model: ModernBERT) -> None:

@@ -97,11 +97,10 @@ class Masked(Objective):
             raise ValueError(
                 f"model.context: {config.context} leaves {length} tokens of text a row; expected at least 2"
             )
-        segments = getattr(config, "segments", None)
-        if self.next_sentence and segments is None:
+        if self.next_sentence and not hasattr(config, "segments"):
             raise ValueError("objective.next_sentence: true for a model that tells no segments apart; expected false")
-        if self.next_sentence and segments < 2:
-            raise ValueError(f"model.segments: {segments}; expected at least 2 for objective.next_sentence")
+        if self.next_sentence and config.segments < 2:
+            raise ValueError(f"model.segments: {config.segments}; expected at least 2 for objective.next_sentence")
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
         """Rows of at most ``context`` tokens.
