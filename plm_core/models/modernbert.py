@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.bert import rows_at
-from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
+from plm_core.models.blocks import attend, check_documents, check_ids, check_length, same_document
 from plm_core.models.output import tied_logits
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import ModernBERTConfig
@@ -145,21 +145,19 @@ class ModernBERT(nn.Module):
         check_length(T, self.config.context)
         check_ids(ids, self.config.vocab_size)
         here = torch.arange(T, device=ids.device)
-        positions = here
         seen = None if attention_mask is None else attention_mask[:, None, None, :]
         if documents is not None:
-            # Packing: a position is counted within its document, and sees no other.
+            # Packing: no document sees another. Angles are of distances, so none has to begin at 0.
             if attention_mask is not None:
                 raise ValueError("documents: beside attention_mask; expected padding to be a document of its own")
             check_documents(documents, ids)
-            positions = places_in(documents)
             seen = same_document(documents)
         near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
         size = self.config.width // self.config.heads
         dtype = self.tokens.weight.dtype
         return (
-            View(angles(positions, size, self.config.rope_base, dtype), seen),
-            View(angles(positions, size, self.config.local_rope_base, dtype), near if seen is None else near & seen),
+            View(angles(here, size, self.config.rope_base, dtype), seen),
+            View(angles(here, size, self.config.local_rope_base, dtype), near if seen is None else near & seen),
         )
 
 

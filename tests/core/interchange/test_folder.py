@@ -15,6 +15,7 @@ from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.interchange import FAMILIES, export_hf, import_hf
 from plm_core.sections.models import MODELS
+from plm_core.text.special import PIECES
 from plm_core.text.tokenizer import BYTES_AND_SPECIALS
 
 B, T = 5, 11
@@ -43,6 +44,9 @@ def test_every_automatic_class_that_fits_computes_the_same(exported):
         theirs, info = getattr(transformers, kind).from_pretrained(hf, output_loading_info=True)
         assert not info["missing_keys"]
         assert not info["mismatched_keys"]
+        special = {key: i for key, i in theirs.config.to_dict().items() if key.endswith("_token_id") and i is not None}
+        assert special.items() >= FAMILIES[name].marks.items()
+        assert all(0 <= i < len(PIECES) for i in special.values())
         output = theirs.eval()(ids())
         if kind == "AutoModel":
             torch.testing.assert_close(output.last_hidden_state, hidden, **CLOSE)
@@ -174,6 +178,24 @@ def test_the_base_of_the_angles_is_written_for_new_and_old_readers_and_read_from
     newer = written | {"rope_theta": 50.0}
     assert transformers.LlamaConfig(**newer).rope_parameters["rope_theta"] == 70.0
     assert family.our_config(newer, "c") == sizes
+
+
+def test_layers_and_their_bases_are_written_for_new_and_old_readers_and_read_from_both():
+    family = FAMILIES["modernbert"]
+    sizes = {"heads": 3, "width": 30, "global_every": 2, "rope_base": 170.0, "local_rope_base": 50.0}
+    ours = vars(MODELS["modernbert"].config(99, 17, 4, **sizes))
+    written = family.their_config(ours)
+    assert written["rope_parameters"] == {
+        "full_attention": {"rope_theta": 170.0, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 50.0, "rope_type": "default"},
+    }
+    assert (written["global_rope_theta"], written["local_rope_theta"]) == (170.0, 50.0)
+    assert written["layer_types"] == ["full_attention", "sliding_attention"] * 2
+    older = {name: value for name, value in written.items() if name not in ("rope_parameters", "layer_types")}
+    for config in (written, older, transformers.ModernBertConfig(**written).to_dict()):
+        assert family.our_config(config, "c") == ours
+    theirs = transformers.ModernBertConfig(**older)
+    assert (theirs.rope_parameters, theirs.layer_types) == (written["rope_parameters"], written["layer_types"])
 
 
 SPECIFIC = {
