@@ -27,7 +27,7 @@ None at first."""
 
 
 def causal(model: Any, ids: Tensor, attention_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-    """The next token of GPT and Transformer-XL: the last hidden state predicts it."""
+    """The next token of GPT, LLaMA and Transformer-XL: the last hidden state predicts it."""
     *earlier, last = _pieces(ids, attention_mask, model.config.context)
     for piece in earlier:
         _, state = model.read(*piece, state)
@@ -68,7 +68,7 @@ class Decoding:
             )
         self.model, self.use_cache = model, use_cache
         self.read: Decoder = resolve_name(decoder)
-        # Of the three papers' models, the one with a memory sees further back than it reads at once.
+        # Of the papers' models, the one with a memory sees further back than it reads at once.
         self.window = model.config.context + getattr(model.config, "memory", 0)
         self.device = next(model.parameters()).device
         self.starts: list[int] = []
