@@ -105,24 +105,27 @@ class GPT(nn.Module):
         attention_mask: Tensor | None = None,
         state: Cache | None = None,
         documents: Tensor | None = None,
+        bidirectional: Tensor | None = None,
     ) -> tuple[Tensor, Cache | None]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
         ``attention_mask`` [B, T] is false where an id is padding, which is never seen and takes no position. ``state``
         is what the call before returned; ids then continue that text. ``documents`` [B, T] says to which document of
-        its row an id belongs: each is read as if it stood alone, and nothing can continue such rows.
+        its row an id belongs: each is read as if it stood alone. ``bidirectional`` [B] is true for rows that are read
+        as BERT reads: their states have seen all ids. Nothing can continue what is read with either.
 
         Raises:
             ValueError: P + T is larger than ``context``, an id is outside the vocabulary, the state has other rows or
-                layers, or ``documents`` are not as ``blocks`` says or stand beside ``attention_mask`` or ``state``.
+                layers, ``documents`` are not as ``blocks`` says or stand beside ``attention_mask`` or ``state``, or
+                ``bidirectional`` is not of B rows or stands beside ``state``.
         """
-        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents)
+        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
         x = self.drop(self.tokens(ids) + self.positions(positions.expand_as(ids)))
         pairs = []
         for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
             x, pair = block(x, attn_mask, past)
             pairs.append(pair)
-        return self.norm(x), None if documents is not None else Cache(seen, tuple(pairs))
+        return self.norm(x), None if seen is None else Cache(seen, tuple(pairs))
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
@@ -143,31 +146,34 @@ def placed(
     attention_mask: Tensor | None,
     state: Cache | None,
     documents: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Which positions hold no padding, ``[B, P + T]``; the positions of ids ``[B, T]``, ``[T]`` or ``[B, T]``; and the
-    attention mask, ``[B, 1, T, P + T]``, None where it is causal and nothing else.
+    bidirectional: Tensor | None,
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Which positions hold no padding, ``[B, P + T]``, None where nothing can continue the rows; the positions of ids
+    ``[B, T]``, ``[T]`` or ``[B, T]``; and the attention mask, ``[B, 1, T, P + T]``, None where it is causal and nothing
+    else.
 
     For the arguments, and the ValueError that is raised, see ``GPT.read``.
     """
-    _check(config, ids, state)
+    _check(config, ids, state, bidirectional)
     B, T = ids.shape
-    # Kept for the next call too, which must know what was padding.
-    seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
-    seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
     if documents is not None:
         # Packing: a document's positions begin at 0, and each sees its own document only.
         if attention_mask is not None or state is not None:
             message = "documents: beside attention_mask or state; expected neither, for padding is a document too"
             raise ValueError(message)
         check_documents(documents, ids)
-        return seen, places_in(documents), same_document(documents).tril()
+        return None, places_in(documents), same_document(documents) & _order(ids, bidirectional)
+    # Kept for the next call too, which must know what was padding.
+    seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
+    seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
+    kept = seen if bidirectional is None else None
     if attention_mask is None and state is None:
-        # Whole rows, as in training: no mask at all, so that attention is the kernel that knows it is causal.
-        return seen, torch.arange(T, device=ids.device), None
-    return seen, *_continued(seen, T)
+        # Whole rows, as in training: where all are causal no mask at all, so that attention is the kernel that knows.
+        return kept, torch.arange(T, device=ids.device), None if bidirectional is None else _order(ids, bidirectional)
+    return kept, *_continued(seen, _order(ids, bidirectional, seen.shape[1] - T))
 
 
-def _check(config: TransformerConfig, ids: Tensor, state: Cache | None) -> None:
+def _check(config: TransformerConfig, ids: Tensor, state: Cache | None, bidirectional: Tensor | None) -> None:
     B, T = ids.shape
     check_length(T + (state.attention_mask.shape[1] if state else 0), config.context)
     check_ids(ids, config.vocab_size)
@@ -176,17 +182,28 @@ def _check(config: TransformerConfig, ids: Tensor, state: Cache | None) -> None:
         raise ValueError(f"state: holds {held} rows; expected the {B} rows of the ids")
     if state and len(state.pairs) != config.layers:
         raise ValueError(f"state: is of {len(state.pairs)} layers; expected layers {config.layers}")
+    if bidirectional is not None and (state or bidirectional.shape != (B,)):
+        found = "beside state" if state else f"of shape {tuple(bidirectional.shape)}"
+        raise ValueError(f"bidirectional: {found}; expected no state, and one value for each of the {B} rows")
 
 
-def _continued(seen: Tensor, T: int) -> tuple[Tensor, Tensor]:
+def _order(ids: Tensor, bidirectional: Tensor | None, past: int = 0) -> Tensor:
+    """Which of ``past`` + T positions may be seen by the last T of them, those of ids ``[B, T]``: the ones up to its
+    own, ``[T, P + T]``; in rows that are ``bidirectional`` all, ``[B, 1, T, T]``."""
+    T = ids.shape[1]
+    causal = torch.ones(T, past + T, dtype=torch.bool, device=ids.device).tril(past)
+    return causal if bidirectional is None else causal | bidirectional[:, None, None, None]
+
+
+def _continued(seen: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """Positions ``[B, T]`` and mask ``[B, 1, T, P + T]`` of the last T positions; ``seen`` [B, P + T] is false for
-    padding."""
-    past = seen.shape[1] - T
+    padding, ``order`` is as ``_order`` says."""
+    T, length = order.shape[-2:]
+    past = length - T
     positions = (seen.cumsum(1) - 1).clamp(min=0)[:, past:]  # padding takes none, so a text may begin anywhere
-    causal = torch.ones(T, past + T, dtype=torch.bool, device=seen.device).tril(past)
     # Padding sees itself, or its softmax would be over nothing.
-    itself = torch.zeros_like(causal).fill_diagonal_(True).roll(past, dims=1)
-    return positions, (causal & seen[:, None, None, :]) | itself
+    itself = torch.zeros(T, length, dtype=torch.bool, device=seen.device).fill_diagonal_(True).roll(past, dims=1)
+    return positions, (order & seen[:, None, None, :]) | itself
 
 
 def initialise(model: GPT) -> None:

@@ -107,19 +107,20 @@ class Llama(nn.Module):
         attention_mask: Tensor | None = None,
         state: Cache | None = None,
         documents: Tensor | None = None,
+        bidirectional: Tensor | None = None,
     ) -> tuple[Tensor, Cache | None]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
         For the arguments, and the ValueError that is raised, see ``GPT.read``.
         """
-        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents)
+        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
         x = self.tokens(ids)
         by = angles(positions, self.config.width // self.config.heads, self.config.rope_base, x.dtype)
         pairs = []
         for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
             x, pair = block(x, by, attn_mask, past)
             pairs.append(pair)
-        return self.norm(x), None if documents is not None else Cache(seen, tuple(pairs))
+        return self.norm(x), None if seen is None else Cache(seen, tuple(pairs))
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""

@@ -78,6 +78,18 @@ def test_rows_of_documents_are_continued_by_nothing(make, paper):
         model.read(ids(), state=state, documents=ids() * 0)
 
 
+@pytest.mark.parametrize("paper", ["gpt", "llama"])
+def test_rows_read_in_both_directions_are_one_value_each_and_continue_nothing(make, paper):
+    model, both = make(paper), torch.ones(B, dtype=torch.bool)
+    _, state = model.read(ids())
+    with pytest.raises(ValueError, match=r"^bidirectional: beside state; expected no state"):
+        model.read(ids(), state=state, bidirectional=both)
+    with pytest.raises(ValueError, match=r"^bidirectional: of shape \(4,\); expected .* each of the 5 rows"):
+        model.read(ids(), bidirectional=both[1:])
+    for more in ({}, {"documents": ids() * 0}):
+        assert model.read(ids(), bidirectional=both, **more)[1] is None
+
+
 @READERS
 def test_a_state_of_other_rows_is_refused(make, paper):
     model = make(paper)

@@ -40,6 +40,21 @@ def test_padding_at_either_side_changes_nothing_that_is_read(make, paper, side):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("paper", ["gpt", "llama"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_changes_nothing_that_is_read_in_both_directions(make, paper, side):
+    model, both = make(paper), torch.tensor([True, False, True, True, False])
+    for garbage in (0, 42, V - 1, ids(seed=1)):
+        tokens, attention_mask, rows = padded(side, garbage)
+        hidden, state = model.read(tokens, attention_mask, bidirectional=both)
+        assert hidden.isfinite().all()
+        assert state is None
+        for i, row in enumerate(rows):
+            alone = model.read(row, bidirectional=both[i : i + 1])[0][0]
+            torch.testing.assert_close(hidden[i][attention_mask[i]], alone, **CLOSE)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("paper", ["bert", "modernbert", "xlnet"])
 @pytest.mark.parametrize("segmented", [False, True])
 def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segmented):

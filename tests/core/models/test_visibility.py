@@ -68,6 +68,22 @@ def test_a_decoder_sees_its_own_document_up_to_its_own_token(make, paper):
     assert seen == [[0], [0, 1], [0, 1, 2], [3], [4], [4, 5], [4, 5, 6]]
 
 
+@DECODERS
+def test_a_decoder_sees_all_in_the_rows_that_it_reads_in_both_directions(make, paper):
+    model = make(paper)
+    both, others = torch.tensor([True, False, False]), torch.tensor([False, True, True])
+    whole, before = [list(range(T))] * T, [list(range(t + 1)) for t in range(T)]
+    assert reach(model, lambda: model.read(ids(3), bidirectional=both)[0]) == whole
+    assert reach(model, lambda: model.read(ids(3), bidirectional=others)[0]) == before
+    of_documents = [[0, 1, 2]] * 3 + [[3]] + [[4, 5, 6]] * 3
+    assert reach(model, lambda: model.read(ids(3), documents=DOCUMENTS, bidirectional=both)[0]) == of_documents
+    seen = reach(model, lambda: model.read(ids(3), documents=DOCUMENTS, bidirectional=others)[0])
+    assert seen == [[0], [0, 1], [0, 1, 2], [3], [4], [4, 5], [4, 5, 6]]
+    attention_mask = torch.tensor([[0, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    seen = reach(model, lambda: model.read(ids(), attention_mask, bidirectional=both[:1])[0])
+    assert seen[1:5] == [[1, 2, 3, 4]] * 4
+
+
 def test_bert_sees_the_whole_of_its_own_document(make):
     model = make("bert")
     seen = reach(model, lambda: model(ids(3), documents=DOCUMENTS))
