@@ -42,7 +42,7 @@ from plm_core.objectives import OBJECTIVES
 LIKELIHOOD = "likelihood.csv"
 COST = "cost.csv"
 PARAMETERS = "parameters"
-COMPARED = tuple(objective.likelihood.name for objective in OBJECTIVES.values())
+COMPARED = tuple(dict.fromkeys(objective.likelihood.name for objective in OBJECTIVES.values()))
 """The likelihoods by which models are compared."""
 LOSSY = "lossy_"
 """Begins the name of a quantity where the tokenizer drops some of the text: the bits are those of what is left, so they

@@ -5,7 +5,7 @@ Shapes: B rows, T positions, D width.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple
 
@@ -87,6 +87,11 @@ def _encoded(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tens
     return model.encode(ids, segments, torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])
 
 
+def _read_both_ways(model: Any, ids: Tensor, segments: Tensor, lengths: Tensor) -> Tensor:
+    attention_mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+    return model.read(ids, attention_mask, bidirectional=torch.ones_like(lengths, dtype=torch.bool))[0]
+
+
 def _last(model: Any, states: Tensor, lengths: Tensor) -> Tensor:
     return states[torch.arange(len(states), device=states.device), lengths - 1]
 
@@ -105,6 +110,10 @@ EXTRACT = InputFormat(
 )
 """Radford et al. 2018, section 3.3: start, text, extract; start, A, delimiter, B, extract, for similarity in both
 orders. The extract token's state. Their embeddings begin at random."""
+
+EXTRACT_BIDIRECTIONAL = replace(EXTRACT, states=_read_both_ways, both_orders=False, predicts_next=False)
+"""``EXTRACT`` for decoders that can read in both directions: every token sees both texts, so one order will do. Such
+models are fine-tuned as encoders (Charpentier and Samuel 2024, the released code; there by the first token's state)."""
 
 CLS_FIRST = InputFormat(
     single=((CLS, 0), ("a", 0), (SEP, 0)),

@@ -8,12 +8,14 @@ own, that is a file in the room that does so.
 from plm_core.config import choose
 from plm_core.objectives.base import Objective, Quantity
 from plm_core.objectives.causal import Causal
+from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.objectives.replaced import Replaced
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "causal": Causal,
+    "hybrid": Hybrid,
     "masked": Masked,
     "permutation": Permutation,
     "replaced": Replaced,

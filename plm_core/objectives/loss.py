@@ -37,14 +37,20 @@ class Loss:
     """What the same rows of the next batch go on from; None for an objective without memory."""
 
 
-def summed_nll(logits: Tensor, targets: Tensor) -> Tensor:
-    """-sum log p of the targets ``[...]`` by logits ``[..., V]``, in float32 at least; ``IGNORED`` adds nothing."""
+def summed_nll(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """-sum log p of the targets ``[...]`` by logits ``[..., V]``, in float32 at least; ``IGNORED`` adds nothing.
+
+    ``weights`` [...] is what each counts; None for one.
+    """
     import torch
     from torch.nn import functional as F
 
     # In bfloat16 the sum over a vocabulary has three digits.
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+    if weights is None:
+        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    nats = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none")
+    return (nats * weights.flatten().to(nats.dtype)).sum()
 
 
 @dataclass(frozen=True)

@@ -246,8 +246,8 @@ class Architecture:
 
 
 MODELS = {
-    "gpt": Architecture(GPTConfig, _GPT, ("causal",), place="plm_core.models.gpt:GPT"),
-    "llama": Architecture(LlamaConfig, _LLAMA, ("causal",), place="plm_core.models.llama:Llama"),
+    "gpt": Architecture(GPTConfig, _GPT, ("causal", "hybrid"), place="plm_core.models.gpt:GPT"),
+    "llama": Architecture(LlamaConfig, _LLAMA, ("causal", "hybrid"), place="plm_core.models.llama:Llama"),
     "bert": Architecture(BERTConfig, _BERT, ("masked",), place="plm_core.models.bert:BERT"),
     "modernbert": Architecture(
         ModernBERTConfig, _MODERNBERT, ("masked",), place="plm_core.models.modernbert:ModernBERT"

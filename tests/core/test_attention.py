@@ -45,6 +45,7 @@ def ids():
 KINDS = [
     ("gpt", "causal"),
     ("llama", "causal"),
+    ("llama", "hybrid"),
     ("bert", "masked"),
     ("modernbert", "masked"),
     ("xlnet", "permutation"),

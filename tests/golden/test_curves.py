@@ -22,6 +22,7 @@ from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
+from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.text.special import EOS
@@ -37,6 +38,7 @@ SIZES = {"vocab_size": 37, "context": 13, "layers": 2, "heads": 3, "dropout": 0.
 PAPERS = {
     "gpt": (GPT, GPTConfig(**SIZES, width=21), Causal()),
     "llama": (Llama, LlamaConfig(**SIZES, width=24, kv_heads=1), Causal()),
+    "gpt_bert": (Llama, LlamaConfig(**SIZES, width=24, kv_heads=1), Hybrid(masked_rows=0.6, rate=0.3)),
     "bert": (BERT, BERTConfig(**SIZES, width=21), Masked(rate=0.3, next_sentence=True)),
     "modernbert": (ModernBERT, ModernBERTConfig(**SIZES, width=24, global_every=2, window=6), Masked(rate=0.3)),
     "gpt_documents": (GPT, GPTConfig(**SIZES, width=21), Causal(packing="documents")),

@@ -5,28 +5,35 @@
 multiply to a probability of the text: a token helps to predict its neighbour and is predicted by it. So the number is
 usually lower than a likelihood by the chain rule, and must not be compared with one; masked models are compared by it.
 
+``shifted_pseudo_bits_per_byte`` is the same of a decoder that was also trained on masked tokens, and predicts one at
+the position before it (Charpentier and Samuel 2024).
+
 The rest of a long word gives a token away. With ``within_word`` the tokens of the same word to its right are masked as
 well (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring": PLL-word-l2r).
 
-Shapes: N masked copies, T positions, V vocabulary.
+Shapes: N masked copies, n tokens of a window, T positions, D width, V vocabulary.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from plm_core.evaluation.likelihood.base import Likelihood, Text, summed_nll, windows
 from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.text.special import CLS, MASK, SEP
+from plm_core.text.special import CLS, EOS, MASK, SEP
 from plm_core.training.device import Device
 
 COPIES_AT_ONCE = 64
 
+Predict = Callable[[Tensor, Tensor], Tensor]
+"""Windows ``[N, n]`` with masks, and the place ``[N, 1]`` of the token in each that is asked for, to its logits ``[N,
+1, V]``."""
 
-@torch.no_grad()
+
 def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """Score the excerpt of each document: every token of it is predicted once, at a mask, in one copy of its window.
 
@@ -40,6 +47,40 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     if room < 1:
         raise ValueError(f"context: {model.config.context}; expected at least 3, for CLS, a token and SEP")
     model.eval()
+
+    def predict(masked: Tensor, place: Tensor) -> Tensor:
+        return model.predict(F.pad(F.pad(masked, (1, 0), value=CLS), (0, 1), value=SEP), 1 + place)
+
+    return _scored(texts, config, device, room, predict)
+
+
+def score_shifted(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
+    """The same by a decoder that reads in both directions, at the position before the mask.
+
+    A window is ``EOS tokens``, for every token has a position before it then. The row just ends, as in training.
+
+    Raises:
+        ValueError: the model's context has no room for a token behind EOS.
+    """
+    room = model.config.context - 1
+    if room < 1:
+        raise ValueError(f"context: {model.config.context}; expected at least 2, for EOS and a token")
+    model.eval()
+
+    def predict(masked: Tensor, place: Tensor) -> Tensor:
+        both = torch.ones(len(masked), dtype=torch.bool, device=masked.device)
+        hidden, _ = model.read(F.pad(masked, (1, 0), value=EOS), bidirectional=both)
+        # With EOS in front, what has this place in the padded window is the position before the token.
+        return model.logits(hidden.gather(1, place[..., None].expand(-1, -1, hidden.shape[-1])))
+
+    return _scored(texts, config, device, room, predict)
+
+
+@torch.no_grad()
+def _scored(
+    texts: Iterable[Text], config: LikelihoodConfig, device: Device, room: int, predict: Predict
+) -> Iterator[Likelihood]:
+    """Score the excerpt of each document in windows of at most ``room`` tokens."""
     for text in texts:
         text = text.first(config.excerpt)
         ids = torch.tensor(text.ids, dtype=torch.long, device=device.device)
@@ -50,17 +91,15 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
         ]
         length = min(len(ids), room)
         nats = (
-            _nats(model, ids, alone.cumsum(0), copies[i : i + COPIES_AT_ONCE], length)
+            _nats(predict, ids, alone.cumsum(0), copies[i : i + COPIES_AT_ONCE], length)
             for i in range(0, len(copies), COPIES_AT_ONCE)
         )
         yield Likelihood(math.fsum(nats), len(ids), text.bytes)
 
 
-def _nats(model: Any, ids: torch.Tensor, words: torch.Tensor, copies: Sequence[tuple[int, int]], length: int) -> float:
+def _nats(predict: Predict, ids: Tensor, words: Tensor, copies: Sequence[tuple[int, int]], length: int) -> float:
     """The summed nats of one masked token each in N windows of ``length`` tokens, given as (start, token)."""
     start, token = torch.tensor(copies, device=ids.device).T[..., None]
     places = start + torch.arange(length, device=ids.device)
     hidden = (places >= token) & (words[places] == words[token])
-    inputs = F.pad(ids[places].masked_fill(hidden, MASK), (1, 0), value=CLS)
-    logits = model.predict(F.pad(inputs, (0, 1), value=SEP), 1 + token - start)
-    return summed_nll(logits, ids[token])
+    return summed_nll(predict(ids[places].masked_fill(hidden, MASK), token - start), ids[token])

@@ -34,6 +34,7 @@ def case(request, make_bert, make_electra, make_xlnet):
         return "mean_order_bits_per_byte", lambda **sizes: make_xlnet(**sizes, memory=0)
     makers = {
         "bits_per_byte": make_gpt,
+        "shifted_pseudo_bits_per_byte": make_gpt,
         "pseudo_bits_per_byte": make_bert,
         "generator_pseudo_bits_per_byte": make_electra,
     }

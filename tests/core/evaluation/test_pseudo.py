@@ -6,9 +6,11 @@ from torch.nn import functional as F
 
 from plm_core.evaluation.likelihood import pseudo
 from plm_core.evaluation.likelihood.base import Text
-from plm_core.evaluation.likelihood.pseudo import score
+from plm_core.evaluation.likelihood.pseudo import score, score_shifted
+from plm_core.models.gpt import GPT, GPTConfig
+from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.sections.evaluation import LikelihoodConfig
-from plm_core.text.special import CLS, MASK, SEP
+from plm_core.text.special import CLS, EOS, MASK, SEP
 
 
 @torch.no_grad()
@@ -35,6 +37,34 @@ def test_the_score_is_the_sum_over_tokens_masked_one_at_a_time(make_bert, make_t
     (found,) = score(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
     assert (found.tokens, found.bytes) == (length, sum(text.sizes))
     assert found.nats == pytest.approx(by_hand(model, text, within_word), rel=1e-12)
+
+
+@torch.no_grad()
+def shifted_by_hand(model, text, within_word):
+    """One token at a time behind EOS, read in both directions; the position before it says what it is."""
+    room, nats = model.config.context - 1, 0.0
+    for position, token in enumerate(text.ids):
+        start = 0 if len(text.ids) <= room else min(position // room * room, len(text.ids) - room)
+        masked = text.ids[start : start + room]
+        place = position - start
+        masked[place] = MASK
+        while within_word and (place := place + 1) < len(masked) and not text.starts[start + place]:
+            masked[place] = MASK
+        hidden, _ = model.read(torch.tensor([[EOS, *masked]]), bidirectional=torch.tensor([True]))
+        nats += float(F.cross_entropy(model.logits(hidden[:, position - start]), torch.tensor([token])))
+    return nats
+
+
+@pytest.mark.parametrize(("kind", "config"), [(GPT, GPTConfig), (Llama, LlamaConfig)])
+@pytest.mark.parametrize("within_word", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 7, 12, 13, 29])
+def test_the_shifted_score_is_that_of_the_positions_before(make_text, device, kind, config, within_word, length):
+    torch.manual_seed(0)
+    model = kind(config(37, context=13, layers=2, heads=3, width=24, initializer_range=0.3)).double().eval()
+    text = make_text(length)
+    (found,) = score_shifted(model, [text], LikelihoodConfig(stride=1, within_word=within_word), device)
+    assert (found.tokens, found.bytes) == (length, sum(text.sizes))
+    assert found.nats == pytest.approx(shifted_by_hand(model, text, within_word), rel=1e-12)
 
 
 def test_hiding_the_rest_of_a_word_changes_words_of_several_tokens_only(make_bert, make_text, device):
@@ -69,3 +99,5 @@ def test_how_many_copies_go_through_the_model_at_once_changes_nothing(make_bert,
 def test_a_context_without_room_is_an_error(make_bert, make_text, device):
     with pytest.raises(ValueError, match=r"^context: 2; expected at least 3"):
         list(score(make_bert(context=2), [make_text(5)], LikelihoodConfig(stride=1), device))
+    with pytest.raises(ValueError, match=r"^context: 1; expected at least 2"):
+        list(score_shifted(make_bert(context=1), [make_text(5)], LikelihoodConfig(stride=1), device))

@@ -67,6 +67,7 @@ def make_classifier(make_gpt):
 def test_a_text_is_framed_as_each_paper_does_within_the_context(tokenizer, text, context):
     whole = tokenizer.encode(text)[: context - 2]
     assert input_format_of("causal").write(text, None, tokenizer, context).ids == [BOS, *whole, CLS]
+    assert input_format_of("hybrid").write(text, None, tokenizer, context).ids == [BOS, *whole, CLS]
     assert input_format_of("masked").write(text, None, tokenizer, context).ids == [CLS, *whole, SEP]
     ids, segments = input_format_of("permutation").write(text, None, tokenizer, context)
     assert ids == [*whole, SEP, CLS]

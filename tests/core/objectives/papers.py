@@ -11,6 +11,7 @@ from plm_core.models.llama import Llama, LlamaConfig
 from plm_core.models.modernbert import ModernBERT, ModernBERTConfig
 from plm_core.models.xlnet import XLNet, XLNetConfig
 from plm_core.objectives.causal import Causal
+from plm_core.objectives.hybrid import Hybrid
 from plm_core.objectives.masked import Masked
 from plm_core.objectives.permutation import Permutation
 from plm_core.objectives.replaced import Replaced
@@ -30,6 +31,8 @@ PAPERS = {
     "modernbert_documents": (ModernBERT, ModernBERTConfig(**SIZES, window=8), Masked(packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
     "transformer_xl": (XLNet, XLNetConfig(**SIZES, memory=31), Causal(streams=True)),
+    "gpt_bert": (Llama, LlamaConfig(**SIZES, kv_heads=1), Hybrid(masked_rows=0.5, rate=0.3)),
+    "gpt_bert_documents": (GPT, GPTConfig(**SIZES), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
 }
 
 

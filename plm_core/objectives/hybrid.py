@@ -1,0 +1,189 @@
+"""Causal and masked language modelling of one decoder. Charpentier and Samuel 2024, "GPT or BERT: why not both?".
+
+Rows are those of the causal objective. A share of them is read as BERT reads: in both directions, with some tokens
+masked, which are predicted. A masked token is predicted by the state of the position before it (masked next-token
+prediction; BehnamGhader et al. 2024, "LLM2Vec", section 2.1), as the next token is in a causal row: so one output layer
+serves both, and no weight is added.
+
+All rows count alike: the loss is the mean over rows of the mean over a row's predictions, and the share of masked rows
+is their share of the loss. So it is in the released code (``pretraining/train_10m.py``), where each process has one
+kind of row. Three things deviate from it: a token is selected by itself, as in BERT, and not in spans of one to three;
+the rate of masks is constant, and does not fall from 0.3 to 0.15 along a training; and every batch has rows of both
+kinds, so that one process trains by both.
+
+Shapes: B rows, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from plm_core.config import section
+from plm_core.objectives.base import Quantity
+from plm_core.objectives.causal import Causal, CausalBatch, PackedCausalBatch
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nll
+from plm_core.objectives.masked import mask
+from plm_core.text.samplers import TokenRange, draws, stream_seed
+from plm_core.text.special import EOS
+from plm_core.text.store import TokenStore
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class HybridBatch(PackedCausalBatch):
+    """Causal rows, and rows with masks; of these, the targets are ``IGNORED`` but before a token that is selected."""
+
+    bidirectional: torch.Tensor
+    """``[B]`` bool: which rows are read in both directions."""
+    weights: torch.Tensor
+    """``[B]``, float64: what a prediction of each row counts, so that rows count alike; 1 in the mean over all
+    predictions."""
+
+
+@section
+class Hybrid(Causal):
+    """The causal objective with a share of masked rows, and its section of the parameters."""
+
+    beside = (
+        Quantity(
+            "shifted_pseudo_bits_per_byte",
+            scorer="plm_core.evaluation.likelihood.pseudo:score_shifted",
+            meaning="each token given all the others, by the position before it (pseudo-log-likelihood): no likelihood "
+            "of the text, and not to be compared with one",
+            excerpt=True,
+        ),
+    )
+    input_format = "plm_core.finetuning.input_formats:EXTRACT_BIDIRECTIONAL"
+    legend = (
+        "A row without <mask> is causal: every position predicts the token behind it. One with it is read in both "
+        "directions, and a position predicts the token behind it where that is masked, or was selected and stays or "
+        "became another word."
+    )
+
+    masked_rows: Annotated[float, Field(gt=0, lt=1)] = 0.9375
+    """The share of rows that are masked. The released models have 15/16, a causal-to-mask ratio of 1:15."""
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """The share of a masked row's tokens that is selected."""
+
+    def __post_init__(self) -> None:
+        if self.streams:
+            raise ValueError(
+                "streams: true; expected false, for what comes before a row is not read in both directions"
+            )
+
+    def require_fit(self, config: Any) -> None:
+        """Raise ValueError when the context is one token, or the model has memory."""
+        super().require_fit(config)
+        if config.context < 2:
+            raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
+
+    def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
+        """Rows of the causal objective, some of them masked.
+
+        Raises:
+            ValueError: the context is one token, or the model has memory.
+            UserError: the store is too small.
+        """
+        return _Rows(super().batches(store, config, rows), self, rows, store.index.vocab_size)
+
+    def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
+        """-sum log p(token | tokens before it, or row with masks), in nats, each times the weight of its row."""
+        import torch
+
+        assert isinstance(batch, HybridBatch)
+        hidden, _ = model.read(batch.inputs, documents=batch.documents, bidirectional=batch.bidirectional)
+        targets = batch.targets
+        weights = batch.weights[:, None].expand_as(targets)
+        if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
+            # Most positions of a masked row predict nothing, and their logits would be a third of a small model's
+            # step. Elsewhere they are computed: a GPU would be waited for, and a compiled graph has one shape.
+            chosen = targets != IGNORED
+            hidden, targets, weights = hidden[chosen], targets[chosen], weights[chosen]
+        return Loss(summed_nll(model.logits(hidden), targets, weights), batch.num_targets)
+
+    def facts(self, batch: Batch, row: int) -> dict[str, Any]:
+        """Whether the row is read in both directions."""
+        assert isinstance(batch, HybridBatch)
+        return {"bidirectional": bool(batch.bidirectional[row])}
+
+
+def spread_evenly(numbers: np.ndarray, share: float) -> np.ndarray:
+    """Which of the rows with these ``numbers`` [n] belong to a share, ``[n]`` bool.
+
+    They are spread evenly: of any rows with consecutive numbers it is their share of them, give or take less than one.
+    So the parts of a batch, the rows of a process and the batches of a training all have it.
+    """
+    return np.floor((numbers + 1) * share) > np.floor(numbers * share)
+
+
+def mask_next(
+    ids: np.ndarray, documents: np.ndarray, rate: float, vocab_size: int, draw: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mask ids ``[T]`` as ``masked.mask`` does, but for the first of each of the ``documents`` [T]: the position before
+    it is none of its document, or there is none.
+
+    Returns:
+        the ids with masks ``[T]``; and the targets ``[T]``: the token that was selected at the next position, else
+        ``IGNORED``.
+    """
+    first = np.append(True, documents[1:] != documents[:-1])
+    # A special token is never selected.
+    masked, positions, tokens = mask(np.where(first, EOS, ids), rate, vocab_size, draw)
+    targets = np.full_like(ids, IGNORED)
+    targets[positions - 1] = tokens
+    return np.where(first, ids, masked), targets
+
+
+@dataclass(frozen=True)
+class _Rows(Batches):
+    view: Batches
+    """The same rows, all causal."""
+    objective: Hybrid
+    rows: int
+    vocab_size: int
+
+    def at(self, seed: int, step: int) -> HybridBatch:
+        return self._batch(self.view.at(seed, step), stream_seed(seed, "masks"), step * self.rows)
+
+    def held_out(self, count: int) -> list[Batch]:
+        return [self._batch(batch, 0, i * self.rows) for i, batch in enumerate(self.view.held_out(count))]
+
+    def spans(self, seed: int, step: int) -> list[list[TokenRange]]:
+        return self.view.spans(seed, step)
+
+    def metrics(self) -> dict[str, float]:
+        return self.view.metrics()
+
+    def _batch(self, batch: Batch, seed: int, first: int) -> HybridBatch:
+        """A causal batch, the first of whose rows has the number ``first`` of the training, with some rows masked."""
+        import torch
+
+        assert isinstance(batch, CausalBatch)
+        # Rows of the stream are read as one document.
+        documents = batch.documents if isinstance(batch, PackedCausalBatch) else torch.zeros_like(batch.inputs)
+        # Copies, for the inputs and targets of one row may be the same memory.
+        inputs, targets = batch.inputs.numpy().copy(), batch.targets.numpy().copy()
+        numbers = first + np.arange(len(inputs))
+        bidirectional = spread_evenly(numbers, self.objective.masked_rows)
+        for row in np.flatnonzero(bidirectional):
+            draw = draws(seed, 0, int(numbers[row]))
+            inputs[row], targets[row] = mask_next(
+                inputs[row], documents[row].numpy(), self.objective.rate, self.vocab_size, draw
+            )
+        predicted = (targets != IGNORED).sum(axis=1)
+        # A row of special tokens alone predicts nothing, and counts for nothing.
+        weights = predicted.sum() / max(1, (predicted > 0).sum()) / np.maximum(predicted, 1)
+        return HybridBatch(
+            torch.from_numpy(inputs),
+            torch.from_numpy(targets),
+            batch.begins,
+            documents,
+            torch.from_numpy(bidirectional),
+            torch.from_numpy(weights),
+        )

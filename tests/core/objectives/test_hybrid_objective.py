@@ -1,0 +1,200 @@
+"""One decoder trained by both: which rows are masked, what is predicted where, and that the loss is both losses."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from papers import SIZES, make
+
+from plm_core.models import gpt, llama
+from plm_core.objectives.causal import Causal
+from plm_core.objectives.hybrid import Hybrid, mask_next, spread_evenly
+from plm_core.objectives.loss import IGNORED
+from plm_core.text.special import EOS, MASK, PAD, PIECES
+
+EACH = pytest.mark.parametrize("name", ["gpt_bert", "gpt_bert_documents"])
+VOCABULARY = SIZES["vocab_size"]
+
+
+@given(first=st.integers(0, 10**9), count=st.integers(0, 999), share=st.floats(0.001, 0.999))
+def test_of_consecutive_rows_the_share_is_masked_give_or_take_one(first, count, share):
+    masked = spread_evenly(first + np.arange(count), share)
+    assert masked.shape == (count,)
+    assert abs(masked.sum() - share * count) < 1 + 1e-4
+
+
+@pytest.mark.parametrize(("share", "rows", "expected"), [(0.5, 8, 4), (0.75, 4, 3), (0.9375, 16, 15), (0.5, 2, 1)])
+def test_every_batch_that_the_share_divides_has_just_as_many(store, share, rows, expected):
+    objective = Hybrid(masked_rows=share)
+    batches = objective.batches(store, make("gpt_bert")[0].config, rows)
+    for batch in (*(batches.at(3, step) for step in range(9)), batches.held_out(rows)[0]):
+        assert int(batch.bidirectional.sum()) == expected
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 8])
+def test_whatever_the_size_of_a_batch_a_training_has_the_share(store, rows):
+    objective = Hybrid(masked_rows=0.6)
+    batches = objective.batches(store, make("gpt_bert")[0].config, rows)
+    masked = torch.cat([batches.at(3, step).bidirectional for step in range(40)])
+    assert abs(int(masked.sum()) - 0.6 * len(masked)) < 1
+    # A part of a batch, or the rows of a process, are consecutive rows too.
+    for part in masked.split(5):
+        assert abs(int(part.sum()) - 0.6 * len(part)) < 1
+    held_out = torch.cat([batch.bidirectional for batch in batches.held_out(20)])
+    assert int(held_out.sum()) == 12
+
+
+def sources(store, name, rows=5, seed=3, step=1):
+    """A batch of the objective, and the same rows as the causal objective has them."""
+    model, objective = make(name)
+    plain = Causal(packing=objective.packing)
+    return tuple(each.batches(store, model.config, rows).at(seed, step) for each in (objective, plain))
+
+
+@EACH
+@pytest.mark.parametrize("rows", [1, 5])
+def test_the_target_of_a_position_is_the_token_behind_it(store, name, rows):
+    kinds = set()
+    for step in range(12):
+        batch, plain = sources(store, name, rows, step=step)
+        for row in range(rows):
+            inputs, targets = batch.inputs[row], batch.targets[row]
+            if not batch.bidirectional[row]:
+                assert torch.equal(inputs, plain.inputs[row])
+                assert torch.equal(targets, plain.targets[row])
+                continue
+            predicted = (targets != IGNORED).nonzero().flatten()
+            assert torch.equal(targets[predicted], plain.inputs[row, predicted + 1])
+            assert torch.equal(targets[predicted], plain.targets[row, predicted])
+            assert torch.equal(batch.documents[row, predicted], batch.documents[row, predicted + 1])
+            assert not torch.isin(targets[predicted], torch.tensor([EOS, PAD])).any()
+            touched = (inputs != plain.inputs[row]).nonzero().flatten()
+            assert set(touched.tolist()) <= set((predicted + 1).tolist())
+            selectable = (plain.inputs[row, 1:] >= len(PIECES)) & (batch.documents[row].diff() == 0)
+            assert len(predicted) == max(1, round(0.3 * int(selectable.sum())))
+        kinds |= set(batch.bidirectional.tolist())
+    assert kinds == {False, True}
+
+
+def test_of_the_selected_eight_tenths_are_masked_and_one_is_another_word():
+    ids = np.arange(7, 307)
+    draw = np.random.default_rng(5)
+    masked = other = same = 0
+    for _ in range(40):
+        inputs, targets = mask_next(ids, np.zeros(300, dtype=np.int64), 0.3, VOCABULARY, draw)
+        places = np.flatnonzero(targets != IGNORED) + 1
+        assert len(places) == round(0.3 * 299)
+        masked += (inputs[places] == MASK).sum()
+        same += (inputs[places] == ids[places]).sum()
+        other += len(places)
+    assert masked / other == pytest.approx(0.8, abs=0.02)
+    assert same / other == pytest.approx(0.1, abs=0.02)
+
+
+def test_what_stands_under_a_mask_changes_its_target_and_nothing_else():
+    ids, documents = np.arange(7, 47), np.repeat([0, 1], 20)
+    inputs, targets = mask_next(ids, documents, 0.4, VOCABULARY, np.random.default_rng(5))
+    hidden = np.flatnonzero(inputs == MASK)
+    assert len(hidden) > 9
+    for place in hidden:
+        changed = ids.copy()
+        changed[place] = 99
+        again, others = mask_next(changed, documents, 0.4, VOCABULARY, np.random.default_rng(5))
+        assert (again == inputs).all()
+        assert np.flatnonzero(others != targets).tolist() == [place - 1]
+        assert others[place - 1] == 99
+
+
+def loud(name):
+    """Weights far from the initial ones: what a token sees then changes its prediction."""
+    model, objective = make(name)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
+    return model, objective
+
+
+def all_see_all(q, k, v, attn_mask, causal, dropout):
+    """Attention without any mask, by hand."""
+    return (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def nats_by_hand(model, batch, row, monkeypatch):
+    """The nats of each prediction of a row, each document read alone, by a causal reading or one in which all see
+    all."""
+    found = []
+    for document in batch.documents[row].unique():
+        here = (batch.documents[row] == document).nonzero().flatten()
+        with monkeypatch.context() as patch:
+            if batch.bidirectional[row]:
+                patch.setattr(gpt, "attend", all_see_all)
+                patch.setattr(llama, "attend", all_see_all)
+            logits = model.logits(model.read(batch.inputs[row : row + 1, here])[0][0]).log_softmax(-1)
+        targets = batch.targets[row, here]
+        found += [-logits[i, target] for i, target in enumerate(targets.tolist()) if target != IGNORED]
+    return torch.stack(found)
+
+
+@EACH
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("compiling", [False, True])
+def test_the_loss_is_the_mean_over_rows_of_both_losses(store, monkeypatch, name, rows, compiling):
+    model, objective = loud(name)
+    # Then all logits are computed.
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    for step in (0, 1):
+        batch = objective.batches(store, model.config, rows).at(3, step)
+        loss = objective.loss(model, batch)
+        means = [nats_by_hand(model, batch, row, monkeypatch).mean() for row in range(rows)]
+        torch.testing.assert_close(loss.nll / loss.num_targets, torch.stack(means).mean(), rtol=1e-12, atol=1e-12)
+        assert int(loss.num_targets) == int((batch.targets != IGNORED).sum())
+        mine, theirs = (
+            torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+            for value in (loss.nll / loss.num_targets, torch.stack(means).mean())
+        )
+        for one, other in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_a_row_in_which_nothing_can_be_predicted_counts_for_nothing(store):
+    model, objective = make("gpt_bert")
+    batches = objective.batches(store, model.config, 4)
+    plain = batches.view.at(3, 0)
+    plain.inputs[1] = EOS
+    batch = batches._batch(plain, 7, 0)
+    assert batch.bidirectional.tolist() == [False, True, False, True]
+    counts = (batch.targets != IGNORED).sum(1)
+    assert int(counts[1]) == 0
+    each = (batch.weights * counts)[[0, 2, 3]]
+    torch.testing.assert_close(each, each.sum().expand(3) / 3)
+    assert float(each.sum()) == pytest.approx(int(batch.num_targets))
+    assert float(objective.loss(model, batch).nll) > 0
+
+
+def test_masks_are_drawn_anew_each_time(store):
+    model, objective = make("gpt_bert")
+    batches = objective.batches(store, model.config, 4)
+    (_, first), (_, second) = ((batches.at(3, step), batches.at(3, step).targets[1]) for step in (0, 1))
+    assert (first != IGNORED).nonzero().tolist() != (second != IGNORED).nonzero().tolist()
+    one, two = batches.at(3, 0).targets[[1, 3]]
+    assert (one != IGNORED).nonzero().tolist() != (two != IGNORED).nonzero().tolist()
+
+
+def test_what_does_not_go_with_masks_is_refused(store):
+    config = make("gpt")[0].config
+    with pytest.raises(ValueError, match=r"streams: true; expected false"):
+        Hybrid(streams=True)
+    with pytest.raises(ValueError, match=r"model\.context: 1; expected at least 2"):
+        Hybrid().batches(store, type(config)(**SIZES | {"context": 1}), 5)
+    memory = make("xlnet")[0].config
+    with pytest.raises(ValueError, match=r"objective\.streams: False for a model with memory 11"):
+        Hybrid().batches(store, memory, 5)
+
+
+def test_a_row_says_how_it_is_read(store):
+    model, objective = make("gpt_bert")
+    batch = objective.batches(store, model.config, 4).at(3, 0)
+    assert [objective.facts(batch, row) for row in (0, 1)] == [{"bidirectional": False}, {"bidirectional": True}]
+    assert objective.mark(1, "word") is None
