@@ -40,6 +40,8 @@ class Origin:
     """Validation loss at that step, in nats a prediction."""
     lineage: checkpoint.Lineage | None = None
     """What its pretraining read."""
+    objective: str | None = None
+    """The name in ``OBJECTIVES`` that it was trained by; None for the one that their class is for."""
 
 
 def export_hf(checkpoint_folder: Path, target: Path) -> None:
@@ -55,7 +57,8 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     family = _family(loaded.config, checkpoint_folder)
     sizes = asdict(loaded.model.config)
     weights = family.to_theirs(loaded.model.state_dict(), sizes["layers"], sizes["heads"])
-    origin = asdict(Origin(loaded.config.step, loaded.config.valid_nats, loaded.config.lineage))
+    told = loaded.config
+    origin = asdict(Origin(told.step, told.valid_nats, told.lineage, told.objective))
     with atomic_folder(target, checksums=False) as folder:
         save_file(weights, folder / checkpoint.WEIGHTS_FILE, metadata={"format": "pt"})
         _write(folder / checkpoint.CONFIG_FILE, family.their_config(sizes) | {"dtype": "float32", OWN: origin})
@@ -69,8 +72,8 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
 def import_hf(source: Path, target: Path) -> str:
     """Write a folder of transformers as a checkpoint, and return the checkpoint's digest.
 
-    The checkpoint names the objective that the folder's class is for, with a step and a loss of 0 where the folder does
-    not say them.
+    Where the folder does not say how it was trained, the checkpoint names the objective that the folder's class is for,
+    with a step and a loss of 0.
 
     Raises:
         UserError: the folder lacks a file or a tokenizer of this project, or its model is not one that we compute.
@@ -93,8 +96,14 @@ def import_hf(source: Path, target: Path) -> str:
     model: Any = checkpoint.build(family.architecture, sizes, str(place))
     _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
+    objective = origin.objective or family.objective
+    if not _computed(objective, family):
+        raise UserError(
+            f"{place}.{OWN}.objective: found {objective!r}; expected {family.objective}, or one that builds on it"
+        )
+    told = vars(origin) | {"objective": objective}
     config = checkpoint.CheckpointConfig(
-        checkpoint.FORMAT, family.architecture, family.objective, asdict(model.config), text.sha256, **vars(origin)
+        checkpoint.FORMAT, family.architecture, model=asdict(model.config), tokenizer_sha256=text.sha256, **told
     )
     return checkpoint.save(target, model.state_dict(), text, config)
 
@@ -127,12 +136,19 @@ def _family(config: checkpoint.CheckpointConfig, folder: Path) -> Family:
             f"{folder}: of architecture {config.architecture}, which cannot be written for transformers; "
             f"expected one of {', '.join(FAMILIES)}"
         )
-    if config.objective != family.objective:
+    if not _computed(config.objective, family):
         raise UserError(
             f"{folder}: is {config.architecture} trained by the {config.objective} objective, which has no counterpart "
             f"in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
     return family
+
+
+def _computed(objective: str, family: Family) -> bool:
+    """Whether a model of this objective does what their class computes: the objective is the one that the class is
+    for, or builds on it, as the hybrid one does on the causal."""
+    known = OBJECTIVES.get(objective)
+    return known is not None and issubclass(known, OBJECTIVES[family.objective])
 
 
 def _card(loaded: checkpoint.Loaded, family: Family) -> str:

@@ -140,6 +140,7 @@ def test_a_folder_by_another_hand_is_read(exported, tmp_path):
         (lambda c: c.update(tie_word_embeddings=False), r"tie_word_embeddings: found False; expected True"),
         (lambda c: c.update(plm_checkpoint=[7]), r"plm_checkpoint: found \[7\]; expected a section"),
         (lambda c: c.update(plm_checkpoint={"step": "x"}), r"plm_checkpoint\.step: found the text 'x'"),
+        (lambda c: c.update(plm_checkpoint={"objective": "x"}), r"plm_checkpoint\.objective: found 'x'; expected"),
     ],
 )
 def test_a_configuration_that_is_none_of_ours_is_refused(exported, tmp_path, change, message):
@@ -315,6 +316,21 @@ def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):
     with pytest.raises(UserError, match=r"is a fine-tuned model; expected a pretrained one"):
         export_hf(tmp_path / "tuned", tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
+
+
+def test_an_objective_that_builds_on_the_one_of_their_class_comes_back(tmp_path, tokenizer):
+    """Their class reads what a hybrid model is too, a causal one; the checkpoint is the same again."""
+    digest = save(tmp_path / "hybrid", "llama", tokenizer, objective="hybrid")
+    export_hf(tmp_path / "hybrid", tmp_path / "hf")
+    assert json.loads((tmp_path / "hf/config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+    assert import_hf(tmp_path / "hf", tmp_path / "again") == digest
+    assert checkpoint.describe(tmp_path / "again").objective == "hybrid"
+
+    def trained_by(name):
+        return edited(tmp_path / "hf", tmp_path / name, lambda c: c["plm_checkpoint"].update(objective=name))
+
+    with pytest.raises(UserError, match=r"plm_checkpoint\.objective: found 'masked'; expected causal, or one that"):
+        import_hf(trained_by("masked"), tmp_path / "imported")
 
 
 def test_nothing_is_written_over(exported, tmp_path):
