@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
@@ -67,8 +68,10 @@ def test_a_new_paper_goes_all_the_way(small):
     assert "fewshot.models: electra is a replaced model, which says of no text how likely it follows another" in err
 
 
-def test_a_decoder_goes_from_text_to_transformers_and_back(small):
-    """LLaMA: trained, scored, continued and exported by the stages; transformers reads the same folder alone."""
+@pytest.mark.parametrize("objective", [{"name": "causal"}, {"name": "hybrid", "masked_rows": 0.5}], ids=str)
+def test_a_decoder_goes_from_text_to_transformers_and_back(small, objective):
+    """LLaMA and GPT-BERT: trained, scored, continued and exported by the stages; transformers reads the same folder
+    alone."""
     model = {"context": 29, "layers": 2, "heads": 4, "width": 24, "kv_heads": 2, "rope_base": 500.0}
     training = {
         **{"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2},
@@ -76,13 +79,15 @@ def test_a_decoder_goes_from_text_to_transformers_and_back(small):
     }
     small.change(
         models=["gpt", "llama"],
-        pretrain__llama={"architecture": "llama", "objective": {"name": "causal"}, "model": model}
+        pretrain__llama={"architecture": "llama", "objective": objective, "model": model}
         | {"training": training, "valid_windows": 5},
     )
     small.run("tasks.check")
     small.run("tasks.pretrain", "llama")
     small.run("tasks.evaluate", "llama")
-    assert 0 < small.metrics("evaluate-llama")["bits_per_byte"] < 9
+    found = small.metrics("evaluate-llama")
+    assert 0 < found["bits_per_byte"] < 9
+    assert ("shifted_pseudo_bits_per_byte" in found) == (objective["name"] == "hybrid")
     trained = "artifacts/models/llama"
     sampling = json.dumps({"max_new_tokens": 7, "temperature": 0.0, "until_end": False})
     said, _ = small.run("tasks.generate", "Ba", "--checkpoint", trained, "--sampling", sampling)

@@ -27,6 +27,7 @@ PAPERS = [
     ("gpt", "causal", {"packing": "documents"}, {}),
     ("llama", "causal", {}, {"heads": 6, "kv_heads": 2}),
     ("llama", "causal", {"packing": "documents"}, {}),
+    ("llama", "hybrid", {"masked_rows": 0.5, "rate": 0.3}, {}),
     ("bert", "masked", {"next_sentence": True}, {}),
     ("modernbert", "masked", {}, {"layers": 2, "window": 8}),
     ("xlnet", "permutation", {"predict": 3}, {"memory": 5}),

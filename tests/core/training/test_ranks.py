@@ -13,7 +13,7 @@ import torch
 HERE = Path(__file__).parent
 TOLERANCE = 1e-9
 """Of losses and weights in float64, relative: sums are taken in another order."""
-PAPERS = ("gpt", "llama", "bert", "xlnet")
+PAPERS = ("gpt", "llama", "gpt_bert", "bert", "xlnet")
 
 
 def trained(paper, folder, ranks=1, mode="ddp", stop=None):
