@@ -14,7 +14,7 @@ which neither has read: nats a token, or a masked token of 15 %. Rows go to ``ar
 import argparse
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -49,8 +49,9 @@ MANIFEST = "plm_core/corpus/sources/sotu.json"
 OUT = Path("artifacts/bench/recipe.json")
 HELD_OUT, HELD_OUT_ROWS = 20, 256
 """One document in so many is measured on, in so many rows."""
-RATES = (5e-5, 1e-3, 2e-3, 4e-3)
-"""The peer's: the Trainer's default, and those that small models are trained with."""
+DEFAULT = 5e-5
+"""The Trainer's learning rate, and so the scripts'."""
+RATES = (DEFAULT, 1e-3, 2e-3, 4e-3)
 WARM = 20
 """Steps by which the peer's speed is measured."""
 VOCABULARY = params.read("tokenizer.vocab_size")
@@ -226,12 +227,12 @@ def arguments(paper: str, batch: Any) -> dict[str, Any]:
     return found
 
 
-def compared(paper: str, store: Path, seeds: int, threads: int | None) -> list[dict[str, Any]]:
+def compared(paper: str, store: Path, rates: Sequence[float], seeds: int, threads: int | None) -> list[dict[str, Any]]:
     """Train both; print each, and give the rows of the file: beside the best rate, and beside the scripts' own."""
     found = [trained(Job(paper, store, seed, threads)) for seed in range(1, seeds + 1)]
     report(paper, "ours", found)
     seconds = statistics.mean(one.seconds for one in found)
-    first = {rate: trained(Job(paper, store, 1, threads, rate, seconds)) for rate in RATES}
+    first = {rate: trained(Job(paper, store, 1, threads, rate, seconds)) for rate in rates}
     for rate, one in first.items():
         report(paper, f"{rate:g}", [one])
     best = min(first, key=lambda rate: first[rate].loss)
@@ -239,10 +240,8 @@ def compared(paper: str, store: Path, seeds: int, threads: int | None) -> list[d
     report(paper, f"{best:g}", theirs)
     loss = statistics.mean(one.loss for one in found)
     name = f"{NAME}, {SCRIPTS[paper].model.__name__}, learning rate"
-    rows = [
-        (paper, best, statistics.mean(one.loss for one in theirs)),
-        (f"{paper}-default", RATES[0], first[RATES[0]].loss),
-    ]
+    rows = [(paper, best, statistics.mean(one.loss for one in theirs))]
+    rows += [(f"{paper}-default", DEFAULT, first[DEFAULT].loss)] if DEFAULT in first else []
     return [row(work, "nats", loss, other, f"{name} {rate:g}", other / loss, 4) for work, rate, other in rows]
 
 
@@ -254,6 +253,7 @@ def report(paper: str, who: str, found: list[Trained]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="The demo's recipe beside transformers' scripts.")
     parser.add_argument("papers", nargs="*", default=list(SCRIPTS))
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="the peer's learning rates")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--busy", action="store_true", help="one thread, processor time: for a machine that is shared")
     given = parser.parse_args()
@@ -262,4 +262,4 @@ if __name__ == "__main__":
         read = [text for place, text in enumerate(texts) if place % HELD_OUT]
         write_stores(read, texts[::HELD_OUT], Path(stores), VOCABULARY)
         for paper in given.papers:
-            write_rows(compared(paper, Path(stores), given.seeds, 1 if given.busy else None), OUT)
+            write_rows(compared(paper, Path(stores), given.rates, given.seeds, 1 if given.busy else None), OUT)
