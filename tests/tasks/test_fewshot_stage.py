@@ -155,4 +155,4 @@ def test_a_model_that_does_not_read_from_left_to_right_is_refused(small):
     write_checksums(sums.parent)
     line = small.refused("tasks.fewshot", "gpt")
     assert line.startswith("error: fewshot.models: gpt is a masked model")
-    assert "expected causal ones" in line
+    assert "expected causal, hybrid ones" in line

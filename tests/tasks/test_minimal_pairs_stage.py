@@ -21,7 +21,6 @@ from plm_core.sections.models import MODELS
 from tasks.minimal_pairs import nats_of
 
 GPT, NGRAM = "artifacts/evidence/gpt/own-pairs.0.csv", "artifacts/evidence/ngram/own-pairs.0.csv"
-PAPERS = {"causal": "gpt", "masked": "bert", "permutation": "xlnet", "replaced": "electra"}
 SHAPE = {"vocab_size": 307, "context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 
 
@@ -33,7 +32,7 @@ def rows(path):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_each_text_has_the_likelihood_that_it_has_alone_and_whole(objective, device, tokenizer, documents):
     torch.manual_seed(5)
-    entry = MODELS[PAPERS[objective]]
+    entry = next(entry for entry in MODELS.values() if objective in entry.objectives)
     model = entry.model(entry.config(**SHAPE)).double()
     loaded = SimpleNamespace(model=model, tokenizer=tokenizer, config=SimpleNamespace(objective=objective))
     texts = [" ".join(document.text.split()[: 3 + i]) for i, document in enumerate(documents[:8])]
