@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from toys import wait_for
 
-from flows.graph import BusyError, EditedError, Graph
+from flows.graph import BusyError, EditedError, Graph, replaced
 from flows.stages import GraphError, Stage
 
 CHAIN = """
@@ -159,6 +161,34 @@ def test_a_reproduced_stage_is_recorded_as_dvc_itself_records_it(chain, toy, tmp
     shutil.rmtree(chain / ".dvc/cache")
     repro(chain)
     assert (chain / "dvc.lock").read_text() == ours
+
+
+VALUES = st.recursive(
+    st.text(max_size=99) | st.integers() | st.booleans() | st.none(), lambda v: st.lists(v, max_size=3)
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b@c d", "e: f", "1", "#"]), st.dictionaries(st.text(max_size=5), VALUES)))
+)
+@example([("a", {"p": "x: |\nstages:\n  b:\n"}), ("b", {"p": "\n\n  c"}), ("a", {})])
+def test_a_stage_is_put_into_the_lock_as_dvc_itself_would(written):
+    from dvc.utils.serialize import dumps_yaml
+
+    lock, whole = "schema: '2.0'\n", {}
+    for name, values in written:
+        entry = {"cmd": "x", "params": values}
+        lock = replaced(lock, dumps_yaml({"stages": {name: entry}}))
+        whole[name] = entry
+        assert lock == dumps_yaml({"schema": "2.0", "stages": whole})
+
+
+def test_what_else_a_lock_holds_stays(chain):
+    entry = "stages:\n  b:\n    cmd: y\n"
+    assert replaced("datasets:\n- name: d\n", entry) == f"datasets:\n- name: d\n{entry}"
+    before = "# by hand\nschema: '2.0'\nstages:\n  a:\n    cmd: x # why\n"
+    after = "datasets:\n- name: d\n  url: u\n"
+    assert replaced(f"{before}{after}", entry) == f"{before}  b:\n    cmd: y\n{after}"
 
 
 def test_one_graph_serves_stages_side_by_side_and_sees_what_changes_between_them(chain):

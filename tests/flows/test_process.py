@@ -109,6 +109,35 @@ def test_lines_come_as_they_are_written_and_processor_seconds_are_told(tmp_path,
     assert 1e6 < used.memory < 1e9
 
 
+ENDING = """
+import atexit, sys, threading, time
+class Kept:
+    def __del__(self):
+        print("taken apart")
+kept = Kept()
+atexit.register(print, "last words")
+threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
+print("end of the code")
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit()", 0), ("sys.exit(75)", 75), ("sys.exit('no')", 1)])
+def test_a_stage_ends_after_its_threads_and_what_was_registered(tmp_path, make, command, monkeypatch, end, status):
+    (tmp_path / "library.py").write_text("import atexit\natexit.register(print, 'library')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(forkserver, "LIBRARIES", ("library",))
+    lines: list[str] = []
+    processes = make(one(tmp_path, f"import library\n{ENDING}{end}\n"))
+    if status:
+        with pytest.raises(StageError) as caught:
+            processes.run("one", command, lines.append)
+        assert caught.value.status == status
+    else:
+        processes.run("one", command, lines.append)
+    assert [line for line in lines if line != "no"][:4] == ["end of the code", "thread", "last words", "library"]
+    assert ("taken apart" in lines) == (command[-1] != "python -m work" or status == 1), "a forked one just ends"
+
+
 def test_a_stage_has_the_umask_of_the_flow_whatever_a_library_sets_meanwhile(tmp_path, make, command):
     before = os.umask(0o027)
     try:
