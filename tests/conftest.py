@@ -29,8 +29,12 @@ def table(request):
 
 
 def pytest_collection_modifyitems(items):
-    """Shuffle the files, always alike: so tests that wait run beside tests that compute, and no core is idle."""
-    items.sort(key=lambda item: zlib.crc32(item.path.relative_to(ROOT).as_posix().encode()))
+    """Shuffle the files, always alike: so tests that wait run beside tests that compute, and no core is idle.
+
+    Those that want a Prefect server come first, for then they are one process's, which starts one.
+    """
+    served = {item.path for item in items if "prefect_url" in item.fixturenames}
+    items.sort(key=lambda item: (item.path not in served, zlib.crc32(item.path.relative_to(ROOT).as_posix().encode())))
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -168,6 +168,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b@c d", "e: f", "1", "#"]), st.dictionaries(st.text(max_size=5), VALUES)))
 )

@@ -84,6 +84,7 @@ with tracked("stage", {}, {}) as t:
 """
 
 
+@pytest.mark.slow
 def test_the_runs_of_an_outage_are_made_later_the_parent_first(root, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pipeline_run(root) as parent:

@@ -40,6 +40,7 @@ def start(tmp_path):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_two_runs_make_the_users_database_at_once_and_no_killed_supervisor_leaves_a_server(start):
     first, second = start(), start()
     urls = {process.stdout.readline() for process in (first, second)}

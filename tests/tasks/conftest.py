@@ -27,7 +27,9 @@ def built(tmp_path_factory, documents):
             write_data(project.root / "data", documents)
             project.change(sources__own__id_field="key")
             project.run("dvc", "init", "--no-scm", "--quiet")
-            (project.root / ".dvc/config").write_text("[core]\n    analytics = false\n    check_update = false\n")
+            (project.root / ".dvc/config").write_text(
+                "[core]\n    analytics = false\n    check_update = false\n    no_scm = true\n"
+            )
             (project.root / "repro.log").write_text(project.reproduce())
     return project
 

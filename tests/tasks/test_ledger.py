@@ -265,6 +265,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(now, capsys):
     assert capsys.readouterr().err.endswith("; the page of the meters is not written\n")
 
 
+@pytest.mark.slow
 def test_trainings_that_end_at_the_same_time_are_all_on_the_page(now, tmp_path):
     """Real processes that write again and again: the page has every row, and none failed."""
     program = (

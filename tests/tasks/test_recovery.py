@@ -199,6 +199,7 @@ def test_several_processes_that_the_stage_starts_write_what_one_writes(small, tm
     assert (small.root / "exported/model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_several_processes_are_interrupted_as_one_and_one_goes_on(small, undisturbed):
     small.change(**LONGER)
     process = small.start("tasks.pretrain", "gpt", PLM_RANKS="2", PLM_THREADS="1")

@@ -47,6 +47,7 @@ def test_the_chain_writes_what_the_graph_declares_and_nothing_else(built):
         verify_checksums(built.root / folder)
 
 
+@pytest.mark.slow
 def test_one_changed_parameter_reruns_its_stage_and_those_after_it_only(small):
     small.change(evaluate__stride=7)
     out, _ = small.run("dvc", "repro")

@@ -125,6 +125,7 @@ def test_the_status_is_how_the_stage_ended(folder):
     assert all(run.data.metrics == {"x": 1.0} for run in runs_of(client))
 
 
+@pytest.mark.slow
 def test_three_stages_may_open_a_new_database_at_once(fresh):
     body = "with tracked('x', {}, {}) as t:\n    t.log({'x': 1.0}, 0)"
     for process in [start(fresh, body) for _ in range(3)]:
@@ -201,6 +202,7 @@ def test_a_stage_that_forks_ends_with_its_own_process(folder):
     wait_until(lambda: status_of(client_of(folder)) == {"forks": "KILLED"}, seconds=50)
 
 
+@pytest.mark.slow
 def test_two_servers_get_the_runs_that_are_meant_for_them(folder, tmp_path):
     other = f"sqlite:///{tmp_path}/other.db"
     code = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)\n    time.sleep(8)"

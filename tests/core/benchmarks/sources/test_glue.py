@@ -288,6 +288,7 @@ def test_a_clone_without_the_task_or_without_labels_is_named(tmp_path):
         read("rte", manifest)
 
 
+@pytest.mark.slow
 def test_the_real_files_give_the_published_numbers_and_what_an_independent_reader_finds(project, tmp_path):
     folder = project.parent / "shared/data/glue"
     if not folder.is_dir():
