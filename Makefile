@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-glue bench-overhead bench-reading bench-recipe bench-snapshot bench-train check lock clean
+.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -32,7 +32,11 @@ demo: setup
 # A process a core and one more, for some tests wait; at most nine, for each makes the fixtures of a session anew.
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(9, 1 + os.cpu_count()))')
 
-test: setup check
+# The checks run beside the tests, of which some wait.
+test: setup
+	$(MAKE) --no-print-directory --jobs 2 check fast-tests
+
+fast-tests: setup
 	pytest --numprocesses $(PROCESSES) --dist worksteal
 
 test-slow: setup
@@ -47,10 +51,11 @@ GLUE ?= ../shared/data/glue
 bench-finetune: setup
 	python tests/bench/bench_finetune.py --sst2 $(GLUE)/SST-2
 
-# Where train.txt, valid.txt and test.txt of WikiText-2 lie.
+# Where train.txt, valid.txt and test.txt of WikiText-2 lie, and BLiMP's pairs as JSON lines.
 WIKITEXT ?= ../shared/data/wikitext-2
-bench-glue: setup
-	python tests/bench/bench_glue.py --glue $(GLUE) --wikitext $(WIKITEXT)
+BLIMP ?= ../shared/data/blimp/blimp.jsonl.gz
+reference: setup
+	python tests/bench/bench_reference.py --glue $(GLUE) --wikitext $(WIKITEXT) --blimp $(BLIMP)
 
 bench-gate: setup
 	python tests/bench/bench_gate.py

@@ -1,5 +1,6 @@
 """What many tests share: a small generated corpus, a tokenizer trained on it, tiny models, one quiet environment."""
 
+import gc
 import os
 import random
 import zlib
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items):
     """
     served = {item.path for item in items if "prefect_url" in item.fixturenames}
     items.sort(key=lambda item: (item.path not in served, zlib.crc32(item.path.relative_to(ROOT).as_posix().encode())))
+
+
+def pytest_collection_finish():
+    """Have what all tests have imported looked through for garbage no more, and what is new less often."""
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def pytest_terminal_summary(terminalreporter, config):

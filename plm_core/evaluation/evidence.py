@@ -28,6 +28,7 @@ and, for a task, the text that was trained on; not the seed, for all seeds of a 
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,7 @@ class Table:
         """How many independent witnesses the examples are."""
         return len(np.unique(self.results.groups))
 
-    @property
+    @cached_property
     def ids(self) -> list[str]:
         """Of the examples, in the order of the results."""
         return sorted(example[0] for example in self.examples)

@@ -269,6 +269,7 @@ def test_no_damaged_journal_keeps_another_one_from_mlflow(folder):
     assert points_of(client, runs["1-0"]) == [(1, 0.5)]
 
 
+@pytest.mark.slow
 def test_a_disk_that_does_not_take_what_mlflow_has_holds_no_recorder_up(folder):
     interrupted = written(OPEN, points(1), {"kind": "end", "status": "KILLED", "time": 9})
     interrupted.path.with_suffix(".sent").mkdir()

@@ -1,7 +1,10 @@
 """The report compares models of several papers: one column a quantity, the best in bold, blanks where there is none."""
 
 import json
+import os
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -236,9 +239,18 @@ def test_slices_of_other_examples_are_refused(results, tmp_path):
 def test_a_template_that_is_edited_while_the_report_is_made_is_an_edit_of_its_source(results, tmp_path):
     project = results.copied(tmp_path / "project")
     path = project.root / "tasks/reporting/templates/scores.md.j2"
-    (project.root / "sitecustomize.py").write_text(f"import os\nos.utime({str(path)!r})\n")
-    environment = {"PLM_TRACKING": "off", "PYTHONPATH": str(project.root)}
-    assert "templates/scores.md.j2: changed while the stage ran" in project.refused("tasks.report", **environment)
+    done = threading.Event()
+
+    def edit():
+        while not done.wait(0.01):
+            os.utime(path)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(edit)
+        try:
+            assert "templates/scores.md.j2: changed while the stage ran" in project.refused("tasks.report")
+        finally:
+            done.set()
 
 
 def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):

@@ -222,6 +222,7 @@ def test_a_recorder_whose_checkout_was_deleted_goes(folder):
     process.wait(60)
 
 
+@pytest.mark.slow
 def test_a_point_that_mlflow_refuses_does_not_keep_the_others(folder):
     stage(
         folder,
@@ -354,6 +355,7 @@ def test_data_sets_say_which_part_of_the_data_they_are():
     assert contexts == ["test", "examples", "tokens", "input", "input"]
 
 
+@pytest.mark.slow
 def test_an_experiment_opens_with_a_note_that_a_person_may_change_and_with_views_that_follow_the_parameters(folder):
     params = folder / "params.yaml"
     rules = {"score": {"direction": "higher"}, "bits_per_byte": {"direction": "lower"}}

@@ -1,0 +1,216 @@
+"""What an hour of two cores teaches: `make reference`, with WikiText-2, GLUE and BLiMP in folders of their own.
+
+A clone of this checkout becomes a project whose ``params.yaml`` has ``SETTINGS`` in it, and `plm run` does the rest:
+the papers are pretrained on WikiText-2, the State of the Union addresses and two translations of the Bible (about 6
+million words), asked for pairs of BLiMP, and fine-tuned on four tasks of GLUE with all their labels. Beside them stand
+the same models without pretraining, from weights drawn anew and the same seeds, a linear model on words, a 5-gram and
+a compressor. Tables with intervals are printed and written to ``artifacts/bench/reference.md``. Run again, it goes on
+where it was.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from plm_core import checkpoint
+from plm_core.corpus.document import Document, read_documents
+from plm_core.evaluation.comparison import Compared, Estimate, compare
+from plm_core.evaluation.compression import bits_after
+from plm_core.evaluation.evidence import LIKELIHOOD, read_likelihood
+from plm_core.files import atomic_text
+from plm_core.templates import aligned
+
+OUT = Path("artifacts/bench/reference.md")
+PROJECT = Path("artifacts/bench/reference")
+EVIDENCE = PROJECT / "artifacts/evidence"
+SPLITS = ("train", "test")
+PAIRS = 300
+"""So many of each of BLiMP's 67 paradigms."""
+FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
+ARTICLE = re.compile(r"^ (?== [^=].* = $)", re.MULTILINE)
+"""WikiText's articles begin with a line ``= Title =``; headings in them have more signs."""
+PLAIN = (
+    (r"^ *(= )+(.*?)( =)+ *$", r"\2"),
+    (r" @([-,.])@ ", r"\1"),
+    (r' " ([^"\n]*?) "', r' "\1"'),
+    (r" ([.,;:!?%)\]])", r"\1"),
+    (r"([(\[$£]) ", r"\1"),
+    (r" (n't|'(?:s|re|ve|ll|d|m)\b|')", r"\1"),
+    (r"^ +| +$", ""),
+)
+"""What WikiText's tokenizer has taken apart is put together again, or its words are no other text's."""
+
+
+def pretraining(steps: int, **optimizer: Any) -> dict[str, Any]:
+    """What differs from the demo's training."""
+    every = {"report_every": 50, "valid_every": 500, "snapshot_every": 500}
+    chosen = {"warmup_steps": 200, **optimizer}
+    return {"steps": steps, "batch": 16, "compile": True, "optimizer": chosen, **every}
+
+
+SHAPE = {"context": 128, "layers": 4, "heads": 4, "width": 256}
+SETTINGS: dict[str, Any] = {
+    "models": ["gpt", "bert", "xlnet", "llama"],
+    "split": {"valid": 0.02, "test": 0.03},
+    "pretrain": {
+        "gpt": {"model": SHAPE, "training": pretraining(4000)},
+        "bert": {"model": SHAPE, "objective": {"next_sentence": False}, "training": pretraining(4000)},
+        "xlnet": {"model": SHAPE, "training": pretraining(2500)},
+        "llama": {"model": SHAPE, "training": pretraining(4000)},
+    },
+    "fewshot": {"tasks": []},  # the demo's are not among these
+    "finetune": {
+        "tasks": list(FOLDERS),
+        "seeds": [1, 2],
+        "train_examples": None,
+        "heldout_examples": None,
+        "training": {
+            "epochs": 2,
+            "validations": 2,
+            "batch": 32,
+            "warmup": 0.1,
+            "optimizer": {"learning_rate": 5e-4, "layer_decay": 0.9},
+        },
+    },
+}
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """``old`` with the values of ``new`` in it, section by section."""
+    both = {name: merged(old[name], new[name]) for name in old.keys() & new.keys() if isinstance(new[name], dict)}
+    return old | new | both
+
+
+def articles(folder: Path) -> Iterator[dict[str, str]]:
+    """WikiText-2 as one record an article."""
+    for part in ("train", "valid", "test"):
+        text = (folder / f"{part}.txt").read_text(encoding="utf-8")
+        for i, article in enumerate(ARTICLE.split(text)):
+            for taken_apart, whole in PLAIN:
+                article = re.sub(taken_apart, whole, article, flags=re.MULTILINE)
+            if article.strip():
+                yield {"id": f"{part}-{i}", "text": article.strip()}
+
+
+def prepare(glue: Path, wikitext: Path, blimp: Path) -> None:
+    """The clone with its parameters and its text."""
+    if not PROJECT.exists():
+        subprocess.run(["git", "clone", "--quiet", ".", str(PROJECT)], check=True)
+    params = merged(yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8")), SETTINGS)
+    text = {"input": "wikitext/articles.jsonl", "license": "CC BY-SA 3.0", "id_field": "id"}
+    params["sources"]["bible"] = {"reader": "bible", "input": "plm_core/corpus/sources/bible.json"}
+    params["sources"]["wikitext"] = {"reader": "folder", **text}
+    params["examples"] = {task: {"input": str((glue / folder).resolve())} for task, folder in FOLDERS.items()}
+    params["pairs"] = {"blimp": {"input": str(blimp.resolve()), "each": PAIRS}}
+    atomic_text(PROJECT / "params.yaml", yaml.safe_dump(params, sort_keys=False))
+    lines = (json.dumps(article, ensure_ascii=False) for article in articles(wikitext))
+    atomic_text(PROJECT / "wikitext/articles.jsonl", "\n".join(lines) + "\n")
+
+
+def run(*arguments: str) -> None:
+    """A command of the project, in it."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT.resolve()), "PLM_TRACKING": "off"}
+    subprocess.run([sys.executable, "-m", *arguments], cwd=PROJECT, env=environment, check=True)
+
+
+def untrained(model: str) -> Path:
+    """A checkpoint like that of the model, with weights drawn anew: as it was before its first step."""
+    folder = PROJECT / "artifacts/untrained" / model
+    if not folder.exists():
+        loaded = checkpoint.load(PROJECT / "artifacts/models" / model)
+        torch.manual_seed(1)
+        fresh = checkpoint.build(loaded.config.architecture, loaded.config.model, model)
+        checkpoint.save(folder, fresh.state_dict(), loaded.tokenizer, loaded.config)
+    return folder.resolve()
+
+
+def finetune_untrained(model: str, task: str) -> None:
+    """The evidence of the model without pretraining, where it is not there yet."""
+    evidence = PROJECT / "artifacts/untrained-evidence" / model
+    if len(list(evidence.glob(f"{task}.*.csv"))) < len(SETTINGS["finetune"]["seeds"]):
+        arguments = ["--checkpoint", str(untrained(model)), "--evidence", str(evidence.resolve())]
+        run("tasks.finetune", model, task, *arguments)
+
+
+def likelihoods() -> Iterator[list[str]]:
+    """Bits per byte of the held-out text of all sources, and of each: counted, and by each model."""
+    train, test = (list(read_documents(PROJECT / f"artifacts/corpus/splits/{name}.parquet")) for name in SPLITS)
+    sources = {"all": test}
+    for document in test:
+        sources.setdefault(document.source, []).append(document)
+    yield ["", *(f"{name} ({len(some)} documents)" for name, some in sources.items())]
+    read = joined(train)
+    found = ((bits_after(read, text), len(text)) for text in map(joined, sources.values()))
+    yield ["PPMd, order 16", *(f"{bits / size:.3f}" for bits, size in found)]
+    for name in ("ngram", *SETTINGS["models"]):
+        table = read_likelihood(EVIDENCE / name / LIKELIHOOD)
+        places = {each: place for place, each in enumerate(table.names)}
+        chosen = (table.results.take(np.array([places[d.id] for d in some])) for some in sources.values())
+        yield [
+            f"{name}, {table.metric}",
+            *(f"{each.nats.sum() / math.log(2) / each.bytes.sum():.3f}" for each in chosen),
+        ]
+
+
+def joined(documents: list[Document]) -> bytes:
+    """One text of all."""
+    return "\n".join(document.text for document in documents).encode()
+
+
+def scores(models: list[str]) -> Iterator[list[str]]:
+    """What each model scores, and gains over itself without pretraining and over words; of pairs, over the 5-gram."""
+    yield ["model", "task", "score", "pretrained", "untrained", "gain", "p", "words, 5-gram", "gain", "p"]
+    for model in models:
+        sides = (PROJECT / "artifacts/untrained-evidence" / model, EVIDENCE / "tfidf", EVIDENCE / "ngram")
+        before, words, counted = (compare((side, EVIDENCE / model), ("other", model)) for side in sides)
+        pairs = zip([*before.tasks, before.averages[0]], [*words.tasks, words.averages[0]], strict=True)
+        yield from ([model, one.name, one.score, told(one.second), *gain(one), *gain(two)] for one, two in pairs)
+        whole = counted.tasks[0]
+        yield [model, whole.name, whole.score, told(whole.second), "0.5", "", "", *gain(whole)]
+
+
+def gain(found: Compared) -> list[str]:
+    """What the other one scores and the model gains over it; p is Holm's for a task; ** marks what chance is not."""
+    p = found.p if found.holm is None else found.holm
+    return [told(found.first), told(found.difference, "+"), f"{p:.4f}" + (" **" if found.better else "")]
+
+
+def told(estimate: Estimate, sign: str = "") -> str:
+    """A number and its interval."""
+    low, high = estimate.interval.low, estimate.interval.high
+    return f"{estimate.value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+
+def table(lines: Iterator[list[str]]) -> str:
+    """A table in Markdown."""
+    head, *rest = lines
+    return aligned("\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rest)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="What an hour of two cores teaches.")
+    parser.add_argument("--glue", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--wikitext", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--blimp", type=Path, required=True, metavar="FILE")
+    given = parser.parse_args()
+    names = SETTINGS["models"]
+    prepare(given.glue, given.wikitext, given.blimp)
+    run("flows.cli", "run")
+    with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
+        list(side_by_side.map(lambda job: finetune_untrained(*job), product(names, FOLDERS)))
+    text = f"{table(likelihoods())}\n{table(scores(names))}"
+    atomic_text(OUT, text)
+    print(text)
