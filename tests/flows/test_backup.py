@@ -86,6 +86,7 @@ def tree(root):
     }
 
 
+@pytest.mark.slow
 def test_another_machine_gets_everything_back_in_another_place(root, tmp_path):
     before = tree(root)
     made = backup.backup(root, str(tmp_path / "kept"))

@@ -1,6 +1,7 @@
 """The `plm` command as a process: what it imports, what it prints, how it ends."""
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -22,8 +23,8 @@ def plm(folder, *arguments):
 
 
 @pytest.fixture
-def project(toy):
-    return toy(
+def project(toy, empty_store):
+    root = toy(
         "stages:\n"
         "  first:\n    cmd: echo a > a\n    outs: [a]\n"
         "  second:\n    cmd: cat a > b\n    deps: [a]\n    outs: [b]\n",
@@ -33,6 +34,9 @@ def project(toy):
             "  metrics:\n    bits_per_byte: {direction: lower, tolerance: 0.0}\n"
         ),
     )
+    (root / "store").mkdir()
+    shutil.copy(empty_store, root / "store/mlflow.db")
+    return root
 
 
 def test_help_of_every_command_imports_nothing_heavy():

@@ -26,12 +26,21 @@ stages:
 """
 
 
-@pytest.fixture
-def done(toy):
-    """A repository whose three stages have run."""
-    root = toy(STAGES, code_py="pass\n")
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory, empty_repository):
+    """A repository whose three stages have run. Not to be written to."""
+    root = tmp_path_factory.mktemp("reproduced") / "toy"
+    shutil.copytree(empty_repository, root)
+    (root / "dvc.yaml").write_text(STAGES)
+    (root / "code.py").write_text("pass\n")
     repro(root)
     return root
+
+
+@pytest.fixture
+def done(reproduced, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(reproduced, tmp_path / "toy", symlinks=True)
 
 
 def repro(root: Path, *options: str) -> subprocess.CompletedProcess[str]:

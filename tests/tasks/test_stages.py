@@ -234,6 +234,7 @@ def test_an_edit_while_a_training_runs_ends_it_with_an_error(small):
     assert small.files() == before
 
 
+@pytest.mark.slow
 def test_an_edit_of_what_the_training_does_not_depend_on_disturbs_nobody(built, small):
     small.change(pretrain__gpt__training__steps=100)
     process = small.start("tasks.pretrain", "gpt")
