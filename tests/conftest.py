@@ -44,6 +44,11 @@ def pytest_collection_finish():
     gc.set_threshold(50_000)
 
 
+def pytest_sessionfinish():
+    """Take it apart as ever: some libraries complain of what is left."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter, config):
     """Print the table."""
     rows = [("fault", "times", "outcome"), *config.stash.get(PROVED, [])]

@@ -68,7 +68,10 @@ def test_a_new_paper_goes_all_the_way(small):
     assert "fewshot.models: electra is a replaced model, which says of no text how likely it follows another" in err
 
 
-@pytest.mark.parametrize("objective", [{"name": "causal"}, {"name": "hybrid", "masked_rows": 0.5}], ids=str)
+HYBRID = {"name": "hybrid", "masked_rows": 0.5}
+
+
+@pytest.mark.parametrize("objective", [{"name": "causal"}, pytest.param(HYBRID, marks=pytest.mark.slow)], ids=str)
 def test_a_decoder_goes_from_text_to_transformers_and_back(small, objective):
     """LLaMA and GPT-BERT: trained, scored, continued and exported by the stages; transformers reads the same folder
     alone."""

@@ -239,6 +239,7 @@ def test_a_disk_without_room_for_the_journal_costs_one_warning_and_no_point(fold
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_a_database_that_was_deleted_gets_the_run_from_the_beginning(folder, database):
     process = start(
         folder,

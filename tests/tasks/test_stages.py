@@ -223,6 +223,7 @@ LONG = {"pretrain__gpt__training__steps": 5000}
 """Many steps more than a test waits for."""
 
 
+@pytest.mark.slow
 def test_an_edit_while_a_training_runs_ends_it_with_an_error(small):
     small.change(**LONG)
     before = small.files()

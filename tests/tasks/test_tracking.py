@@ -179,6 +179,7 @@ def test_a_database_that_another_process_is_making_is_tried_again(folder, databa
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_recorder_that_hangs_is_replaced(folder, monkeypatch):
     body = "from tasks.tracking import service\nservice.HUNG_S = 2\n"
     code = "with tracked('{}', {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 0)"
