@@ -191,7 +191,9 @@ def every_call_is_the_last(root, database, monkeypatch, act, every, prepare=lamb
     return expected
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "every", [7, pytest.param(2, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.proof)]
+)
 def test_whatever_call_is_a_registration_s_last_the_next_one_ends_as_if_nothing_had_been(
     root, database, monkeypatch, every
 ):

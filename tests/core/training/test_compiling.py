@@ -120,8 +120,10 @@ def run(*arguments, **env):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param("bfloat16", marks=pytest.mark.slow), pytest.param("float32", marks=pytest.mark.proof)],
+)
 def test_processes_with_two_threads_give_the_same_bytes_with_a_warm_cache_and_after_an_interruption(
     tmp_path, precision
 ):
