@@ -35,7 +35,7 @@ from plm_core.templates import aligned
 
 OUT = Path("artifacts/bench/reference.md")
 PROJECT = Path("artifacts/bench/reference")
-EVIDENCE = PROJECT / "artifacts/evidence"
+EVIDENCE, UNTRAINED = PROJECT / "artifacts/evidence", PROJECT / "artifacts/untrained"
 SPLITS = ("train", "test")
 PAIRS = 300
 """So many of each of BLiMP's 67 paradigms."""
@@ -126,22 +126,19 @@ def run(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", *arguments], cwd=PROJECT, env=environment, check=True)
 
 
-def untrained(model: str) -> Path:
+def write_untrained(model: str) -> None:
     """A checkpoint like that of the model, with weights drawn anew: as it was before its first step."""
-    folder = PROJECT / "artifacts/untrained" / model
-    if not folder.exists():
-        loaded = checkpoint.load(PROJECT / "artifacts/models" / model)
-        torch.manual_seed(1)
-        fresh = checkpoint.build(loaded.config.architecture, loaded.config.model, model)
-        checkpoint.save(folder, fresh.state_dict(), loaded.tokenizer, loaded.config)
-    return folder.resolve()
+    loaded = checkpoint.load(PROJECT / "artifacts/models" / model)
+    torch.manual_seed(1)
+    fresh = checkpoint.build(loaded.config.architecture, loaded.config.model, model)
+    checkpoint.save(UNTRAINED / model, fresh.state_dict(), loaded.tokenizer, loaded.config)
 
 
 def finetune_untrained(model: str, task: str) -> None:
     """The evidence of the model without pretraining, where it is not there yet."""
     evidence = PROJECT / "artifacts/untrained-evidence" / model
     if len(list(evidence.glob(f"{task}.*.csv"))) < len(SETTINGS["finetune"]["seeds"]):
-        arguments = ["--checkpoint", str(untrained(model)), "--evidence", str(evidence.resolve())]
+        arguments = ["--checkpoint", str((UNTRAINED / model).resolve()), "--evidence", str(evidence.resolve())]
         run("tasks.finetune", model, task, *arguments)
 
 
@@ -209,6 +206,8 @@ if __name__ == "__main__":
     names = SETTINGS["models"]
     prepare(given.glue, given.wikitext, given.blimp)
     run("flows.cli", "run")
+    for name in names:
+        write_untrained(name)
     with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
         list(side_by_side.map(lambda job: finetune_untrained(*job), product(names, FOLDERS)))
     text = f"{table(likelihoods())}\n{table(scores(names))}"
