@@ -54,11 +54,10 @@ PLAIN = (
 """What WikiText's tokenizer has taken apart is put together again, or its words are no other text's."""
 
 
-def pretraining(steps: int, **optimizer: Any) -> dict[str, Any]:
+def pretraining(steps: int) -> dict[str, Any]:
     """What differs from the demo's training."""
     every = {"report_every": 50, "valid_every": 500, "snapshot_every": 500}
-    chosen = {"warmup_steps": 200, **optimizer}
-    return {"steps": steps, "batch": 16, "compile": True, "optimizer": chosen, **every}
+    return {"steps": steps, "batch": 16, "compile": True, "optimizer": {"warmup_steps": 200}, **every}
 
 
 SHAPE = {"context": 128, "layers": 4, "heads": 4, "width": 192}
