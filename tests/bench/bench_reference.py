@@ -36,7 +36,6 @@ from plm_core.templates import aligned
 OUT = Path("artifacts/bench/reference.md")
 PROJECT = Path("artifacts/bench/reference")
 EVIDENCE, UNTRAINED = PROJECT / "artifacts/evidence", PROJECT / "artifacts/untrained"
-SPLITS = ("train", "test")
 PAIRS = 300
 """So many of each of BLiMP's 67 paradigms."""
 FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
@@ -144,7 +143,9 @@ def finetune_untrained(model: str, task: str) -> None:
 
 def likelihoods() -> Iterator[list[str]]:
     """Bits per byte of the held-out text of all sources, and of each: counted, and by each model."""
-    train, test = (list(read_documents(PROJECT / f"artifacts/corpus/splits/{name}.parquet")) for name in SPLITS)
+    train, test = (
+        list(read_documents(PROJECT / f"artifacts/corpus/splits/{name}.parquet")) for name in ("train", "test")
+    )
     sources = {"all": test}
     for document in test:
         sources.setdefault(document.source, []).append(document)
@@ -153,11 +154,11 @@ def likelihoods() -> Iterator[list[str]]:
     found = ((bits_after(read, text), len(text)) for text in map(joined, sources.values()))
     yield ["PPMd, order 16", *(f"{bits / size:.3f}" for bits, size in found)]
     for name in ("ngram", *SETTINGS["models"]):
-        table = read_likelihood(EVIDENCE / name / LIKELIHOOD)
-        places = {each: place for place, each in enumerate(table.names)}
-        chosen = (table.results.take(np.array([places[d.id] for d in some])) for some in sources.values())
+        measured = read_likelihood(EVIDENCE / name / LIKELIHOOD)
+        places = {each: place for place, each in enumerate(measured.names)}
+        chosen = (measured.results.take(np.array([places[d.id] for d in some])) for some in sources.values())
         yield [
-            f"{name}, {table.metric}",
+            f"{name}, {measured.metric}",
             *(f"{each.nats.sum() / math.log(2) / each.bytes.sum():.3f}" for each in chosen),
         ]
 

@@ -184,7 +184,7 @@ def test_a_stage_is_put_into_the_lock_as_dvc_itself_would(written):
         assert lock == dumps_yaml({"schema": "2.0", "stages": whole})
 
 
-def test_what_else_a_lock_holds_stays(chain):
+def test_what_else_a_lock_holds_stays():
     entry = "stages:\n  b:\n    cmd: y\n"
     assert replaced("datasets:\n- name: d\n", entry) == f"datasets:\n- name: d\n{entry}"
     before = "# by hand\nschema: '2.0'\nstages:\n  a:\n    cmd: x # why\n"
