@@ -41,12 +41,21 @@ class Memory(NamedTuple):
     attention_mask: Tensor
     """``[B, M]``, false where there is nothing: at the start of a text, and for padding."""
 
-    def extended(self, states: Tensor, attention_mask: Tensor) -> Self:
+    def extended(self, states: Tensor, attention_mask: Tensor, documents: "Documents | None" = None) -> Self:
         """The memory with ``states`` [B, L, T, D] behind it, of which ``attention_mask`` [B, T] says what is to be
-        seen."""
+        seen; of several documents only the one that goes on."""
+        before = self
+        if documents is not None:
+            before = self.where(documents.following == 0)
+            attention_mask = attention_mask & (documents.number == documents.following[:, None])
         return type(self)(
-            torch.cat((self.states, states.detach()), dim=2), torch.cat((self.attention_mask, attention_mask), dim=1)
+            torch.cat((before.states, states.detach()), dim=2),
+            torch.cat((before.attention_mask, attention_mask), dim=1),
         )
+
+    def where(self, kept: Tensor) -> Self:
+        """The same, of which rows see nothing where ``kept`` [B] is false."""
+        return type(self)(self.states, self.attention_mask & kept[:, None])
 
     def first(self, rows: int) -> Self:
         """The memory of the first ``rows`` only."""
@@ -56,6 +65,24 @@ class Memory(NamedTuple):
         """The memory of the last ``positions`` only."""
         start = max(0, self.attention_mask.shape[1] - positions)
         return type(self)(self.states[:, :, start:], self.attention_mask[:, start:])
+
+
+class Documents(NamedTuple):
+    """The documents of a row, numbered from 0, which goes on from the memory. None sees another one."""
+
+    number: Tensor
+    """The one to which each position belongs, ``[B, T]``."""
+    following: Tensor
+    """The one that goes on behind the row, ``[B]``."""
+
+    @classmethod
+    def between(cls, ends: Tensor, behind: bool) -> Self:
+        """Those that end with the tokens for which ``ends`` [B, T] is true.
+
+        With ``behind`` a position stands for what comes behind its token, so that such a token begins the next one.
+        """
+        number = ends.long().cumsum(1)
+        return cls(number if behind else number - ends.long(), number[:, -1])
 
 
 class View(NamedTuple):
@@ -176,6 +203,7 @@ class XLNet(nn.Module):
         segments: Tensor | None = None,
         memory: Memory | None = None,
         queries: Tensor | None = None,
+        documents: Documents | None = None,
     ) -> Hidden:
         """Ids ``[B, T]`` to the states of both streams.
 
@@ -185,6 +213,7 @@ class XLNet(nn.Module):
             segments: ``[B, T]`` int, the segment of each position (None: the text has none).
             memory: What was kept of the text before; it is seen by every position.
             queries: ``[B, N]`` int, the positions that the query stream predicts (None: no query stream).
+            documents: Those of the row (None: memory and row are one).
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, or the memory has other rows or
@@ -196,7 +225,7 @@ class XLNet(nn.Module):
         order = torch.zeros_like(ids) if order is None else order
         memory = self.empty_memory(B, 0) if memory is None else memory
         self._check_memory(memory, B)
-        content, query = self._views(order, segments, memory, queries)
+        content, query = self._views(order, segments, memory, queries, documents)
         h = self.drop(self.tokens(ids))
         states = []
         # Queries begin as the same vector everywhere: they know where they stand and not what stands there.
@@ -212,20 +241,26 @@ class XLNet(nn.Module):
         return Hidden(self.drop(h), None if g is None else self.drop(g), torch.stack(states, dim=1))
 
     def read(
-        self, ids: Tensor, attention_mask: Tensor | None = None, state: Memory | None = None
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: Memory | None = None,
+        ends: Tensor | None = None,
     ) -> tuple[Tensor, Memory]:
         """Read from left to right: ids ``[B, T]`` to content states ``[B, T, D]`` that have seen ids up to their own.
 
         ``attention_mask`` [B, T] is false where an id is padding, which is never seen. ``state`` is what the call
-        before returned, whole or shortened; ids then continue that text.
+        before returned, whole or shortened; ids then continue that text. Where ``ends`` [B, T] is true, another
+        document begins, which sees that token and nothing before it.
 
         Raises:
             ValueError: as ``forward``.
         """
         attention_mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask
         state = self.empty_memory(len(ids), 0) if state is None else state
-        hidden = self(ids, left_to_right(attention_mask), memory=state)
-        return hidden.content, state.extended(hidden.states, attention_mask)
+        documents = None if ends is None else Documents.between(ends, behind=True)
+        hidden = self(ids, left_to_right(attention_mask), memory=state, documents=documents)
+        return hidden.content, state.extended(hidden.states, attention_mask, documents)
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Content states ``[B, T, D]`` that have seen all ids, for a task; ``attention_mask`` [B, T] is false for
@@ -248,7 +283,11 @@ class XLNet(nn.Module):
         ``begins`` [B] is true for rows that continue nothing: they see none of it.
         """
         memory = self.empty_memory(len(begins), self.config.memory) if carry is None else Memory(*carry)
-        return Memory(memory.states, memory.attention_mask & ~begins[:, None])
+        return memory.where(~begins)
+
+    def documents_between(self, ends: Tensor) -> Documents:
+        """The documents of a row that is read in any order; ``ends`` [B, T] is true for tokens that end one."""
+        return Documents.between(ends, behind=False)
 
     def _check_memory(self, memory: Memory, rows: int) -> None:
         B, L, _, D = memory.states.shape
@@ -261,7 +300,12 @@ class XLNet(nn.Module):
             )
 
     def _views(
-        self, order: Tensor, segments: Tensor | None, memory: Memory, queries: Tensor | None
+        self,
+        order: Tensor,
+        segments: Tensor | None,
+        memory: Memory,
+        queries: Tensor | None,
+        documents: Documents | None,
     ) -> tuple[View, View | None]:
         T = order.shape[1]
         M = memory.attention_mask.shape[1]
@@ -272,7 +316,12 @@ class XLNet(nn.Module):
             own = order if places is None else order.gather(1, places)
             # The content stream sees its own place, the query stream must not: it would see what it predicts.
             seen = order[:, None, :] <= own[..., None] if places is None else order[:, None, :] < own[..., None]
-            attn_mask = torch.cat((kept.expand(-1, own.shape[1], -1), seen), dim=2)[:, None]
+            before = kept.expand(-1, own.shape[1], -1)
+            if documents is not None:
+                number = documents.number if places is None else documents.number.gather(1, places)
+                seen = seen & (documents.number[:, None, :] == number[..., None])
+                before = before & (number == 0)[..., None]
+            attn_mask = torch.cat((before, seen), dim=2)[:, None]
             same = None
             # Memory counts as the first segment (as released), so a 0 for each of its positions.
             if segments is not None:

@@ -4,7 +4,8 @@ With ``streams``, rows continue each other and the model's memory goes from batc
 2019, section 3.2). With ``packing: documents``, a row holds documents that do not see each other (Ding et al. 2024).
 Each stands there as it is scored and generated: behind an EOS that begins it, and EOS is the last token that is
 predicted; a piece of a longer document begins with the last token of the piece before. So every token of the store is
-predicted once an epoch, and none across the border of two documents.
+predicted once an epoch, and none across the border of two documents. With both, the stream goes on from row to row, and
+what is seen of it and of the memory begins with the EOS before the document.
 
 Shapes: B rows, T positions, P pieces, V vocabulary.
 """
@@ -64,19 +65,16 @@ class Causal(Objective):
     """Read contiguous rows and carry the model's memory on; for models that have one."""
     packing: Literal["stream", "documents"] = "stream"
     """What a row holds: so many tokens of the stream, or documents that do not see each other, cut as seldom as can
-    be."""
-
-    def __post_init__(self) -> None:
-        if self.streams and self.packing == "documents":
-            raise ValueError("packing: documents with streams true; expected stream, for memory reads on across rows")
+    be. With ``streams``, a row is of the stream in any case, and ``documents`` in it and in memory do not see each
+    other."""
 
     def require_fit(self, config: Any) -> None:
         """Raise ValueError when ``streams`` or ``packing`` and the model's memory do not fit each other."""
         memory = getattr(config, "memory", None)
-        if self.packing == "documents" and memory is not None:
+        if self.packing == "documents" and memory == 0:
             raise ValueError(
-                f"objective.packing: documents for a model with memory {memory}; expected stream, all that such a "
-                "model reads"
+                "objective.packing: documents for a model with memory 0; expected stream, all that such a model reads "
+                "without memory"
             )
         if self.streams != bool(memory):
             raise ValueError(
@@ -93,7 +91,7 @@ class Causal(Objective):
         """
         self.require_fit(config)
         T = config.context
-        if self.packing == "documents":
+        if self.packing == "documents" and not self.streams:
             return _Documents(Packed(store, T), rows)
         return _Streams(Streams(store, rows, T + 1, T)) if self.streams else _Windows(Windows(store, T + 1, T), rows)
 
@@ -108,7 +106,8 @@ class Causal(Objective):
             return Loss(summed_nll(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.num_targets)
         assert isinstance(batch, CausalBatch)
         # Transformer-XL: the states of the row before are read, and those of this one handed on, without a gradient.
-        hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry))
+        ends = batch.inputs == EOS if self.packing == "documents" else None
+        hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry), ends=ends)
         carry = tuple(memory.last(model.config.memory))
         return Loss(summed_nll(model.logits(hidden), batch.targets), batch.num_targets, carry)
 

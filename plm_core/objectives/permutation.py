@@ -14,7 +14,7 @@ Shapes: B rows, T positions, N predicted positions, R positions of the stream.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import PositiveInt
@@ -79,6 +79,8 @@ class Permutation(Objective):
     span: PositiveInt = 1
     """The tokens that are predicted are drawn in spans of one to so many neighbours (released: 5). A whole name or word
     is harder to predict than the rest of one."""
+    packing: Literal["stream", "documents"] = "stream"
+    """What a position may see of the stream and its memory: everything, or its own document, which ends with EOS."""
     reuse: PositiveInt | None = None
     """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
 
@@ -124,12 +126,15 @@ class Permutation(Objective):
 
         assert isinstance(batch, PermutationBatch)
         memory = model.memory_for(batch.begins, carry)
-        hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries)
+        ends = batch.inputs == EOS if self.packing == "documents" else None
+        documents = None if ends is None else model.documents_between(ends)
+        hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries, documents)
         nll = summed_nll(model.logits(hidden.query), batch.targets)
         # Only the stream goes on in the next row; the pair behind it is of another place in the text.
         R = self.reused(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
-        kept = memory.extended(hidden.states[:, :, :R], stream).last(model.config.memory)
+        documents = None if ends is None else model.documents_between(ends[:, :R])
+        kept = memory.extended(hidden.states[:, :, :R], stream, documents).last(model.config.memory)
         return Loss(nll, batch.num_targets, tuple(kept))
 
     def mark(self, number: int, read: str) -> str:

@@ -1,5 +1,7 @@
 """Padding changes nothing, and a text read in pieces is the text read at once."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -134,3 +136,20 @@ def test_memory_that_is_not_kept_is_no_memory(make):
     assert (model.read(ids(1), state=memory)[0] - model.read(ids(1))[0]).abs().max() > 1e-3
     empty = model.empty_memory(B, 7)
     torch.testing.assert_close(model.read(ids(1), state=empty)[0], model.read(ids(1))[0], **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pieces", [(11,), (1, 10), (4, 7), (3, 1, 2, 5), (1,) * 11])
+def test_documents_one_behind_another_are_read_as_each_alone(make, pieces):
+    """Each begins with the token that ends the one before; the memory goes on with the last of a row."""
+    model, ends = make("xlnet"), ids(7) % 4 == 0
+    state, read = None, []
+    for part in torch.arange(T).split(list(pieces)):
+        hidden, state = model.read(ids()[:, part], state=state, ends=ends[:, part])
+        read.append(hidden)
+    assert 1 < int(ends.sum()) < B * T
+    for row, found in enumerate(torch.cat(read, dim=1)):
+        borders = sorted({0, *ends[row].nonzero().flatten().tolist(), T})
+        for start, stop in pairwise(borders):
+            alone, _ = model.read(ids()[row : row + 1, start:stop])
+            torch.testing.assert_close(found[start:stop], alone[0], **CLOSE)

@@ -158,6 +158,31 @@ def test_both_streams_of_xlnet_see_what_the_order_says(make, order, segments):
     assert reach(model, lambda: model(ids(), places, segments, queries=queries).query) == query
 
 
+def test_both_streams_of_xlnet_see_the_documents_that_they_stand_in(make):
+    """A document ends with the token that says so. The memory belongs to the first."""
+    model, memory = make("xlnet"), make("xlnet").read(ids(seed=1))[1]
+    documents = model.documents_between(torch.tensor([[0, 0, 1, 1, 0, 0, 1]], dtype=torch.bool))
+    assert documents.following.tolist() == [3]
+    queries = torch.tensor([[5, 0, 3, 6, 1, 2, 4]])
+    number, order = [0, 0, 0, 1, 2, 2, 2], ORDERS["a permutation"]
+    own = [[j for j in range(T) if number[j] == number[i]] for i in range(T)]
+
+    def hidden(memory=None):
+        return model(ids(), torch.tensor([order]), memory=memory, queries=queries, documents=documents)
+
+    content = [[j for j in own[i] if order[j] <= order[i]] for i in range(T)]
+    assert reach(model, lambda: hidden().content) == content
+    query = [[j for j in own[i] if order[j] < order[i]] for i in queries[0].tolist()]
+    assert reach(model, lambda: hidden().query) == query
+    with torch.no_grad():
+        alone, behind = hidden(), hidden(memory)
+        for one, other, first in (
+            (alone.content, behind.content, [True] * 3 + [False] * 4),
+            (alone.query, behind.query, [place < 3 for place in queries[0].tolist()]),
+        ):
+            assert ((one - other).abs().amax(-1)[0] > 1e-9).tolist() == first  # what is masked rounds otherwise
+
+
 def test_xlnet_reads_left_to_right_and_encodes_in_both_directions(make):
     model = make("xlnet")
     assert reach(model, lambda: model.read(ids(3))[0]) == [list(range(t + 1)) for t in range(T)]

@@ -31,6 +31,11 @@ PAPERS = {
     "modernbert_documents": (ModernBERT, ModernBERTConfig(**SIZES, window=8), Masked(packing="documents")),
     "xlnet": (XLNet, XLNetConfig(**SIZES, memory=11), Permutation(predict=3, reuse=17)),
     "transformer_xl": (XLNet, XLNetConfig(**SIZES, memory=31), Causal(streams=True)),
+    "xlnet_documents": (
+        XLNet,
+        XLNetConfig(**SIZES, memory=11),
+        Permutation(predict=3, reuse=17, packing="documents"),
+    ),
     "gpt_bert": (Llama, LlamaConfig(**SIZES, kv_heads=1), Hybrid(masked_rows=0.5, rate=0.3)),
     "gpt_bert_documents": (GPT, GPTConfig(**SIZES), Hybrid(packing="documents", masked_rows=0.6, rate=0.3)),
 }

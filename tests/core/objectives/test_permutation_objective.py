@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from papers import make
 
 from plm_core.models.xlnet import Memory
+from plm_core.objectives.causal import Causal
 from plm_core.objectives.permutation import Permutation, factorisation
 from plm_core.text.samplers import draws
-from plm_core.text.special import CLS, SEP
+from plm_core.text.special import CLS, EOS, SEP
 
 
 @given(
@@ -98,6 +99,28 @@ def test_the_memory_is_that_of_the_streams_last_positions_and_knows_nothing_of_t
         assert attention_mask.all()
         batch.inputs[:, R:] = 42
         assert torch.equal(objective.loss(model, batch, carry).carry[0], states)
+
+
+@pytest.mark.parametrize(("reuse", "begins"), [(17, False), (29, False), (None, True)])
+@torch.no_grad()
+def test_memory_ends_with_its_document(store, reuse, begins):
+    """What goes on is what stands behind the last EOS; to one who reads on to the right, EOS begins a document."""
+    model, _ = make("xlnet", memory=40)
+    objective = Permutation(predict=3, reuse=reuse, packing="documents")
+    objective = Causal(streams=True, packing="documents") if reuse is None else objective
+    batches, carry = objective.batches(store, model.config, 7), None
+    generator, ends = torch.Generator().manual_seed(3), torch.zeros(7, 0, dtype=torch.bool)
+    for step in range(4):
+        batch = batches.at(3, step)
+        batch.inputs[torch.rand(batch.inputs.shape, generator=generator) < 0.05] = EOS
+        carry = objective.loss(model, batch, carry).carry
+        ends = torch.cat((torch.zeros(7, 40) > 0, ends, batch.inputs[:, :reuse] == EOS), dim=1)
+        behind = ends.flip(1).cumsum(1).flip(1)
+        real = torch.arange(ends.shape[1]) >= 40
+        expected = real & ((behind == 0) | (begins & (behind == 1) & ends))
+        assert torch.equal(carry[1], expected[:, -40:])
+        assert len(set(expected.sum(1).tolist())) > 3
+        ends = ends[:, 40:]
 
 
 def test_rows_begin_anew_with_each_pass_and_only_then(store):
