@@ -64,10 +64,10 @@ SETTINGS: dict[str, Any] = {
     "models": ["llama", "gpt", "bert", "xlnet"],
     "split": {"valid": 0.02, "test": 0.03},
     "pretrain": {
-        "llama": pretraining(6500, 256),
-        "gpt": pretraining(2500, 256),
-        "bert": pretraining(3000) | {"objective": {"next_sentence": False}},
-        "xlnet": pretraining(2000),
+        "llama": pretraining(6000, 256),
+        "gpt": pretraining(2000, 256),
+        "bert": pretraining(2500) | {"objective": {"next_sentence": False}},
+        "xlnet": pretraining(1500),
     },
     "fewshot": {"tasks": []},  # the demo's are not among these
     "finetune": {
