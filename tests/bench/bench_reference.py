@@ -1,4 +1,4 @@
-"""What an hour of two cores teaches: `make reference`, with WikiText-2, GLUE and BLiMP in folders of their own.
+"""What an hour and a half of two cores teaches: `make reference`, with WikiText-2, GLUE and BLiMP in folders of their own.
 
 A clone of this checkout becomes a project whose ``params.yaml`` has ``SETTINGS`` in it, and `plm run` does the rest:
 the papers are pretrained on WikiText-2, the State of the Union addresses and two translations of the Bible (about 6
@@ -199,7 +199,7 @@ def table(lines: Iterator[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What an hour of two cores teaches.")
+    parser = argparse.ArgumentParser(description="What an hour and a half of two cores teaches.")
     parser.add_argument("--glue", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--wikitext", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--blimp", type=Path, required=True, metavar="FILE")
