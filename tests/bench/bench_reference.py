@@ -1,4 +1,4 @@
-"""What an hour and a half of two cores teaches: `make reference`, with WikiText-2, GLUE and BLiMP in folders of their own.
+"""What an hour and a half of two cores teaches: `make reference`, with WikiText-2, GLUE and BLiMP in their own folders.
 
 A clone of this checkout becomes a project whose ``params.yaml`` has ``SETTINGS`` in it, and `plm run` does the rest:
 the papers are pretrained on WikiText-2, the State of the Union addresses and two translations of the Bible (about 6
