@@ -75,15 +75,6 @@ class Documents(NamedTuple):
     following: Tensor
     """The one that goes on behind the row, ``[B]``."""
 
-    @classmethod
-    def between(cls, ends: Tensor, behind: bool) -> Self:
-        """Those that end with the tokens for which ``ends`` [B, T] is true.
-
-        With ``behind`` a position stands for what comes behind its token, so that such a token begins the next one.
-        """
-        number = ends.long().cumsum(1)
-        return cls(number if behind else number - ends.long(), number[:, -1])
-
 
 class View(NamedTuple):
     """What the attention of all layers has in common, for one stream of Q positions (T or N)."""
@@ -211,7 +202,7 @@ class XLNet(nn.Module):
             ids: What the text says.
             order: ``[B, T]`` int, each position's place in the order of factorisation (None: all the same place).
             segments: ``[B, T]`` int, the segment of each position (None: the text has none).
-            memory: What was kept of the text before; it is seen by every position.
+            memory: What was kept of the text before; every position of the row's first document sees it.
             queries: ``[B, N]`` int, the positions that the query stream predicts (None: no query stream).
             documents: Those of the row (None: memory and row are one).
 
@@ -258,7 +249,7 @@ class XLNet(nn.Module):
         """
         attention_mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask
         state = self.empty_memory(len(ids), 0) if state is None else state
-        documents = None if ends is None else Documents.between(ends, behind=True)
+        documents = None if ends is None else self.documents_between(ends, behind=True)
         hidden = self(ids, left_to_right(attention_mask), memory=state, documents=documents)
         return hidden.content, state.extended(hidden.states, attention_mask, documents)
 
@@ -285,9 +276,14 @@ class XLNet(nn.Module):
         memory = self.empty_memory(len(begins), self.config.memory) if carry is None else Memory(*carry)
         return memory.where(~begins)
 
-    def documents_between(self, ends: Tensor) -> Documents:
-        """The documents of a row that is read in any order; ``ends`` [B, T] is true for tokens that end one."""
-        return Documents.between(ends, behind=False)
+    @staticmethod
+    def documents_between(ends: Tensor, behind: bool = False) -> Documents:
+        """The documents of a row that end with the tokens for which ``ends`` [B, T] is true.
+
+        With ``behind`` a position stands for what comes behind its token, so that such a token begins the next one.
+        """
+        number = ends.long().cumsum(1)
+        return Documents(number if behind else number - ends.long(), number[:, -1])
 
     def _check_memory(self, memory: Memory, rows: int) -> None:
         B, L, _, D = memory.states.shape
