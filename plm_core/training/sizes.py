@@ -1,7 +1,7 @@
-"""The size dial: a depth or a published name fills in a model's shape, its batch, its learning rate and its warm-up.
+"""The size dial: minutes fill in a whole training; a depth or a published name a shape, batch, rate and warm-up.
 
-Used on a section of the parameters before it is read. What the section writes itself always stands, and what is
-filled in follows from the shape that results:
+Used on a section of the parameters before it is read. What the section writes itself always stands. Minutes are those
+of ``recipes``; what a depth or a name fills in follows from the shape that results:
 
 - shape: a depth of d layers has d heads of 64 and so a width of 64 d (nanochat's dial has the same proportions); a
   name is a preset of the architecture;
@@ -23,6 +23,7 @@ from typing import Any
 
 from plm_core.config import UserError
 from plm_core.sections.models import MODELS
+from plm_core.training.recipes import TIMES, recipe_for
 
 HEAD = 64
 """The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to GPT-2's largest)."""
@@ -41,12 +42,14 @@ WARMUP_SHARE = 10
 def sized(section: Any, where: str) -> Any:
     """The section ``pretrain.<name>`` as it would be written without ``size``; one that has none as it is.
 
-    ``size`` is a depth in layers or the name of a preset. It fills in ``model.layers``, ``model.heads`` and
+    ``size`` is a time of ``recipes.TIMES``, a depth in layers, or the name of a preset. A time fills in ``model``,
+    ``objective`` and ``training`` as its recipe has them. The others fill in ``model.layers``, ``model.heads`` and
     ``model.width`` (or ``model.preset``), ``training.batch`` in rows, and of ``training.optimizer`` ``learning_rate``
-    and ``warmup_steps``, each where it is not written. The section is not changed. ``where`` is its dotted name.
+    and ``warmup_steps``. Each only where it is not written. The section is not changed. ``where`` is its dotted name.
 
     Raises:
-        UserError: an unknown size, or one beside ``model.preset``; what the rule reads is missing or of a wrong type.
+        UserError: an unknown size, one beside ``model.preset``, or a time for which the architecture has no recipe;
+            what the rule reads is missing or of a wrong type.
     """
     if not isinstance(section, Mapping) or "size" not in section:
         return section
@@ -58,12 +61,30 @@ def sized(section: Any, where: str) -> Any:
     optimizer = _part(training, "optimizer", f"{where}.training")
     if model.get("preset") is not None:
         raise UserError(f"{where}.size: stands beside model.preset; expected one of them")
+    if isinstance(size, str) and size in TIMES:
+        recipe = recipe_for(size, rest.get("architecture"), where)
+        objective = _part(rest, "objective", where)
+        if objective.get("name") == recipe["objective"]["name"]:
+            objective = recipe["objective"] | objective
+        optimizer = _with_rate(recipe["training"]["optimizer"], optimizer, where)
+        training = recipe["training"] | training | {"optimizer": optimizer}
+        return rest | {"objective": objective, "model": recipe["model"] | model, "training": training}
     model = _shape(size, rest.get("architecture"), model, where) | model
     published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}
     layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
     training = {"batch": rows(layers, width, context)} | training
     training["optimizer"] = {"learning_rate": learning_rate(width)} | _warmup(training.get("steps")) | optimizer
     return rest | {"model": model, "training": training}
+
+
+def _with_rate(recipe: dict[str, Any], written: dict[str, Any], where: str) -> dict[str, Any]:
+    """Both optimizers as one; another kind than the recipe's needs a rate of its own."""
+    if written.get("name", recipe["name"]) != recipe["name"] and "learning_rate" not in written:
+        raise UserError(
+            f"{where}.training.optimizer.learning_rate: missing; expected beside name {written['name']!r}, for the "
+            f"size's rate is that of {recipe['name']}"
+        )
+    return recipe | written
 
 
 def learning_rate(width: int) -> float:
@@ -91,7 +112,8 @@ def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> d
         raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
     presets = MODELS[architecture].presets
     if not isinstance(size, str) or size not in presets:
-        raise UserError(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {', '.join(presets)}")
+        names = ", ".join([*TIMES, *presets])
+        raise UserError(f"{where}.size: found {size!r}; expected a depth of at least 1 or one of {names}")
     return {"preset": size}
 
 

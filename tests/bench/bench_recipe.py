@@ -9,6 +9,11 @@ ones. It is compared at the best of them.
 
 Both read the State of the Union addresses in the same batches of tokens, and are measured on every twentieth of them,
 which neither has read: nats a token, or a masked token of 15 %. Rows go to ``artifacts/bench/recipe.json``.
+
+With ``--size`` ours is the recipe of that time for any architecture, and with ``--wikitext FOLDER`` both read the
+articles of WikiText-2 and two translations of the Bible too, and are measured on every twentieth article as well. That
+is how the recipes were measured: ``--set training.batch=16 model.width=192 ...`` tries another, ``--rates`` without a
+number leaves the peer out.
 """
 
 import argparse
@@ -23,15 +28,17 @@ from typing import Any
 
 import torch
 import transformers
+import yaml
+from bench_reference import articles
 from bench_train import row, write_rows, write_stores
 from peers import NAME, PEERS, Steps
 from torch.utils.data import DataLoader
 
+from plm_core.config import from_dict
 from plm_core.corpus.document import Document
 from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
-from plm_core.objectives.causal import Causal
 from plm_core.objectives.masked import Masked
 from plm_core.sections.models import MODELS
 from plm_core.text.samplers import stream_seed
@@ -39,16 +46,16 @@ from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
+from plm_core.training.sizes import sized
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 from plm_core.training.step import Evaluate
 from tasks.settings import params
-from tasks.settings.pretraining import pretrain_section
+from tasks.settings.pretraining import PretrainConfig
 
-MANIFEST = "plm_core/corpus/sources/sotu.json"
 OUT = Path("artifacts/bench/recipe.json")
-HELD_OUT, HELD_OUT_ROWS = 20, 256
-"""One document in so many is measured on, in so many rows."""
+HELD_OUT, HELD_OUT_TOKENS = 20, 2**15
+"""One document in so many is measured on, and so many tokens of theirs."""
 DEFAULT = 5e-5
 """The Trainer's learning rate, and so the scripts'."""
 RATES = (DEFAULT, 1e-3, 2e-3, 4e-3)
@@ -61,8 +68,6 @@ VOCABULARY = params.read("tokenizer.vocab_size")
 class Script:
     """What a script of transformers trains from scratch, and ours beside it."""
 
-    objective: Objective
-    """The script's, by which both are measured."""
     config: Callable[[Any], Any]
     """Their configuration of the shape of ours; all else is as it comes."""
     model: Any
@@ -70,7 +75,6 @@ class Script:
 
 SCRIPTS = {
     "gpt": Script(
-        Causal(),
         lambda c: transformers.GPT2Config(
             vocab_size=c.vocab_size,
             n_positions=c.context,
@@ -83,7 +87,6 @@ SCRIPTS = {
         transformers.GPT2LMHeadModel,
     ),
     "bert": Script(
-        Masked(rate=0.15),
         lambda c: transformers.BertConfig(
             vocab_size=c.vocab_size,
             max_position_embeddings=c.context,
@@ -102,6 +105,8 @@ class Job:
     """One training."""
 
     paper: str
+    section: PretrainConfig
+    """Our training."""
     store: Path
     """A folder with the stores train and valid."""
     seed: int
@@ -132,17 +137,20 @@ class Setting:
     """What both have in common."""
 
     def __init__(self, job: Job) -> None:
-        section = pretrain_section(job.paper)
-        self.script = SCRIPTS[job.paper]
+        section = job.section
         without = {name: value for name, value in section.objective.items() if name != "next_sentence"}
         self.ours = build_objective(without, f"pretrain.{job.paper}.objective")
+        self.theirs: Objective = Masked(rate=0.15) if isinstance(self.ours, Masked) else self.ours
+        """The script's objective, by which both are measured."""
         self.device = prepare(threads=job.threads)
         self.clock = process_time if job.threads else perf_counter
-        self.config = MODELS[job.paper].config(**section.model, vocab_size=VOCABULARY)
-        self.loop = replace(section.training, seed=job.seed, valid_every=section.training.steps)
+        self.entry = MODELS[section.architecture]
+        self.config = self.entry.config(**section.model, vocab_size=VOCABULARY)
+        steps = section.training.steps
+        self.loop = replace(section.training, seed=job.seed, valid_every=steps, snapshot_every=steps)
         self.stores = {name: TokenStore(job.store / name) for name in ("train", "valid")}
-        unseen = self.script.objective.batches(self.stores["valid"], self.config, self.loop.batch)
-        self.held_out = unseen.held_out(HELD_OUT_ROWS)
+        unseen = self.theirs.batches(self.stores["valid"], self.config, self.loop.batch)
+        self.held_out = unseen.held_out(HELD_OUT_TOKENS // self.config.context)
 
     def batch_at(self, objective: Objective) -> Callable[[int], Any]:
         """The batch of each step."""
@@ -154,13 +162,16 @@ def ours(job: Job) -> Trained:
     """As the stage pretrain does it."""
     setting = Setting(job)
     torch.manual_seed(stream_seed(job.seed, "weights"))
-    model = MODELS[job.paper].model(setting.config).to(setting.device.device)
+    model = setting.entry.model(setting.config).to(setting.device.device)
     aside = 0.0
 
     def validate(evaluate: Evaluate) -> Validation:
         nonlocal aside
         start = setting.clock()
-        losses = [evaluate(batch.to(setting.device.device), None) for batch in setting.held_out]
+        losses, carry = [], None
+        for batch in setting.held_out:
+            losses.append(evaluate(batch.to(setting.device.device), carry))
+            carry = losses[-1].carry
         aside += setting.clock() - start
         return Validation(float(sum(loss.nll for loss in losses) / sum(loss.num_targets for loss in losses)))
 
@@ -184,7 +195,7 @@ def peer(job: Job) -> Trained:
     setting = Setting(job)
     # The determinism that our loop asks for is none of the Trainer's defaults.
     torch.use_deterministic_algorithms(False)
-    batch_at = setting.batch_at(setting.script.objective)
+    batch_at = setting.batch_at(setting.theirs)
     run_for(setting, job, batch_at, 3)
     steps = round(job.seconds / run_for(setting, job, batch_at, WARM)[1] * WARM)
     model, seconds = run_for(setting, job, batch_at, steps)
@@ -199,7 +210,8 @@ def peer(job: Job) -> Trained:
 def run_for(setting: Setting, job: Job, batch_at: Callable[[int], Any], steps: int) -> tuple[Any, float]:
     """A training of so many steps, and the seconds that it took."""
     torch.manual_seed(job.seed)
-    model = setting.script.model(setting.script.config(setting.config))
+    script = SCRIPTS[job.paper]
+    model = script.model(script.config(setting.config))
     with tempfile.TemporaryDirectory() as folder:
         given = transformers.TrainingArguments(
             output_dir=folder,
@@ -227,20 +239,23 @@ def arguments(paper: str, batch: Any) -> dict[str, Any]:
     return found
 
 
-def compared(paper: str, store: Path, rates: Sequence[float], seeds: int, threads: int | None) -> list[dict[str, Any]]:
+def compared(job: Job, rates: Sequence[float], seeds: int) -> list[dict[str, Any]]:
     """Train both; print each, and give the rows of the file: beside the best rate, and beside the scripts' own."""
-    found = [trained(Job(paper, store, seed, threads)) for seed in range(1, seeds + 1)]
+    paper = job.paper
+    found = [trained(replace(job, seed=seed)) for seed in range(1, seeds + 1)]
     report(paper, "ours", found)
-    seconds = statistics.mean(one.seconds for one in found)
-    first = {rate: trained(Job(paper, store, 1, threads, rate, seconds)) for rate in rates}
+    if not rates:
+        return []
+    theirs = replace(job, seconds=statistics.mean(one.seconds for one in found))
+    first = {rate: trained(replace(theirs, rate=rate)) for rate in rates}
     for rate, one in first.items():
         report(paper, f"{rate:g}", [one])
     best = min(first, key=lambda rate: first[rate].loss)
-    theirs = [first[best], *(trained(Job(paper, store, s, threads, best, seconds)) for s in range(2, seeds + 1))]
-    report(paper, f"{best:g}", theirs)
+    others = [first[best], *(trained(replace(theirs, rate=best, seed=seed)) for seed in range(2, seeds + 1))]
+    report(paper, f"{best:g}", others)
     loss = statistics.mean(one.loss for one in found)
     name = f"{NAME}, {SCRIPTS[paper].model.__name__}, learning rate"
-    rows = [(paper, best, statistics.mean(one.loss for one in theirs))]
+    rows = [(paper, best, statistics.mean(one.loss for one in others))]
     rows += [(f"{paper}-default", DEFAULT, first[DEFAULT].loss)] if DEFAULT in first else []
     return [row(work, "nats", loss, other, f"{name} {rate:g}", other / loss, 4) for work, rate, other in rows]
 
@@ -250,16 +265,54 @@ def report(paper: str, who: str, found: list[Trained]) -> None:
     print(f"{paper:<6}{who:<7}{losses} nats; {found[-1].steps:,} steps, {found[-1].seconds:.0f} s", flush=True)
 
 
+def section_of(paper: str, size: str | None, settings: Sequence[str]) -> PretrainConfig:
+    """The section of the parameters, or that of a recipe, with settings such as ``training.batch=16`` in it."""
+    section = params.read(f"pretrain.{paper}")
+    if size:
+        objective = {"name": section["objective"]["name"]}
+        rest = {"model": {}, "training": {"seed": 1, "optimizer": {}}}
+        section = {"architecture": section["architecture"], "size": size, "objective": objective, **rest}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        *parents, last = name.split(".")
+        place = section
+        for parent in parents:
+            place = place[parent]
+        place[last] = yaml.safe_load(value)
+    where = f"pretrain.{paper}"
+    return from_dict(PretrainConfig, sized(section, where), where)
+
+
+def texts_of(wikitext: Path | None) -> tuple[list[str], list[str]]:
+    """What is read, and what is measured on."""
+    bodies = [read_source("sotu")]
+    if wikitext:
+        bodies.append([article["text"] for article in articles(wikitext)])
+    read = [text for body in bodies for place, text in enumerate(body) if place % HELD_OUT]
+    unseen = [text for body in bodies for text in body[::HELD_OUT]]
+    return read + (read_source("bible") if wikitext else []), unseen
+
+
+def read_source(name: str) -> list[str]:
+    """The texts of a source that comes with the project."""
+    documents = open_source(name, SOURCES[name](f"plm_core/corpus/sources/{name}.json"))
+    return [document.text for document in documents if isinstance(document, Document)]
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="The demo's recipe beside transformers' scripts.")
+    parser = argparse.ArgumentParser(description="Our recipes beside transformers' scripts.")
     parser.add_argument("papers", nargs="*", default=list(SCRIPTS))
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="the peer's learning rates")
+    parser.add_argument("--size", help="the recipe of a time, such as '5 core-minutes'; else the demo's")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="what differs in ours")
+    parser.add_argument("--wikitext", type=Path, metavar="FOLDER", help="more text")
+    parser.add_argument("--rates", type=float, nargs="*", default=RATES, help="the peer's learning rates")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--busy", action="store_true", help="one thread, processor time: for a machine that is shared")
     given = parser.parse_args()
-    texts = [d.text for d in open_source("sotu", SOURCES["sotu"](MANIFEST)) if isinstance(d, Document)]
     with tempfile.TemporaryDirectory() as stores:
-        read = [text for place, text in enumerate(texts) if place % HELD_OUT]
-        write_stores(read, texts[::HELD_OUT], Path(stores), VOCABULARY)
+        write_stores(*texts_of(given.wikitext), Path(stores), VOCABULARY)
         for paper in given.papers:
-            write_rows(compared(paper, Path(stores), given.rates, given.seeds, 1 if given.busy else None), OUT)
+            section = section_of(paper, given.size, given.set)
+            job = Job(paper, section, Path(stores), 1, 1 if given.busy else None)
+            if rows := compared(job, given.rates, given.seeds):
+                write_rows(rows, OUT)

@@ -51,13 +51,23 @@ OUT = Path("artifacts/bench/train.json")
 GPU = torch.cuda.is_available()
 MACHINE = "gpu" if GPU else "cpu"
 SHAPE = {"vocab_size": 8192, "context": 256, "layers": 4, "heads": 4, "width": 256}
-PRESETS = {"gpt": "small", "bert": "base", "xlnet": "base"}
-"""On a GPU: the published sizes, at their published context."""
+SIZES = {name: MODELS[name].presets[size] for name, size in (("gpt", "small"), ("bert", "base"), ("xlnet", "base"))}
+SIZES["llama"] = SIZES["gpt"]
+SIZES["modernbert"] = MODELS["modernbert"].presets["base"] | {"context": 1024}
+"""On a GPU: the published sizes, at their published context; LLaMA has no small one, and ModernBERT is first trained at
+this context (Warner et al. 2024, section 2.2)."""
 VOCABULARY, ROWS, STEPS_A_TURN, TURNS, WARM = 8192, 8 if GPU else 16, 20 if GPU else 4, 5, 1
 WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS = 120, 10, 48
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=5)
 BARS = {"gpt-cpu": 2.2, "bert-cpu": 2.2, "xlnet-cpu": 3.0, "bert-gpu": 2.0, "xlnet-gpu": 4.0}
-OBJECTIVES: dict[str, Objective] = {"gpt": Causal(), "bert": Masked(next_sentence=True), "xlnet": Permutation()}
+BARS |= {"llama-cpu": 2.2, "modernbert-cpu": 2.2}
+OBJECTIVES: dict[str, Objective] = {
+    "gpt": Causal(),
+    "bert": Masked(next_sentence=True),
+    "xlnet": Permutation(),
+    "llama": Causal(),
+    "modernbert": Masked(),
+}
 PRECISIONS = ["bfloat16"] if GPU else ["float32", "bfloat16"]
 """The peer's."""
 SAME = 0.02
@@ -84,7 +94,7 @@ class Job:
     @property
     def shape(self) -> dict[str, Any]:
         """The model's section, without dropout; XLNet without memory, which the peer would fill otherwise."""
-        sizes = MODELS[self.paper].presets[PRESETS[self.paper]] if GPU else SHAPE
+        sizes = SIZES[self.paper] if GPU else SHAPE
         return {name: value for name, value in sizes.items() if name != "memory"} | {"dropout": 0.0}
 
     @property

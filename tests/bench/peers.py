@@ -24,22 +24,22 @@ NAME = f"transformers {transformers.__version__} Trainer"
 
 
 def gpt_arguments(batch: CausalBatch) -> dict[str, Any]:
-    """GPT2LMHeadModel's: ``shift_labels`` are targets that are shifted already, so that all of them count."""
+    """A causal model's: ``shift_labels`` are targets that are shifted already, so that all of them count."""
     return {"input_ids": batch.inputs, "labels": batch.targets, "shift_labels": batch.targets, "use_cache": False}
 
 
-def bert_arguments(batch: MaskedBatch) -> dict[str, Any]:
-    """BertForPreTraining's: a label at every position, most of them ignored."""
+def modernbert_arguments(batch: MaskedBatch) -> dict[str, Any]:
+    """ModernBertForMaskedLM's: a label at every position, most of them ignored."""
     found = batch.targets != -100
     labels = torch.full_like(batch.inputs, -100)
     labels[found.nonzero()[:, 0], batch.positions[found]] = batch.targets[found]
-    return {
-        "input_ids": batch.inputs,
-        "token_type_ids": batch.segments,
-        "attention_mask": batch.attention_mask.long(),
-        "labels": labels,
-        "next_sentence_label": batch.following,
-    }
+    return {"input_ids": batch.inputs, "attention_mask": batch.attention_mask.long(), "labels": labels}
+
+
+def bert_arguments(batch: MaskedBatch) -> dict[str, Any]:
+    """BertForPreTraining's: segments and whether the second one follows, too."""
+    more = {"token_type_ids": batch.segments, "next_sentence_label": batch.following}
+    return modernbert_arguments(batch) | more
 
 
 def xlnet_arguments(batch: PermutationBatch) -> dict[str, Any]:
@@ -61,6 +61,8 @@ PEERS: dict[str, tuple[Any, Any, Callable[[Any], dict[str, Any]]]] = {
     "gpt": (transformers.GPT2Config, transformers.GPT2LMHeadModel, gpt_arguments),
     "bert": (transformers.BertConfig, transformers.BertForPreTraining, bert_arguments),
     "xlnet": (transformers.XLNetConfig, transformers.XLNetLMHeadModel, xlnet_arguments),
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM, gpt_arguments),
+    "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM, modernbert_arguments),
 }
 
 

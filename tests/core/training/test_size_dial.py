@@ -5,8 +5,10 @@ import copy
 import pytest
 
 from plm_core import checkpoint
-from plm_core.config import UserError
+from plm_core.config import UserError, from_dict
+from plm_core.training.recipes import OBJECTIVES, TIMES, recipe_for
 from plm_core.training.sizes import learning_rate, rows, sized
+from tasks.settings.pretraining import PretrainConfig, require_trainable
 
 # Brown et al. 2020, table 2.1: layers, width, batch in 2^20 tokens, learning rate.
 TABLE = {
@@ -95,6 +97,37 @@ def test_a_batch_has_at_least_eight_rows():
     assert rows(1, 64, 2**17) == 8
 
 
+RECIPES = [(time, architecture) for time, recipes in TIMES.items() for architecture in recipes]
+
+
+@pytest.mark.parametrize(("time", "architecture"), RECIPES)
+def test_a_time_fills_in_a_training_that_can_be_trained(time, architecture):
+    objective = {"name": OBJECTIVES[architecture]["name"]}
+    section = {"architecture": architecture, "objective": objective, "size": time, "training": {"seed": 1}}
+    filled = sized(section, "p")
+    config = from_dict(PretrainConfig, filled, "p")
+    require_trainable(config, 8192, "p")
+    recipe, loop = TIMES[time][architecture], config.training
+    assert (loop.steps, loop.batch, loop.optimizer.learning_rate) == (recipe.steps, recipe.rows, recipe.rate)
+    assert loop.steps / 25 < loop.valid_every <= loop.steps / 20
+    assert sized(filled | {"size": time}, "p") == filled
+
+
+def test_what_is_written_beside_a_time_stands():
+    written = {"model": {"width": 64, "dropout": 0.2}, "training": {"seed": 3, "optimizer": {"clip_norm": 2.0}}}
+    section = {"architecture": "gpt", "objective": {"name": "hybrid", "rate": 0.4}, "size": "5 core-minutes"} | written
+    found, recipe = sized(section, "p"), recipe_for("5 core-minutes", "gpt", "p")
+    assert found["model"] == recipe["model"] | written["model"]
+    assert found["objective"] == section["objective"]  # the recipe's is another objective
+    assert found["training"]["optimizer"] == recipe["training"]["optimizer"] | {"clip_norm": 2.0}
+    assert found["training"]["seed"] == 3
+    assert found["training"]["precision"] == "bfloat16"
+    masked = section | {"architecture": "bert", "objective": {"name": "masked", "packing": "documents"}}
+    assert sized(masked, "p")["objective"] == {"name": "masked", "rate": 0.3, "packing": "documents"}
+    adamw = written | {"training": {"optimizer": {"name": "adamw", "learning_rate": 0.5}}}
+    assert sized(section | adamw, "p")["training"]["optimizer"]["learning_rate"] == 0.5
+
+
 def test_a_section_without_a_size_is_left_as_it_is():
     assert sized(SECTION, "p") is SECTION
     assert sized(SECTION | {"size": None}, "p") == SECTION
@@ -104,7 +137,10 @@ def test_a_section_without_a_size_is_left_as_it_is():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"size": "tiny"}, r"^p\.g\.size: found 'tiny'; expected a depth of at least 1 or one of small, medium"),
+        (
+            {"size": "tiny"},
+            r"^p\.g\.size: found 'tiny'; expected a depth of at least 1 or one of 5 core.*, small, m",
+        ),
         ({"size": "base"}, r"^p\.g\.size: found 'base'"),  # of BERT, not of GPT
         ({"size": 0}, r"^p\.g\.size: found 0"),
         ({"size": True}, r"^p\.g\.size: found True"),
@@ -118,6 +154,15 @@ def test_a_section_without_a_size_is_left_as_it_is():
         ({"model": {"context": 256, "layers": 2.0}}, r"^p\.g\.model\.layers: found 2\.0"),
         ({"model": None}, r"^p\.g\.model: found None; expected a section"),
         ({"training": 3}, r"^p\.g\.training: found 3; expected a section"),
+        (
+            {"size": "5 core-minutes", "architecture": "electra"},
+            r"^p\.g\.size: 5 core-minutes has no recipe for .*'el",
+        ),
+        ({"size": "5 core-minutes", "objective": 3}, r"^p\.g\.objective: found 3; expected a section"),
+        (
+            {"size": "5 core-minutes", "training": {"optimizer": {"name": "adamw"}}},
+            r"^p\.g\.training\.optimizer\.learning_rate: missing; expected beside name 'adamw', .* that of muon",
+        ),
         ({"training": {"optimizer": [1]}}, r"^p\.g\.training\.optimizer: found \[1\]; expected a section"),
     ],
 )

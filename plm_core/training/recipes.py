@@ -1,0 +1,91 @@
+"""Recipes: all of a training that takes so many minutes of one core. Used by the size dial.
+
+In little time a model learns most when few and narrow layers read much text. How that changes as the time grows is
+measured here, and no rule: an entry is the best of a sweep of shapes, batches and rates, each given that time on one
+core (``tests/bench/LOG.md``), with a tokenizer of 8,192 pieces. It says in steps what the time was worth there: on
+another machine the same training takes longer or shorter, and learns the same.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from plm_core.config import UserError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What differs between times and architectures."""
+
+    layers: int
+    heads: int
+    width: int
+    context: int
+    rows: int
+    steps: int
+    rate: float
+    """The peak learning rate."""
+
+
+TIMES: dict[str, dict[str, Recipe]] = {
+    "5 core-minutes": {
+        "gpt": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
+        "bert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1780, rate=4e-3),
+        "xlnet": Recipe(layers=2, heads=4, width=128, context=128, rows=32, steps=1860, rate=8e-3),
+    },
+    "20 core-minutes": {
+        "gpt": Recipe(layers=2, heads=4, width=256, context=256, rows=32, steps=1880, rate=8e-3),
+        "bert": Recipe(layers=2, heads=4, width=192, context=128, rows=64, steps=5000, rate=3e-3),
+    },
+}
+"""By time and by architecture."""
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "gpt": {"name": "causal"},
+    "llama": {"name": "causal"},
+    "bert": {"name": "masked", "rate": 0.3},
+    "modernbert": {"name": "masked", "rate": 0.3},
+    "xlnet": {"name": "permutation", "predict": 2},
+}
+"""More predictions from each token than in the papers, whose trainings are far longer."""
+MODELS: dict[str, dict[str, Any]] = {"bert": {"initial_attention": "neighbours"}}
+"""What an architecture needs beside its shape."""
+WARMUP = 100
+"""Steps."""
+REPORTS, VALIDATIONS = 10, 20
+"""Steps between two reports, and how many validations and snapshots a training has."""
+
+
+def recipe_for(time: str, architecture: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Sections ``objective``, ``model`` and ``training`` of the recipe, as they would be written below ``where``.
+
+    Raises:
+        UserError: the architecture has none.
+    """
+    found = TIMES[time].get(architecture) if isinstance(architecture, str) else None
+    if found is None:
+        known = ", ".join(TIMES[time])
+        raise UserError(
+            f"{where}.size: {time} has no recipe for architecture {architecture!r}; expected one of {known}"
+        )
+    every = found.steps // (VALIDATIONS * REPORTS) * REPORTS
+    shape = {"context": found.context, "layers": found.layers, "heads": found.heads, "width": found.width}
+    return {
+        "objective": OBJECTIVES[architecture],
+        "model": {**shape, "dropout": 0.0, "initializer_range": 0.03, **MODELS.get(architecture, {})},
+        "training": {
+            "steps": found.steps,
+            "batch": found.rows,
+            "precision": "bfloat16",
+            "compile": True,
+            "report_every": REPORTS,
+            "valid_every": every,
+            "snapshot_every": every,
+            "optimizer": {
+                "name": "muon",
+                "learning_rate": found.rate,
+                "warmup_steps": WARMUP,
+                "schedule": "wsd",
+                "decay_fraction": 0.4,
+                "final_fraction": 0.05,
+            },
+        },
+    }
