@@ -109,7 +109,7 @@ def test_a_time_fills_in_a_training_that_can_be_trained(time, architecture):
     require_trainable(config, 8192, "p")
     recipe, loop = TIMES[time][architecture], config.training
     assert (loop.steps, loop.batch, loop.optimizer.learning_rate) == (recipe.steps, recipe.rows, recipe.rate)
-    assert loop.steps / 25 < loop.valid_every <= loop.steps / 20
+    assert loop.steps / 30 < loop.valid_every <= loop.steps / 20
     assert sized(filled | {"size": time}, "p") == filled
 
 
