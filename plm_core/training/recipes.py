@@ -1,9 +1,9 @@
 """Recipes: all of a training that takes so many minutes of one core. Used by the size dial.
 
 In little time a model learns most when few and narrow layers read much text. How that changes as the time grows is
-measured here, and no rule: an entry is the best of a sweep of shapes, batches and rates, each given that time on one
-core (``tests/bench/LOG.md``), with a tokenizer of 8,192 pieces. It says in steps what the time was worth there: on
-another machine the same training takes longer or shorter, and learns the same.
+measured here, and no rule: an entry is the best of the shapes, batches and rates that were compared at about that time
+on one core (``tests/bench/LOG.md``), with a tokenizer of 8,192 pieces. It says in steps what the time was worth there:
+on another machine the same training takes longer or shorter, and learns the same.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,6 @@ TIMES: dict[str, dict[str, Recipe]] = {
     "5 core-minutes": {
         "gpt": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
         "bert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1780, rate=4e-3),
-        "xlnet": Recipe(layers=2, heads=4, width=128, context=128, rows=32, steps=1860, rate=8e-3),
     },
     "20 core-minutes": {
         "gpt": Recipe(layers=2, heads=4, width=256, context=256, rows=32, steps=1880, rate=8e-3),
@@ -40,10 +39,7 @@ TIMES: dict[str, dict[str, Recipe]] = {
 """By time and by architecture."""
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "gpt": {"name": "causal"},
-    "llama": {"name": "causal"},
     "bert": {"name": "masked", "rate": 0.3},
-    "modernbert": {"name": "masked", "rate": 0.3},
-    "xlnet": {"name": "permutation", "predict": 2},
 }
 """More predictions from each token than in the papers, whose trainings are far longer."""
 MODELS: dict[str, dict[str, Any]] = {"bert": {"initial_attention": "neighbours"}}
