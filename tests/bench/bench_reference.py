@@ -53,10 +53,11 @@ PLAIN = (
 """What WikiText's tokenizer has taken apart is put together again, or its words are no other text's."""
 
 
-def pretraining(steps: int, context: int = 128) -> dict[str, Any]:
+def pretraining(steps: int, context: int = 128, rate: float = 6e-3) -> dict[str, Any]:
     """What differs from the demo's model and training; a step reads 2,048 positions."""
     every = {"report_every": 50, "valid_every": 500, "snapshot_every": 500}
-    training = {"steps": steps, "batch": 2048 // context, "compile": True, "optimizer": {"warmup_steps": 200}, **every}
+    optimizer = {"learning_rate": rate, "warmup_steps": 200}
+    training = {"steps": steps, "batch": 2048 // context, "compile": True, "optimizer": optimizer, **every}
     return {"model": {"context": context, "layers": 4, "heads": 4, "width": 192}, "training": training}
 
 
@@ -66,7 +67,7 @@ SETTINGS: dict[str, Any] = {
     "pretrain": {
         "llama": pretraining(6000, 256),
         "gpt": pretraining(2000, 256),
-        "bert": pretraining(2500) | {"objective": {"next_sentence": False}},
+        "bert": pretraining(2500, rate=3e-3) | {"objective": {"next_sentence": False}},
         "xlnet": pretraining(1500),
     },
     "fewshot": {"tasks": []},  # the demo's are not among these
