@@ -1,6 +1,7 @@
 """The machine a process computes on: facts that are detected or come from the environment, never parameters."""
 
 import ctypes
+import functools
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -57,10 +58,18 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
         return Device(
             torch.device("cuda", torch.cuda.current_device()),
             torch.get_num_threads(),
-            torch.cuda.is_bf16_supported(including_emulation=False),
+            multiplies_bfloat16("cuda"),
         )
     _keep_freed_memory()
-    return Device(torch.device("cpu"), torch.get_num_threads(), torch.cpu._is_avx512_bf16_supported())
+    return Device(torch.device("cpu"), torch.get_num_threads(), multiplies_bfloat16("cpu"))
+
+
+@functools.cache
+def multiplies_bfloat16(kind: str) -> bool:
+    """Whether devices of this kind have instructions for it; where they are imitated, float32 is many times faster."""
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported()
 
 
 def _keep_freed_memory() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from plm_core.training.config import OptimizerConfig
+from plm_core.training.muon import Muon
 
 ADAPTER = ".parametrizations."
 """Stands in the names of what is trained in place of a matrix, such as the factors of LoRA."""
@@ -41,6 +42,8 @@ class Optimizer:
             self._parts.append(_muon(matrices, config, scales))
         self._hidden = hidden
         self._states = {name: self._parts[name in hidden].state for name in self._parameters}
+        # Now, and not in the first step: memory that does not suffice is noticed before anything is trained.
+        self._allocate()
 
     def step(self, rate: float) -> None:
         """Update every parameter that has a gradient at the learning rate ``rate``, and drop the gradients."""
@@ -51,11 +54,9 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def _allocate(self) -> None:
-        """Make the state that the first steps would make: zeros, of no step; what is there already stays."""
+        """Make the state: zeros, of no step."""
         for name, parameter in self._parameters.items():
             state = self._states[name][parameter]
-            if state:
-                continue
             if name in self._hidden:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             else:
@@ -70,7 +71,6 @@ class Optimizer:
         AdamW's states are ``step`` (of no dimension), ``exp_avg`` and ``exp_avg_sq``, Muon's ``momentum_buffer``, of
         the parameter's shape and, where it is sharded, its sharding.
         """
-        self._allocate()
         return {
             f"{name}.{key}": tensor
             for name, parameter in self._parameters.items()
@@ -141,12 +141,6 @@ def _groups(
     return [{"params": some, "weight_decay": decay, "scale": scale} for (decay, scale), some in groups.items()]
 
 
-def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig, scales: Mapping[str, float]) -> torch.optim.Muon:
-    """Muon, its updates 0.2 * sqrt(max(rows, columns)) times as long: AdamW's size (Liu et al. 2025, section 2.2)."""
-    return torch.optim.Muon(
-        _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales),
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        nesterov=True,
-        adjust_lr_fn="match_rms_adamw",
-    )
+def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig, scales: Mapping[str, float]) -> Muon:
+    groups = _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales)
+    return Muon(groups, config.learning_rate, config.momentum)

@@ -1,0 +1,64 @@
+"""Muon beside torch's own, digit for digit, and what its updates look like."""
+
+import pytest
+import torch
+
+from plm_core.training import muon
+from plm_core.training.muon import Muon, newton_schulz, orthogonal
+
+SHAPES = [(24, 8), (8, 24), (8, 8), (24, 8), (16, 8)]
+
+
+@pytest.fixture(params=[True, False])
+def bfloat16(request, monkeypatch):
+    """A machine with instructions for bfloat16, and one without."""
+    monkeypatch.setattr(muon, "multiplies_bfloat16", lambda kind: request.param)
+    return request.param
+
+
+def drawn(seed):
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=draw) for shape in SHAPES]
+
+
+def test_it_moves_matrices_as_torchs_does(monkeypatch):
+    monkeypatch.setattr(muon, "multiplies_bfloat16", lambda kind: True)
+    ours, theirs = ([torch.nn.Parameter(matrix) for matrix in drawn(1)] for _ in range(2))
+    one = Muon([{"params": ours, "weight_decay": 0.3}], 0.02, 0.9)
+    for matrix in ours:
+        one.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+    other = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
+    for seed in (2, 3, 4):
+        for parameters, optimizer in ((ours, one), (theirs, other)):
+            for parameter, gradient in zip(parameters, drawn(seed), strict=True):
+                parameter.grad = gradient
+            parameters[2].grad = None  # such as one that no batch has reached
+            optimizer.step()
+    for a, b, first in zip(ours, theirs, drawn(1), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+        assert torch.equal(a, first) == (a is ours[2])
+
+
+def test_singular_values_become_nearly_one_and_vectors_stay(bfloat16):
+    for matrix, update in zip(drawn(5), orthogonal(drawn(5)), strict=True):
+        assert update.shape == matrix.shape
+        assert update.dtype == torch.float32
+        left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+        values = left.T @ update @ right.T
+        assert 0.5 < float(values.diagonal().min())
+        assert float(values.diagonal().max()) < 1.3
+        beside = float((values - values.diagonal().diag()).abs().max())
+        assert beside < (0.06 if bfloat16 else 1e-4)
+
+
+def test_a_matrix_is_updated_the_same_whoever_is_beside_it(bfloat16):
+    for matrix, update in zip(drawn(6), orthogonal(drawn(6)), strict=True):
+        torch.testing.assert_close(orthogonal([matrix])[0], update, rtol=0.02, atol=0.02 if bfloat16 else 1e-5)
+
+
+def test_a_gradient_of_zero_is_no_update(bfloat16):
+    assert not newton_schulz(torch.zeros(2, 3, 5)).any()
+
+
+def test_float64_is_not_lost(bfloat16):
+    assert newton_schulz(torch.ones(1, 2, 3, dtype=torch.float64)).dtype == torch.float64
