@@ -62,7 +62,7 @@ def pretrain(name: str) -> None:
         held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
 
         def batch_at(step: int) -> Batch:
-            return train_set.at(loop.order_seed, step)
+            return train_set.share(loop.order_seed, step, ranks.rank, ranks.size)
 
         def documents(step: int) -> str:
             return documents_read(stores[0], train_set.spans(loop.order_seed, step))

@@ -35,7 +35,7 @@ class Recipe:
     precision: Precision = "float32"
     compile: bool = False
     """With it, examples are padded to a few lengths."""
-    deterministic: bool = True
+    deterministic: bool = False
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
     report_every: PositiveInt = 10
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
+from plm_core.models.choosing import rows_at
 from plm_core.models.output import tied_logits
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
@@ -171,11 +172,6 @@ def checked(
     check_documents(documents, ids)
     # Packing: a position is counted within its document, and sees no other.
     return segments, places_in(documents), same_document(documents)
-
-
-def rows_at(x: Tensor, at: Tensor) -> Tensor:
-    """The rows ``at`` [..., N] of matrices ``[..., T, D]``: ``[..., N, D]``."""
-    return x.gather(-2, at[..., None].expand(*x.shape[:-2], -1, x.shape[-1]))
 
 
 def initialise(model: nn.Module, deviation: float) -> None:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.bert import rows_at
 from plm_core.models.blocks import attend, check_documents, check_ids, check_length, same_document
+from plm_core.models.choosing import rows_at
 from plm_core.models.output import tied_logits
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import ModernBERTConfig

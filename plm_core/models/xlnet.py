@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, check_ids, check_length
+from plm_core.models.choosing import windows_at
 from plm_core.models.output import tied_logits
 from plm_core.sections.models import XLNetConfig
 
@@ -147,8 +148,7 @@ def _by_distance(scores: Tensor, places: Tensor | None, keys: int) -> Tensor:
     if places is None:
         # By strides and not by slices, which a compiler turns into a division for every element.
         return scores.contiguous().as_strided((B, H, Q, keys), (H * Q * R, Q * R, R - 1, 1), Q)
-    columns = (R - keys - places)[:, None, :, None] + torch.arange(keys, device=scores.device)
-    return scores.gather(-1, columns.expand(B, H, Q, keys))
+    return windows_at(scores, R - keys - places, keys)
 
 
 class Block(nn.Module):

@@ -8,7 +8,7 @@ Shapes: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -74,13 +74,16 @@ class Batch:
 
         return torch.arange(self.targets.shape[1], device=self.targets.device).expand_as(self.targets)
 
+    def pinned(self, device: torch.device) -> Self:
+        """The same batch in memory from which the device copies by itself; for a CPU the batch as it is."""
+        return self._each(lambda tensor: tensor.pin_memory()) if device.type == "cuda" else self
+
     def to(self, device: torch.device) -> Self:
-        """The same batch on a device."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        if device.type == "cuda":
-            # From pinned memory the copy is the GPU's work, and the host goes on to queue the step.
-            columns = {name: tensor.pin_memory() for name, tensor in columns.items()}
-        return type(self)(**{name: tensor.to(device, non_blocking=True) for name, tensor in columns.items()})
+        """The same batch on a device. Nobody waits for the copy of one that is ``pinned``."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return type(self)(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
 
     def split(self, parts: int) -> Iterator[Self]:
         """The batch in ``parts`` consecutive groups of rows (for gradient accumulation)."""
@@ -95,6 +98,13 @@ class Batches(Protocol):
     def at(self, seed: int, step: int) -> Batch:
         """The batch of a step (from 0): a pure function of these two."""
         ...
+
+    def share(self, seed: int, step: int, rank: int, size: int) -> Batch:
+        """The rows of the process ``rank`` of ``size``, which share the batch of a step in consecutive parts.
+
+        Where a row is dear to make, an objective makes no others.
+        """
+        return list(self.at(seed, step).split(size))[rank]
 
     def held_out(self, count: int) -> list[Batch]:
         """About ``count`` rows to validate on, always the same; a batch of them may continue the one before."""

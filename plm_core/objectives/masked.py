@@ -201,7 +201,12 @@ class MaskedRows(Batches):
     slots: int
 
     def at(self, seed: int, step: int) -> MaskedBatch:
-        return self._batch(self._places(seed, step), stream_seed(seed, "masks"), step)
+        return self.share(seed, step, 0, 1)
+
+    def share(self, seed: int, step: int, rank: int, size: int) -> MaskedBatch:
+        first = rank * self.rows // size
+        places = self._places(seed, step)[first : first + self.rows // size]
+        return self._batch(places, stream_seed(seed, "masks"), step, first)
 
     def held_out(self, count: int) -> list[Batch]:
         places = spread(count, len(self.view)) * (self.view.advance if isinstance(self.view, Windows) else 1)
@@ -221,7 +226,8 @@ class MaskedRows(Batches):
             return self.view.starts_at(seed, step, self.rows)
         return items_at(seed, step, self.rows, len(self.view))
 
-    def _batch(self, places: np.ndarray, seed: int, step: int) -> MaskedBatch:
+    def _batch(self, places: np.ndarray, seed: int, step: int, first: int = 0) -> MaskedBatch:
+        """Rows of these places, the first of which has the number ``first`` in its batch."""
         import torch
 
         B, T, N = len(places), self.context, self.slots
@@ -233,7 +239,7 @@ class MaskedRows(Batches):
         positions = np.zeros((B, N), dtype=np.int64)
         following = np.full(B, IGNORED)
         for row, place in enumerate(places):
-            draw = draws(seed, step, row)
+            draw = draws(seed, step, first + row)
             ids, segment, document, following[row], _ = self._row(int(place), draw)
             n = len(ids)
             attention_mask[row, :n] = True

@@ -180,11 +180,15 @@ class _Rows(Batches):
     context: int
 
     def at(self, seed: int, step: int) -> PermutationBatch:
+        return self.share(seed, step, 0, 1)
+
+    def share(self, seed: int, step: int, rank: int, size: int) -> PermutationBatch:
         import torch
 
-        texts = self.view.rows_at(seed, step)
+        first = rank * self.view.rows // size
+        texts = self.view.rows_at(seed, step)[first : first + self.view.rows // size]
         orders = stream_seed(seed, "orders")
-        rows = [self._row(text, draws(orders, step, row)) for row, text in enumerate(texts)]
+        rows = [self._row(text, draws(orders, step, row)) for row, text in enumerate(texts, start=first)]
         inputs, targets, queries, order, segments = (
             torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)
         )

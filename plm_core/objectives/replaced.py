@@ -121,14 +121,14 @@ def sampled(logits: Tensor, chances: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Rows(MaskedRows):
-    def _batch(self, items: np.ndarray, seed: int, step: int) -> ReplacedBatch:
+    def _batch(self, items: np.ndarray, seed: int, step: int, first: int = 0) -> ReplacedBatch:
         import torch
 
-        batch = super()._batch(items, seed, step)
+        batch = super()._batch(items, seed, step, first)
         chosen = batch.targets != IGNORED
         rows = torch.arange(len(items))[:, None].expand_as(chosen)
         # Every selected token is masked (section 2), also one that BERT would have kept.
         batch.inputs[rows[chosen], batch.positions[chosen]] = MASK
         seed = stream_seed(seed, "samples")
-        chances = np.stack([draws(seed, step, row).random(self.slots) for row in range(len(items))])
+        chances = np.stack([draws(seed, step, first + row).random(self.slots) for row in range(len(items))])
         return ReplacedBatch(**vars(batch), chances=torch.from_numpy(chances))

@@ -79,7 +79,7 @@ class LoopConfig:
     """Compile the loss function (torch.compile): faster steps after a first one that takes half a minute, or a few
     seconds when the same was compiled before. A decision, for its sums are rounded otherwise. Validation is not
     compiled. Falls back to false, with a warning, on a machine without a C++ compiler and for sharded weights."""
-    deterministic: bool = True
+    deterministic: bool = False
     """On a GPU, only kernels that repeat bit by bit, of which some are slower. On a CPU they always do."""
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
     """What happens when a loss is not finite, or far above those before it."""

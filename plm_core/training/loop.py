@@ -14,6 +14,7 @@ from torch import nn
 
 from plm_core.objectives.loss import Batch
 from plm_core.text.samplers import stream_seed
+from plm_core.training.ahead import Ahead
 from plm_core.training.compiling import LossOf, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
@@ -21,7 +22,7 @@ from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.recovery import go_back, look_at_losses, tolerate
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import State, StepMetrics, Validation
+from plm_core.training.state import State, StepMetrics, Validation, require_even
 from plm_core.training.step import Evaluate, Setup, evaluate, update
 
 
@@ -49,11 +50,12 @@ def train(
 ) -> Generator[StepMetrics, None, None]:
     """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
 
-    ``batch_at(step)`` gives the global batch of a step (from 0), ``loss_of(model, rows, carry)`` its loss, where
-    ``carry`` is what the loss of the same rows left at the step before, ``validate(evaluate)`` what
-    held-out data says by ``evaluate(rows, carry)``. When the generator ends, the model holds the weights of the best
-    validation. A report of a step that was reported before, or of a larger ``passed``, tells of a rollback: the reports
-    of its steps and of later ones that came before it are void.
+    ``batch_at(step)`` gives the rows that this process has of the batch of a step (from 0), and is called by a thread,
+    a step ahead; ``loss_of(model, rows, carry)`` gives their loss, where ``carry`` is what the loss of the same rows
+    left at the step before; ``validate(evaluate)`` what held-out data says by ``evaluate(rows, carry)``. When the
+    generator ends, the model holds the weights of the best validation. A report of a step that was reported before, or
+    of a larger ``passed``, tells of a rollback: the reports of its steps and of later ones that came before it are
+    void.
 
     Raises:
         Diverged: something is wrong with a loss, as ``config.anomalies`` says; the message names the step.
@@ -61,6 +63,7 @@ def train(
         Stopped: ``interrupted()`` was not 0 after a step, on any process; the state of that step is saved.
         NotSaved: it could not be.
     """
+    require_even(config, ranks)
     setup = _set_up(model, loss_of, batch_at(0), config, device, ranks)
     state = State(model, config, ranks)
     # The optimizer's state exists by now, so that a snapshot has tensors to fill.
@@ -70,7 +73,8 @@ def train(
     elif config.anomalies.policy == "rollback":
         snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
     try:
-        yield from _steps(setup, state, batch_at, validate, snapshots, interrupted)
+        with Ahead(batch_at, device.device) as batches:
+            yield from _steps(setup, state, batches, validate, snapshots, interrupted)
     finally:
         snapshots.settle()
     model.load_state_dict(state.best)
@@ -101,7 +105,7 @@ def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, 
 def _steps(
     setup: Setup,
     state: State,
-    batch_at: Callable[[int], Batch],
+    batches: Ahead,
     validate: Callable[[Evaluate], Validation],
     snapshots: Snapshots,
     interrupted: Callable[[], int],
@@ -118,7 +122,8 @@ def _steps(
         step, number, rate = state.step, state.batch, state.rate
         # A function of the step, and not of what was drawn before: so a resumed run draws what this one does.
         seeds = partial(stream_seed, config.seed, "dropout", step)
-        wrong = update(setup, state, batch_at(number), rate, seeds)
+        batch = batches(number, last=step + 1 == config.steps)
+        wrong = update(setup, state, batch, rate, seeds)
         if wrong is not None:
             tolerate(wrong, step, number, state, snapshots, ranks)
         moved = wrong is None or config.anomalies.policy == "skip"

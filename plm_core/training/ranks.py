@@ -1,7 +1,7 @@
 """The processes that train one model together, as torchrun started them: DDP and FSDP2. Used by the loop.
 
-How many there are is a fact of the machine and never a parameter: all read the same global batch, each computes the
-loss of its rows, and the gradient is that of the whole batch.
+How many there are is a fact of the machine and never a parameter: they share the rows of one global batch, each
+computes the loss of its own, and the gradient is that of the whole batch.
 """
 
 import os
@@ -42,10 +42,6 @@ class Ranks:
     def first(self) -> bool:
         """Whether this process writes what is written once."""
         return self.rank == 0
-
-    def rows(self, batch: Batch) -> Batch:
-        """The rows of this process, of a global batch."""
-        return list(batch.split(self.size))[self.rank]
 
     def sharded(self, rows: Tensor) -> Tensor:
         """Rows of this process as its part of the rows of all."""

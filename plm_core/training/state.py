@@ -29,6 +29,15 @@ class Unfit(UserError):
     """The batch does not fit the machine: its memory, or the number of its processes."""
 
 
+def require_even(config: LoopConfig, ranks: Ranks) -> None:
+    """Raise Unfit when the rows of a batch cannot be shared evenly."""
+    if config.batch % ranks.size:
+        raise Unfit(
+            f"batch: {config.batch} rows for {ranks.size} processes (PLM_RANKS, or torchrun); expected a multiple of "
+            f"{ranks.size}"
+        )
+
+
 @dataclass(frozen=True)
 class StepMetrics:
     """What the loop says of the steps since the report before."""
@@ -111,12 +120,7 @@ class State:
     """What the next step's loss goes on from, for each part of this process's rows."""
 
     def __post_init__(self) -> None:
-        """Raises Unfit when the rows of a batch cannot be shared evenly, or the optimizer takes no sharded weights."""
-        if self.config.batch % self.ranks.size:
-            raise Unfit(
-                f"batch: {self.config.batch} rows for {self.ranks.size} processes (PLM_RANKS, or torchrun); expected a "
-                f"multiple of {self.ranks.size}"
-            )
+        """Raises Unfit when the optimizer takes no sharded weights."""
         try:
             self.optimizer = Optimizer(self.model, self.config.optimizer)
         except ValueError as error:

@@ -43,11 +43,14 @@ class Setup:
 def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) -> str | None:
     """Do the next step of ``state``, in place, by the gradient of the global batch; returns what is wrong with it.
 
+    ``batch`` has the rows of this process.
+
     What is looked at before the update leaves it out when something is wrong. With the policy ``rollback`` the step
     then counts for nothing.
     """
-    num_targets = int(batch.num_targets)  # still on the CPU: nobody waits for a GPU to learn it
-    rows = setup.ranks.rows(batch).to(setup.device.device)
+    # Still on the CPU: nobody waits for a GPU to learn it.
+    num_targets = int(setup.ranks.sum(batch.num_targets.double()))
+    rows = batch.to(setup.device.device)
     setup.profiler.lap("data")
     nll, carries = _fitting(setup, state, partial(_passes, setup, state, rows, num_targets, seeds))
     # With sharded weights the norm is one number of all shards, put together here.
@@ -65,7 +68,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
         state.carries = [None] * len(state.carries)
         if setup.config.anomalies.policy == "rollback":
             return wrong
-    state.pending.append(Done(nll, norm, num_targets, batch.inputs.numel(), wrong is not None))
+    state.pending.append(Done(nll, norm, num_targets, batch.inputs.numel() * setup.ranks.size, wrong is not None))
     state.step += 1
     setup.profiler.lap("optimizer")
     return wrong

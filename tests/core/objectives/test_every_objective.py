@@ -85,8 +85,8 @@ def test_the_spans_of_a_row_are_where_its_tokens_come_from(store, name):
 def test_the_rows_of_the_ranks_are_slices_of_one_global_batch(store, name, ranks):
     model, objective = make(name)
     whole = objective.batches(store, model.config, 6).at(3, 7)
-    parts = list(objective.batches(store, model.config, 6).at(3, 7).split(ranks))
-    assert len(parts) == ranks
+    parts = [objective.batches(store, model.config, 6).share(3, 7, rank, ranks) for rank in range(ranks)]
+    assert all(type(part) is type(whole) for part in parts)
     for field, rows in vars(whole).items():
         assert torch.equal(torch.cat([getattr(part, field) for part in parts]), rows)
         for rank, part in enumerate(parts):

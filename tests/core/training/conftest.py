@@ -3,6 +3,7 @@
 import pytest
 from folds import CAUSAL, CONFIG, Stops, batch_at, plain, validate
 
+from plm_core.training.ahead import Ahead
 from plm_core.training.loop import train
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
@@ -36,3 +37,14 @@ def start(start_in, tmp_path):
 def undisturbed(start_in, tmp_path_factory):
     model, reports = start_in(tmp_path_factory.mktemp("undisturbed") / "snapshots")
     return model, plain(reports)
+
+
+@pytest.fixture
+def in_turn(monkeypatch):
+    """Batches are made when their step begins, for tests in which making one does something."""
+
+    class InTurn(Ahead):
+        def __call__(self, step, last=False):
+            return self._made(step)
+
+    monkeypatch.setattr("plm_core.training.loop.Ahead", InTurn)

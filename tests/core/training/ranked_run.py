@@ -34,7 +34,7 @@ def main(paper, folder, out, stop=None):
     snapshots = Snapshots(Path(folder), ranks=ranks)
 
     def batch_at(step):
-        return batches.at(13, step)
+        return batches.share(13, step, ranks.rank, ranks.size)
 
     reports = train(model, objective.loss, batch_at, validate, config, device, snapshots, ranks, interrupted)
     try:

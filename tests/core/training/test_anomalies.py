@@ -35,7 +35,7 @@ def without_passed(reports):
     return [report | {"passed": 0} for report in plain(reports)]
 
 
-def test_a_skipped_step_leaves_everything_but_the_schedule_as_it_was(start):
+def test_a_skipped_step_leaves_everything_but_the_schedule_as_it_was(start, in_turn):
     weights = {}
 
     def watched(step):

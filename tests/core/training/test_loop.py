@@ -155,7 +155,7 @@ def test_validation_sees_the_model_in_evaluation_mode_and_training_goes_on_in_tr
 
 
 def test_the_speed_counts_each_position_once_and_neither_validation_nor_snapshots_nor_the_first_steps(
-    start, monkeypatch
+    start, monkeypatch, in_turn
 ):
     """On a clock that batches, validation and snapshots move forward, and nothing else."""
     now = [0.0]
@@ -202,7 +202,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(start):
     assert isinstance(caught.value, UserError)
 
 
-def test_the_step_of_a_divergence_is_named_within_a_report(start):
+def test_the_step_of_a_divergence_is_named_within_a_report(start, in_turn):
     def poisoned(step):
         if step == 4:
             model.blocks[0].up.bias.data[0] = float("nan")

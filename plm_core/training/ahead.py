@@ -1,0 +1,37 @@
+"""Batches made a step ahead, by a thread of their own, so that nobody waits for the next one. Used by the loop."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from plm_core.objectives.loss import Batch
+
+
+class Ahead:
+    """``batch_at`` with the batch of the next step on its way; for a GPU in pinned memory."""
+
+    def __init__(self, batch_at: Callable[[int], Batch], device: torch.device) -> None:
+        self._batch_at, self._device = batch_at, device
+        self._thread = ThreadPoolExecutor(1, "batches")
+        self._next: tuple[int, Future[Batch]] | None = None
+
+    def __call__(self, step: int, last: bool = False) -> Batch:
+        """The batch of a step; then that of ``step`` + 1 is begun, unless this is the ``last``.
+
+        What ``batch_at`` raises is raised here, at its own step.
+        """
+        made = self._next[1] if self._next and self._next[0] == step else self._thread.submit(self._made, step)
+        self._next = None if last else (step + 1, self._thread.submit(self._made, step + 1))
+        return made.result()
+
+    def _made(self, step: int) -> Batch:
+        return self._batch_at(step).pinned(self._device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._thread.shutdown(cancel_futures=True)
