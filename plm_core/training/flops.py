@@ -53,7 +53,7 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | N
     """
     there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        loss_of(_on_meta(model), batch.to(META), there).nll.backward()
+        loss_of(on_meta(model), batch.to(META), there).nll.backward()
     return counter.get_total_flops()
 
 
@@ -83,7 +83,7 @@ def datasheet_flops(name: str) -> float | None:
     return next((flops for pattern, flops in DATASHEETS if re.fullmatch(pattern, name)), None)
 
 
-def _on_meta(model: nn.Module) -> nn.Module:
+def on_meta(model: nn.Module) -> nn.Module:
     """A copy of the model on the meta device; its weights are never copied."""
     memo: dict[int, Tensor] = {}
     for parameter in model.parameters():

@@ -18,6 +18,7 @@ from plm_core.training.ahead import Ahead
 from plm_core.training.compiling import LossOf, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
+from plm_core.training.memory import parts_that_fit, room_on, step_memory
 from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.recovery import go_back, look_at_losses, tolerate
@@ -64,13 +65,16 @@ def train(
         NotSaved: it could not be.
     """
     require_even(config, ranks)
-    setup = _set_up(model, loss_of, batch_at(0), config, device, ranks)
+    some = batch_at(0)
+    setup = _set_up(model, loss_of, some, config, device, ranks)
     state = State(model, config, ranks)
     # The optimizer's state exists by now, so that a snapshot has tensors to fill.
     if (saved := snapshots.find()) is not None:
         state.restore(saved)
         yield from state.reports
-    elif config.anomalies.policy == "rollback":
+    else:
+        _plan(setup, state, loss_of, some)
+    if saved is None and config.anomalies.policy == "rollback":
         snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
     try:
         with Ahead(batch_at, device.device) as batches:
@@ -100,6 +104,36 @@ def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, 
     profiler.calibrate(next(some.split(config.accumulation)))  # before the weights may be sharded
     shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device))
     return Setup(shared, config, device, ranks, profiler)
+
+
+def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
+    """Cut this process's rows so that a step has room, by an estimate; what that misses the steps themselves notice.
+
+    A training that goes on keeps the parts that it had, for each draws a dropout of its own.
+    """
+    room = room_on(setup.device.device)
+    if room is None or setup.ranks.mode == "fsdp":
+        return
+    if setup.ranks.size > 1:  # DDP holds the gradients once more, as what is exchanged
+        room -= sum(parameter.nbytes for parameter in setup.shared.model.parameters())
+    config = setup.config
+
+    def needed(rows: int) -> int:
+        return step_memory(setup.shared.model, loss_of, some.first(rows), None, config.precision, config.optimizer)
+
+    try:
+        parts = parts_that_fit(needed, state.rows, room)
+    except (RuntimeError, ValueError) as error:
+        warnings.warn(f"the memory of a step cannot be told: {error}", stacklevel=3)
+        parts = 1
+    parts, _ = setup.ranks.all_reduce_max(parts, 0.0)
+    if parts > len(state.carries):
+        state.cut(parts)
+        warnings.warn(
+            f"accumulation: {state.rows} rows at once need more than the {room / 2**30:.1f} GiB there are: "
+            f"{state.rows // len(state.carries)} rows at a time, in {len(state.carries)} parts of the same batch",
+            stacklevel=3,
+        )
 
 
 def _steps(

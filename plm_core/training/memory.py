@@ -1,0 +1,156 @@
+"""How much memory a step needs, before anything is computed: by which a batch is cut into parts. Used by the loop.
+
+The step runs on torch's meta device, where tensors have sizes and no numbers, and what is alive is added up. So it
+holds for every model and objective, on any machine. What a kernel takes for itself and what the allocator cannot use
+is not seen; a compiled step needs less, for many of its tensors are never written.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from plm_core.objectives.loss import Batch, Carry
+from plm_core.training.compiling import LossOf
+from plm_core.training.config import OptimizerConfig
+from plm_core.training.flops import META, on_meta
+from plm_core.training.optimizer import Optimizer
+from plm_core.training.precision import Precision
+
+LOWER = {"linear", "matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm"}
+HIGHER = {"layer_norm", "rms_norm", "softmax", "log_softmax", "cross_entropy"}
+"""What autocast computes in bfloat16 and what in float32, of what the models call (PyTorch, "Automatic Mixed Precision
+package: CUDA Op-Specific Behavior")."""
+
+
+def step_memory(
+    model: nn.Module,
+    loss_of: LossOf,
+    rows: Batch,
+    carry: Carry | None,
+    precision: Precision,
+    config: OptimizerConfig,
+) -> int:
+    """The most bytes that are alive in a step on ``rows``: weights, gradients, the optimizer's state, and what the
+    passes leave for each other. ``loss_of`` is the one that is not compiled.
+
+    Raises:
+        RuntimeError, ValueError: see ``flops.step_flops``.
+    """
+    there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
+    with _Alive() as alive:
+        small = on_meta(model)
+        optimizer = Optimizer(small, config)
+        batch = rows.to(META)
+        with torch.enable_grad(), _AsOnDevice(precision):
+            # The next step's carry lives on beside this one's.
+            loss = loss_of(small, batch, there)
+        loss.nll.backward()
+        nn.utils.clip_grad_norm_(small.parameters(), 1.0)
+        optimizer.step(0.0)
+    return alive.most
+
+
+def room_on(device: torch.device) -> int | None:
+    """The bytes that a step may need in all, weights and state included; None for a CPU, whose memory is shared.
+
+    A tenth is left for what the estimate does not see.
+    """
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(0.9 * (free + torch.cuda.memory_reserved(device)))
+
+
+def parts_that_fit(needed: Callable[[int], int], rows: int, room: int) -> int:
+    """Into how many parts so many rows are cut at least, so that the step ``needed(rows at a time)`` has room.
+
+    What a row adds is taken to be the same for each, so two of them say all; ``rows`` where not even one fits.
+    """
+    one = needed(1)
+    if rows == 1 or one > room:
+        return rows
+    each = max(1, needed(2) - one)
+    at_a_time = min(rows, 1 + (room - one) // each)
+    return -(-rows // at_a_time)
+
+
+class _Alive(TorchDispatchMode):
+    """Adds up the bytes of the storages that are alive, each once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._now = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.device == META:
+                self._add(tensor.untyped_storage())
+        return found
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def gone(_: object) -> None:
+            self._now -= size
+            del self._known[key]
+
+        self._known[key] = weakref.ref(storage, gone)
+        self._now += size
+        self.most = max(self.most, self._now)
+
+
+class _AsOnDevice(TorchFunctionMode):
+    """Autocast, which the meta device has not, and attention by a kernel that holds no weights."""
+
+    def __init__(self, precision: Precision) -> None:
+        super().__init__()
+        self._mixed = precision == "bfloat16"
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        attention = function is F.scaled_dot_product_attention
+        if self._mixed and (attention or name in LOWER | HIGHER):
+            dtype = torch.float32 if name in HIGHER else torch.bfloat16
+            args = tuple(_cast(value, dtype) for value in args)
+            kwargs = {key: _cast(value, dtype) for key, value in kwargs.items()}
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        if attention and (mask is None or not mask.requires_grad):
+            return _Fused.apply(*args[:3])
+        # A mask with a gradient, as XLNet's bias, has kernels write the weights down.
+        return function(*args, **kwargs)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+class _Fused(torch.autograd.Function):
+    """As much memory as flash attention (Dao et al. 2022): for the backward pass its output and one number a query."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = torch.empty_like(q)
+        ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        q, k, v = ctx.saved_tensors[:3]
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

@@ -1,0 +1,103 @@
+"""The memory of a step, told before it is done, beside what the allocator really gave."""
+
+import warnings
+
+import pytest
+import torch
+from folds import CAUSAL, CONFIG, batch_at, plain
+from papers import PAPERS, make
+from torch.profiler import ProfilerActivity, profile
+
+from plm_core.training.config import OptimizerConfig
+from plm_core.training.memory import parts_that_fit, step_memory
+from plm_core.training.optimizer import Optimizer
+
+MUON = OptimizerConfig(1e-3, 0, name="muon")
+SHAPES = [
+    ("gpt", {"width": 48, "layers": 3}, 7),
+    ("gpt", {"width": 24, "layers": 1, "context": 29}, 1),
+    ("llama", {"width": 48, "layers": 2}, 5),
+    ("bert", {"width": 72, "layers": 2}, 6),
+    ("modernbert", {"width": 48, "layers": 4}, 6),
+    ("xlnet", {"width": 48, "layers": 2}, 6),
+    ("electra", {"width": 48, "layers": 2}, 4),
+    ("gpt_bert", {"width": 48, "layers": 2}, 4),
+    ("roberta_documents", {"width": 48, "layers": 2}, 4),
+]
+
+
+def bytes_of(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def given_by_the_allocator(model, objective, batch, config):
+    """The most bytes of a step: those that were there, and the sum of what torch's CPU allocator gave and got back."""
+    optimizer = Optimizer(model, config)
+    there = bytes_of(model.parameters()) + bytes_of(optimizer.tensors().values()) + bytes_of(vars(batch).values())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        loss = objective.loss(model, batch)
+        loss.nll.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step(0.0)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return there + most
+
+
+@pytest.mark.parametrize(("name", "sizes", "rows"), SHAPES)
+def test_the_estimate_is_what_a_step_takes(store, name, sizes, rows):
+    model, objective = make(name, dtype=torch.float32, **sizes)
+    batch = objective.batches(store, model.config, rows).at(3, 0)
+    told = step_memory(model, objective.loss, batch, None, "float32", MUON)
+    assert told == pytest.approx(given_by_the_allocator(model, objective, batch, MUON), rel=0.15)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_bfloat16_needs_less_for_every_paper_and_leaves_no_trace(store, name):
+    model, objective = make(name, dtype=torch.float32, width=48)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    batch = objective.batches(store, model.config, 64).at(3, 0)
+    full, mixed = (step_memory(model, objective.loss, batch, None, p, MUON) for p in ("float32", "bfloat16"))
+    assert 0.4 * full < mixed < full
+    assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("rows", "room", "parts"),
+    [
+        (8, 10_000, 1),
+        (8, 100 + 8 * 10, 1),
+        (8, 100 + 8 * 10 - 1, 2),
+        (8, 100 + 3 * 10, 3),
+        (8, 110, 8),
+        (8, 5, 8),
+        (1, 5, 1),
+    ],
+)
+def test_the_parts_are_as_few_as_there_is_room_for(rows, room, parts):
+    assert parts_that_fit(lambda n: 100 + 10 * n, rows, room) == parts
+
+
+def test_a_batch_without_room_is_cut_before_the_first_step_and_learns_the_same(start, monkeypatch):
+    model, whole = start(folder="whole", dropout=0.0)
+    expected = plain(whole)
+    needed = [
+        step_memory(model, CAUSAL.loss, batch_at(0).first(rows), None, "float32", CONFIG.optimizer) for rows in (1, 2)
+    ]
+    room = needed[0] + 2 * (needed[1] - needed[0])  # for three rows, and so for two of eight at a time
+    monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: room)
+    _, parts = start(folder="parts", dropout=0.0)
+    with pytest.warns(
+        UserWarning, match=r"^accumulation: 8 rows at once need more than the .*: 2 rows at a time, in 4"
+    ):
+        found = plain(parts)
+    assert [r["loss"] for r in found] == pytest.approx([r["loss"] for r in expected], rel=1e-9)
+    # Who goes on keeps the parts, whatever room there is by then.
+    monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: 1 << 60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plain(start(folder="parts", dropout=0.0)[1]) == found
