@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference check fast-tests lock clean
+.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -65,6 +65,10 @@ bench-overhead: setup
 
 bench-generate: setup
 	python tests/bench/bench_generate.py
+
+# With DRY=1 the same, tiny, on any machine; PARTS="correctness speed learning" are all.
+bench-gpu:
+	python tests/bench/bench_gpu.py $(if $(DRY),--dry) $(PARTS)
 
 bench-data: setup
 	python tests/bench/bench_data.py

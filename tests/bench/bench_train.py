@@ -42,6 +42,7 @@ from plm_core.training.config import LoopConfig
 from plm_core.training.device import prepare
 from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.profiler import Throughput
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 from plm_core.training.step import Evaluate
@@ -56,7 +57,9 @@ SIZES["llama"] = SIZES["gpt"]
 SIZES["modernbert"] = MODELS["modernbert"].presets["base"] | {"context": 1024}
 """On a GPU: the published sizes, at their published context; LLaMA has no small one, and ModernBERT is first trained at
 this context (Warner et al. 2024, section 2.2)."""
-VOCABULARY, ROWS, STEPS_A_TURN, TURNS, WARM = 8192, 8 if GPU else 16, 20 if GPU else 4, 5, 1
+VOCABULARY, STEPS_A_TURN, TURNS, WARM = 8192, 20 if GPU else 4, 5, 1
+ROWS, TOKENS = 16, 16_384
+"""Of a step: rows on a CPU, positions on a GPU."""
 WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS = 120, 10, 48
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=5)
 BARS = {"gpt-cpu": 2.2, "bert-cpu": 2.2, "xlnet-cpu": 3.0, "bert-gpu": 2.0, "xlnet-gpu": 4.0}
@@ -68,6 +71,8 @@ OBJECTIVES: dict[str, Objective] = {
     "llama": Causal(),
     "modernbert": Masked(),
 }
+MFU = 0.55
+"""What is asked of a GPU."""
 PRECISIONS = ["bfloat16"] if GPU else ["float32", "bfloat16"]
 """The peer's."""
 SAME = 0.02
@@ -90,12 +95,19 @@ class Job:
     """Rows to validate on behind every turn; 0 for none."""
     busy: bool = False
     """One thread, and processor time instead of wall clock."""
+    tiny: dict[str, Any] | None = None
+    """Sizes in place of the benchmark's, to see whether it runs: nothing is compiled then."""
 
     @property
     def shape(self) -> dict[str, Any]:
         """The model's section, without dropout; XLNet without memory, which the peer would fill otherwise."""
-        sizes = SIZES[self.paper] if GPU else SHAPE
+        sizes = self.tiny or (SIZES[self.paper] if GPU else SHAPE)
         return {name: value for name, value in sizes.items() if name != "memory"} | {"dropout": 0.0}
+
+    @property
+    def rows(self) -> int:
+        """Of a step."""
+        return TOKENS // self.shape["context"] if GPU else ROWS
 
     @property
     def loop(self) -> LoopConfig:
@@ -103,10 +115,10 @@ class Job:
         return LoopConfig(
             seed=1,
             steps=self.steps,
-            batch=ROWS,
+            batch=self.rows,
             optimizer=OPTIMIZER,
             precision="bfloat16",
-            compile=True,
+            compile=self.tiny is None,
             report_every=self.turn,
             valid_every=every,
             snapshot_every=self.steps,
@@ -121,6 +133,8 @@ class Turn:
     seconds: float
     """Without validation."""
     valid: float | None = None
+    throughput: Throughput | None = None
+    """Of ours."""
 
 
 class Watch:
@@ -141,17 +155,17 @@ class Watch:
         self.start += self.clock() - stopped
         return found
 
-    def end(self, loss: float, valid: float | None) -> None:
-        self.link.send(Turn(loss, self.clock() - self.start, valid))
+    def end(self, loss: float, valid: float | None, throughput: Throughput | None = None) -> None:
+        self.link.send(Turn(loss, self.clock() - self.start, valid, throughput))
 
 
 def side(link: Connection, job: Job, name: str) -> None:
     """A process: trains as ``name`` says, ours or the peer in a precision; a turn for each message that it gets."""
-    device, watch = prepare(threads=1 if job.busy else None), Watch(link, job.busy)
+    device, watch = prepare(threads=1 if job.busy else None, deterministic=False), Watch(link, job.busy)
     torch.manual_seed(1)
     entry, objective, loop = MODELS[job.paper], OBJECTIVES[job.paper], job.loop
     model: Any = entry.model(entry.config(**job.shape))
-    batches, unseen = (objective.batches(TokenStore(job.store / s), model.config, ROWS) for s in ("train", "valid"))
+    batches, unseen = (objective.batches(TokenStore(job.store / s), model.config, job.rows) for s in ("train", "valid"))
     held_out = unseen.held_out(job.valid_rows) if job.valid_rows else []
 
     def batch_at(step: int) -> Any:
@@ -181,7 +195,7 @@ def side(link: Connection, job: Job, name: str) -> None:
         for _ in range(job.steps // job.turn):
             watch.begin()
             report = next(reports)
-            watch.end(report.loss, report.valid_loss)
+            watch.end(report.loss, report.valid_loss, report.throughput)
         list(reports)
 
 
@@ -215,18 +229,19 @@ def row(
     return {"work": work, "unit": unit, **figures}
 
 
-def speeds(paper: str, store: Path, turns: int, busy: bool) -> list[dict[str, Any]]:
+def speeds(paper: str, store: Path, turns: int, busy: bool, tiny: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Tokens a second of ours and of the peer in each precision: prints a line, and gives the rows of the file."""
-    job = Job(paper, store, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy=busy)
-    found = take_turns(side, job, [*PRECISIONS, "ours"])
-    tokens = STEPS_A_TURN * ROWS * job.shape["context"]
+    job = Job(paper, store, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy=busy, tiny=tiny)
+    precisions = PRECISIONS[:1] if tiny else PRECISIONS
+    found = take_turns(side, job, [*precisions, "ours"])
+    tokens = STEPS_A_TURN * job.rows * job.shape["context"]
     speed = {name: statistics.median(tokens / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
     curves = {name: [turn.loss for turn in said] for name, said in found.items()}
     apart = max(abs(a - b) / b for a, b in zip(curves["ours"], curves[PRECISIONS[0]], strict=True))
     # The next sentence counts by row in the one and by masked token in the other, which is the same to a percent.
     equal = "equal" if apart <= SAME else "NOT EQUAL"
     rows = []
-    for precision in PRECISIONS:
+    for precision in precisions:
         work = f"{paper}-{MACHINE}" + ("-bf16" if precision != PRECISIONS[0] else "")
         name = f"{NAME}, {PEERS[paper][1].__name__}, {precision}{', torch_compile' if GPU else ' (its default)'}"
         name = name.replace("bfloat16 (its default)", "bf16=True")
@@ -238,7 +253,23 @@ def speeds(paper: str, store: Path, turns: int, busy: bool) -> list[dict[str, An
         f"{curves[PRECISIONS[0]][0]:.3f} to {curves[PRECISIONS[0]][-1]:.3f}: {equal}, at most {apart:.2%} apart",
         flush=True,
     )
-    return rows
+    return rows + used(paper, [turn.throughput for turn in found["ours"][WARM:] if turn.throughput], tokens)
+
+
+def used(paper: str, turns: list[Throughput], tokens: int) -> list[dict[str, Any]]:
+    """What ours took of a GPU beside time: prints a line, and gives the row of its MFU. Nothing on a CPU."""
+    if not GPU:
+        return []
+    mfu = statistics.median(turn.mfu_datasheet or 0.0 for turn in turns)
+    joules = statistics.median(turn.joules or 0.0 for turn in turns)
+    data = statistics.median(turn.split.get("data", 0.0) / turn.seconds for turn in turns)
+    memory = max(turn.peak_memory for turn in turns) / 2**30
+    print(
+        f"       {mfu:.1%} MFU of the datasheet, {memory:.1f} GiB, {1e6 * joules / tokens:,.0f} J a million tokens, "
+        f"{data:.1%} of the time for batches",
+        flush=True,
+    )
+    return [row(f"{paper}-mfu", "of the datasheet", mfu, MFU, "the bar", mfu / MFU, 3)]
 
 
 def to_loss(folder: Path, busy: bool) -> dict[str, Any]:
@@ -292,7 +323,8 @@ def bench(papers: list[str], turns: int, busy: bool) -> None:
     """Print the table of speeds and write its rows."""
     shape = "published sizes" if GPU else ", ".join(f"{name} {value}" for name, value in SHAPE.items())
     print(
-        f"{MACHINE}, batch {ROWS}, {shape}; tokens/s, medians of {turns} turns of {STEPS_A_TURN} steps"
+        f"{MACHINE}, {f'{TOKENS:,} positions' if GPU else f'{ROWS} rows'} a step, {shape}; "
+        f"tokens/s, medians of {turns} turns of {STEPS_A_TURN} steps"
         f"{'; one thread, processor time' if busy else ''}"
     )
     print(f"{'':<7}{'ours':>9}" + "".join(f"{name:>12}{'ratio':>7}" for name in PRECISIONS) + f"{'bar':>6}")

@@ -1,0 +1,482 @@
+"""Whether the pipeline is right and fast on a GPU, in three parts that can be run apart. `make bench-gpu`.
+
+- ``correctness``: every paper against a CPU in float32, mixed precision, compiled and eager, resumed bit by bit,
+  without waiting for the device, in the memory that was told, and a thousand steps; every attention kernel.
+- ``speed``: the papers at published sizes beside transformers' Trainer (bfloat16, compiled), by turns (bench_train).
+- ``learning``: the loss after six minutes on real text, and what of the time is lost to batches, validation and
+  snapshots.
+
+It needs torch, numpy, sentencepiece, safetensors and pydantic, and transformers for the peer; no network. The learning
+reads the text that comes with the project, and WikiText-2 with ``--wikitext FOLDER``. ``--dry`` runs the same with tiny
+sizes on any machine. Rows go to ``artifacts/bench/gpu.json``, what was found to ``gpu.md`` beside it.
+"""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from plm_core.objectives import build_objective
+from plm_core.objectives.base import Objective
+from plm_core.objectives.loss import Batch, Batches
+from plm_core.sections.models import MODELS
+from plm_core.text.store import TokenStore, write_tokens
+from plm_core.training.compiling import compiled
+from plm_core.training.config import LoopConfig
+from plm_core.training.device import Device, prepare
+from plm_core.training.loop import Stopped, train
+from plm_core.training.memory import step_memory
+from plm_core.training.optimizer import OptimizerConfig
+from plm_core.training.profiler import Profiler
+from plm_core.training.ranks import ALONE, Shared
+from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import State, StepMetrics, Validation
+from plm_core.training.step import Evaluate, Setup, update
+
+OUT = Path("artifacts/bench/gpu.json")
+CUDA = torch.cuda.is_available()
+CPU = torch.device("cpu")
+PAPERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt": ("gpt", {"name": "causal"}),
+    "bert": ("bert", {"name": "masked", "next_sentence": True}),
+    "xlnet": ("xlnet", {"name": "permutation"}),
+    "llama": ("llama", {"name": "causal"}),
+    "modernbert": ("modernbert", {"name": "masked"}),
+    "gpt_documents": ("gpt", {"name": "causal", "packing": "documents"}),
+    "gpt_bert": ("llama", {"name": "hybrid"}),
+    "electra": ("electra", {"name": "replaced"}),
+}
+"""Architecture and objective."""
+SPEEDS = ("gpt", "bert", "xlnet", "llama", "modernbert")
+LOST = 0.05
+"""The most of a training's time that may not be its steps'."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of what is checked and taught."""
+
+    model: dict[str, Any]
+    rows: int
+    vocabulary: int
+    steps: int
+    """Of the long training of each paper."""
+    compiled: tuple[str, ...]
+    """The papers that are compiled."""
+    turns: int
+    """Of each side of the speeds, first ones left out."""
+    minutes: float
+    """Of the learning."""
+    learned: dict[str, Any]
+    learned_rows: int
+
+
+REAL = Size(
+    # A context of 192 is one of those for which torch's cuDNN attention has given no numbers.
+    model={"context": 192, "layers": 4, "heads": 4, "width": 256},
+    rows=16,
+    vocabulary=8192,
+    steps=1000,
+    compiled=("gpt", "bert", "xlnet", "llama", "modernbert", "electra"),
+    turns=3,
+    minutes=6.0,
+    learned={"context": 512, "layers": 8, "heads": 8, "width": 512, "dropout": 0.1, "initializer_range": 0.03},
+    learned_rows=128,
+)
+TINY = Size(
+    model={"context": 24, "layers": 1, "heads": 2, "width": 16},
+    rows=4,
+    vocabulary=512,
+    steps=20,
+    compiled=("gpt",),
+    turns=1,
+    minutes=0.05,
+    learned={"context": 32, "layers": 1, "heads": 2, "width": 16, "dropout": 0.1, "initializer_range": 0.03},
+    learned_rows=4,
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold."""
+
+    work: str
+    what: str
+    figure: float
+    limit: float
+    """The most that the figure may be."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does; a figure that is no number does not."""
+        return self.figure <= self.limit
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Of the file; the ratio is above 1 by as much as there is left."""
+        ratio = self.limit / self.figure if self.figure and self.limit else float(self.holds)
+        return figures(f"{self.work}: {self.what}", "at most", self.figure, self.limit, "the limit", ratio)
+
+
+class Case:
+    """A paper with its text: what every check begins with."""
+
+    def __init__(self, paper: str, store: TokenStore, size: Size) -> None:
+        architecture, section = PAPERS[paper]
+        self.paper, self.size, self.entry = paper, size, MODELS[architecture]
+        self.objective: Objective = build_objective(section, "objective")
+        self.config = self.entry.config(**size.model, dropout=0.0, vocab_size=size.vocabulary)
+        self.batches: Batches = self.objective.batches(store, self.config, size.rows)
+        self.loop = LoopConfig(
+            seed=1,
+            steps=6,
+            batch=size.rows,
+            optimizer=OptimizerConfig(1e-3, 2, name="muon"),
+            report_every=2,
+            valid_every=2,
+            snapshot_every=2,
+        )
+
+    def model(self, device: torch.device = CPU) -> Any:
+        """The same weights each time."""
+        torch.manual_seed(1)
+        return self.entry.model(self.config).to(device)
+
+    def reports(
+        self, model: Any, folder: Path, loop: LoopConfig, device: Device, stop: int | None = None
+    ) -> list[StepMetrics]:
+        """Those of a training, which ends after ``stop`` steps where that is said."""
+        held_out = self.batches.held_out(self.size.rows)[0].to(device.device)
+        asked = iter(range(1, 1 << 30))
+
+        def validate(evaluate: Evaluate) -> Validation:
+            loss = evaluate(held_out, None)
+            return Validation(float(loss.nll / loss.num_targets))
+
+        def interrupted() -> int:
+            return int(next(asked) == stop)
+
+        def batch_at(step: int) -> Batch:
+            return self.batches.at(7, step)
+
+        loss, snapshots = self.objective.loss, Snapshots(folder)
+        return list(train(model, loss, batch_at, validate, loop, device, snapshots, interrupted=interrupted))
+
+
+def passes(case: Case, device: torch.device, mixed: bool = False, compile: bool = False) -> tuple[float, torch.Tensor]:
+    """The loss of the first batch, and the gradient as one vector on the CPU."""
+    model = case.model(device)
+    model.train()
+    loss_of = compiled(case.objective.loss, device) if compile else case.objective.loss
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
+        loss = loss_of(model, case.batches.at(7, 0).to(device), None)
+    (loss.nll / loss.num_targets).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    nats = float(loss.nll.detach() / loss.num_targets)
+    return nats, torch.cat([gradient.detach().double().flatten().cpu() for gradient in gradients])
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """||one - other|| / ||other||; NaN where there is one."""
+    return float((one.double() - other.double()).norm() / other.double().norm())
+
+
+def numbers(case: Case, device: Device) -> Iterator[Check]:
+    """The passes of a batch against those of a CPU in float32."""
+    loss, gradient = passes(case, CPU)
+    ways: list[tuple[str, float, dict[str, bool]]] = [("float32", 1e-4, {}), ("bfloat16", 0.05, {"mixed": True})]
+    if case.paper in case.size.compiled:
+        ways.append(("compiled", 1e-3, {"compile": True}))
+    for name, limit, how in ways:
+        if name == "bfloat16" and not device.bfloat16:
+            continue
+        found, its = passes(case, device.device, **how)
+        yield Check(case.paper, f"{name}: loss apart from the CPU's", abs(found / loss - 1), limit)
+        yield Check(case.paper, f"{name}: gradient apart from the CPU's", apart(its, gradient), 10 * limit)
+
+
+def resumed(case: Case, device: Device) -> Iterator[Check]:
+    """A training that was interrupted, beside one that was not."""
+    loop = replace(case.loop, precision="bfloat16")
+    with tempfile.TemporaryDirectory() as name, repeatable():
+        folder = Path(name)
+        whole, broken = case.model(device.device), case.model(device.device)
+        case.reports(whole, folder / "whole", loop, device)
+        try:
+            case.reports(broken, folder / "broken", loop, device, stop=3)
+        except Stopped:
+            broken = case.model(device.device)
+            case.reports(broken, folder / "broken", loop, device)
+    differ = sum(not torch.equal(a, b) for a, b in zip(whole.parameters(), broken.parameters(), strict=True))
+    yield Check(case.paper, "resumed: tensors that differ", differ, 0)
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """As with ``training.deterministic``."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+def untroubled(case: Case, device: Device) -> Iterator[Check]:
+    """Steps that wait for nothing, and the memory that they take beside what was told."""
+    model, objective = case.model(device.device), case.objective
+    profiler = Profiler(model, objective.loss, device, "float32")
+    profiler.start()
+    shared = Shared(model, objective.loss, objective.loss, ALONE, case.batches.at(7, 0))
+    setup, state = Setup(shared, case.loop, device, ALONE, profiler), State(model, case.loop, ALONE)
+    made = [case.batches.at(7, step).pinned(device.device) for step in range(4)]
+
+    def step(number: int) -> None:
+        update(setup, state, made[number], 1e-3, lambda part: part)
+
+    step(0)
+    if CUDA:
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.set_sync_debug_mode("error")
+    waited = 0
+    try:
+        for number in range(1, 4):
+            step(number)
+    except RuntimeError as error:
+        print(f"{case.paper}: {error}", file=sys.stderr)
+        waited = 1
+    finally:
+        if CUDA:
+            torch.cuda.set_sync_debug_mode("default")
+    yield Check(case.paper, "a step waits for the device", waited, 0)
+    if CUDA:
+        told = step_memory(model, objective.loss, made[0], None, "float32", case.loop.optimizer)
+        taken = torch.cuda.max_memory_allocated()
+        yield Check(case.paper, "memory apart from what was told", abs(taken / told - 1), 0.15)
+
+
+def long(case: Case, device: Device) -> Iterator[Check]:
+    """Many steps: every loss is a number, and the last ones are lower than the first."""
+    steps = case.size.steps
+    optimizer = replace(case.loop.optimizer, warmup_steps=steps // 10)
+    every = {"report_every": steps // 10, "valid_every": steps // 2, "snapshot_every": steps}
+    loop = replace(case.loop, steps=steps, optimizer=optimizer, precision="bfloat16", **every)
+    with tempfile.TemporaryDirectory() as name:
+        reports = case.reports(case.model(device.device), Path(name), loop, device)
+    losses = [report.loss for report in reports]
+    yield Check(case.paper, f"{steps} steps: reports without a number", sum(not math.isfinite(x) for x in losses), 0)
+    yield Check(case.paper, f"{steps} steps: the last loss beside the first", losses[-1] / losses[0], 0.999)
+
+
+def kernels(device: Device) -> Iterator[Check]:
+    """Each of torch's attention kernels against float64, with the masks that the models have."""
+    B, H, T, D = 2, 4, 192, 64
+    dtype = torch.bfloat16 if device.bfloat16 else torch.float32
+    draw = torch.Generator().manual_seed(1)
+    q, k, v, weight = (torch.randn(B, H, T, D, generator=draw) for _ in range(4))
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    documents = causal & (torch.arange(T)[:, None] // 50 == torch.arange(T) // 50)
+    masks: dict[str, torch.Tensor | None] = {"none": None, "causal": None, "documents": documents[None, None]}
+
+    def attended(where: torch.device, kind: torch.dtype, mask: str) -> torch.Tensor:
+        leaves = [x.detach().clone().to(where, kind).requires_grad_() for x in (q, k, v)]
+        seen = masks[mask]
+        seen = None if seen is None else seen.to(where)
+        out = F.scaled_dot_product_attention(*leaves, attn_mask=seen, is_causal=mask == "causal")
+        out.backward(weight.to(where, kind))
+        parts: list[Any] = [out, *(leaf.grad for leaf in leaves)]
+        return torch.cat([part.detach().double().flatten().cpu() for part in parts])
+
+    for mask in masks:
+        expected = attended(CPU, torch.float64, mask)
+        for backend in (
+            SDPBackend.MATH,
+            SDPBackend.FLASH_ATTENTION,
+            SDPBackend.EFFICIENT_ATTENTION,
+            SDPBackend.CUDNN_ATTENTION,
+        ):
+            with sdpa_kernel(backend):
+                try:
+                    found = apart(attended(device.device, dtype, mask), expected)
+                except RuntimeError:
+                    continue  # a kernel that does not take this
+            name = backend.name.lower()
+            # Models never run cuDNN's (device.py): what it gives is written down, and nothing is asked of it.
+            limit = math.inf if backend is SDPBackend.CUDNN_ATTENTION else 0.02
+            yield Check(name, f"mask {mask}: apart from float64", found, limit)
+
+
+def correctness(size: Size) -> list[dict[str, Any]]:
+    """Everything that must hold; a line each, and a row of how many do."""
+    device = prepare(deterministic=False)
+    checks = list[Check]()
+
+    def told(found: Iterator[Check]) -> None:
+        for check in found:
+            checks.append(check)
+            said = "holds" if check.holds else "FAILS"
+            print(f"{said}  {check.work:<20}{check.what:<48}{check.figure:.3g} (at most {check.limit:g})", flush=True)
+
+    told(kernels(device))
+    with tempfile.TemporaryDirectory() as name:
+        store = drawn_store(Path(name), size.vocabulary)
+        for paper in PAPERS:
+            case = Case(paper, store, size)
+            for check in (numbers, resumed, untroubled, long):
+                told(check(case, device))
+    held = sum(check.holds for check in checks)
+    rows = [figures("correctness", "checks", held, len(checks), "all of them", held / len(checks))]
+    return rows + [check.row for check in checks if math.isfinite(check.limit)]
+
+
+def drawn_store(folder: Path, vocabulary: int) -> TokenStore:
+    """Text without meaning: few tokens are frequent, as in a language, so that there is something to learn."""
+    draw = np.random.default_rng(1)
+    texts = (7 + draw.zipf(1.3, size) % (vocabulary - 7) for size in draw.integers(40, 3000, 400))
+    documents = ((str(number), len(text), text) for number, text in enumerate(texts))
+    write_tokens(folder / "train", documents, vocabulary, "0" * 64)
+    unseen = ((str(number), 999, 7 + draw.zipf(1.3, 999) % (vocabulary - 7)) for number in range(40))
+    write_tokens(folder / "valid", unseen, vocabulary, "0" * 64)
+    return TokenStore(folder / "train")
+
+
+def speed(size: Size) -> list[dict[str, Any]]:
+    """Tokens a second beside transformers."""
+    import bench_train  # transformers is nothing that the other parts need
+
+    papers = SPEEDS if CUDA else SPEEDS[:1]
+    with tempfile.TemporaryDirectory() as name:
+        drawn_store(Path(name), size.vocabulary)
+        tiny = None if CUDA else size.model | {"vocab_size": size.vocabulary}
+        return [row for paper in papers for row in bench_train.speeds(paper, Path(name), size.turns, False, tiny)]
+
+
+def learning(size: Size, wikitext: Path | None) -> list[dict[str, Any]]:
+    """The held-out loss of a GPT after some minutes, in bits a byte."""
+    from bench_recipe import texts_of
+    from bench_train import write_stores
+
+    device = prepare(deterministic=False)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_stores(*texts_of(wikitext), folder, size.vocabulary)
+        train_set, valid_set = (TokenStore(folder / split) for split in ("train", "valid"))
+        entry, objective = MODELS["gpt"], build_objective({"name": "causal"}, "objective")
+        config = entry.config(**size.learned, vocab_size=size.vocabulary)
+        torch.manual_seed(1)
+        model = entry.model(config).to(device.device)
+        batches, unseen = (objective.batches(s, config, size.learned_rows) for s in (train_set, valid_set))
+        held_out = [batch.to(device.device) for batch in unseen.held_out(256)]
+        loop = LoopConfig(
+            seed=1,
+            steps=10**6,
+            batch=size.learned_rows,
+            optimizer=OptimizerConfig(4e-3, 5, name="muon", schedule="wsd", decay_fraction=0.4),
+            minutes=size.minutes,
+            precision="bfloat16",
+            compile=CUDA,
+            report_every=20,
+            valid_every=100,
+            snapshot_every=1000,
+        )
+
+        def validate(evaluate: Evaluate) -> Validation:
+            losses = [evaluate(batch, None) for batch in held_out]
+            return Validation(float(sum(x.nll for x in losses) / sum(x.num_targets for x in losses)))
+
+        def batch_at(step: int) -> Batch:
+            return batches.at(loop.order_seed, step)
+
+        snapshots = Snapshots(folder / "snapshots")
+        steps = train(model, objective.loss, batch_at, validate, loop, device, snapshots)
+        reports = [next(steps)]  # compiles
+        start = perf_counter()
+        reports += steps
+        seconds = perf_counter() - start
+        nats = min(report.valid_loss for report in reports if report.valid_loss is not None)
+        bits = nats / math.log(2) * len(valid_set) / float(valid_set.bytes.sum())
+        uniform = math.log2(size.vocabulary) * len(valid_set) / float(valid_set.bytes.sum())
+    read = f"{reports[-1].step:,} steps, {sum(report.positions for report in reports):,} tokens"
+    print(f"{size.minutes:g} minutes: {read}; {nats:.3f} nats, {bits:.3f} bits a byte")
+    told = [report.throughput for report in reports[1:] if report.throughput]
+    data = sum(one.split.get("data", 0.0) for one in told)
+    share = (seconds - sum(one.seconds for one in told) + data) / seconds
+    print(f"lost to batches, validation, snapshots and the rest: {share:.1%} (batches {data / seconds:.1%})")
+    return [
+        figures("gpt-learning", "bits a byte", bits, uniform, "all pieces equally likely", uniform / bits),
+        figures("gpt-lost", "of the time", share, LOST, "the bar", LOST / max(1e-9, share)),
+    ]
+
+
+def figures(work: str, unit: str, ours: float, peer: float, peer_name: str, ratio: float) -> dict[str, Any]:
+    """A row of the file."""
+    return {
+        "work": work,
+        "unit": unit,
+        "ours": float(f"{ours:.4g}"),
+        "peer": float(f"{peer:.4g}"),
+        "peer_name": peer_name,
+        "ratio": round(ratio, 3),
+    }
+
+
+def write_page(out: Path) -> None:
+    """The rows of the file as a table, beside it."""
+    rows = json.loads(out.read_text(encoding="utf-8"))
+    name = torch.cuda.get_device_name() if CUDA else "a CPU, tiny sizes"
+    lines = [f"# {name}, torch {torch.__version__}", "", "| | ours | | | ratio |", "| --- | ---: | ---: | --- | ---: |"]
+    lines += [
+        f"| {row['work']}, {row['unit']} | {row['ours']:,} | {row['peer']:,} | {row['peer_name']} | {row['ratio']} |"
+        for row in rows
+    ]
+    out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main(parts: list[str], dry: bool, wikitext: Path | None) -> int:
+    """Run the parts; 1 when something does not hold."""
+    from bench_train import write_rows
+
+    size = TINY if dry else REAL
+    work: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "correctness": lambda: correctness(size),
+        "speed": lambda: speed(size),
+        "learning": lambda: learning(size, wikitext),
+    }
+    out = OUT.with_name("gpu-dry.json") if dry else OUT
+    failed = 0
+    for part in parts:
+        print(f"\n{part}", flush=True)
+        start = perf_counter()
+        rows = work[part]()
+        print(f"{part}: {perf_counter() - start:.0f} s", flush=True)
+        write_rows(rows, out)
+        write_page(out)
+        failed += sum(row["work"] == "correctness" and row["ratio"] < 1 for row in rows)
+    return int(failed > 0)
+
+
+PARTS = ("correctness", "speed", "learning")
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Is it right and fast on a GPU?")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without")
+    parser.add_argument("--dry", action="store_true", help="tiny sizes, on any machine")
+    parser.add_argument("--wikitext", type=Path, metavar="FOLDER", help="more text for the learning")
+    given = parser.parse_args()
+    if not (CUDA or given.dry):
+        parser.error("no GPU here; expected one, or --dry for the same with tiny sizes")
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+    raise SystemExit(main(given.parts or list(PARTS), given.dry, given.wikitext))
