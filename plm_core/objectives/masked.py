@@ -131,7 +131,9 @@ class Masked(Objective):
         if isinstance(batch, PackedMaskedBatch):
             hidden = model(batch.inputs, batch.segments, documents=batch.documents, at=at)
         else:
-            hidden = model(batch.inputs, batch.segments, batch.attention_mask, at=at)
+            # Only pairs have padding, and without a mask kernels are faster.
+            attention_mask = batch.attention_mask if self.next_sentence else None
+            hidden = model(batch.inputs, batch.segments, attention_mask, at=at)
         nll = summed_nll(model.logits(hidden[:, self.next_sentence :]), batch.targets)
         # A row has one class, counted once for each masked token: all is divided by one number in the end.
         if self.next_sentence:

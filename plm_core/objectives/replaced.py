@@ -91,19 +91,19 @@ class Replaced(Objective):
         from torch.nn import functional as F
 
         assert isinstance(batch, ReplacedBatch)
-        logits = model.predict(batch.inputs, batch.positions, batch.attention_mask)
+        logits = model.predict(batch.inputs, batch.positions)
         chosen = batch.targets != IGNORED
         masked = batch.inputs.gather(1, batch.positions)  # where nothing is chosen: what stands there already
         text = batch.inputs.scatter(1, batch.positions, torch.where(chosen, batch.targets, masked))
         guess = torch.where(chosen, sampled(logits.detach(), batch.chances), masked)
         read = batch.inputs.scatter(1, batch.positions, guess)
         # The discriminator reads plausible words and no MASK, which it would never meet in a task.
-        found = model.detect(model(read, batch.segments, batch.attention_mask))
+        found = model.detect(model(read, batch.segments))
         found = found.to(torch.promote_types(found.dtype, torch.float32))
         nll = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
         # By rows, so that the loss of a batch is the sum over its rows however it is cut into parts.
-        means = (nll * batch.attention_mask).sum(1) / batch.attention_mask.sum(1)
-        return Loss(summed_nll(logits, batch.targets) + self.weight * (means * chosen.sum(1)).sum(), batch.num_targets)
+        replaced = (nll.mean(1) * chosen.sum(1)).sum()
+        return Loss(summed_nll(logits, batch.targets) + self.weight * replaced, batch.num_targets)
 
 
 def sampled(logits: Tensor, chances: Tensor) -> Tensor:
