@@ -42,7 +42,8 @@ class _Windows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, starts: Tensor, length: int) -> Tensor:
         ctx.save_for_backward(starts)
-        ctx.columns, ctx.length = x.shape[-1], length
+        ctx.columns = x.shape[-1]
+        ctx.length = length
         columns = starts[:, None, :, None] + torch.arange(length, device=x.device)
         return x.gather(-1, columns.expand(*x.shape[:-1], -1))
 

@@ -156,8 +156,7 @@ def _steps(
         step, number, rate = state.step, state.batch, state.rate
         # A function of the step, and not of what was drawn before: so a resumed run draws what this one does.
         seeds = partial(stream_seed, config.seed, "dropout", step)
-        batch = batches(number, last=step + 1 == config.steps)
-        wrong = update(setup, state, batch, rate, seeds)
+        wrong = update(setup, state, batches(number, last=step + 1 == config.steps), rate, seeds)
         if wrong is not None:
             tolerate(wrong, step, number, state, snapshots, ranks)
         moved = wrong is None or config.anomalies.policy == "skip"

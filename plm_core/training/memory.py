@@ -100,7 +100,8 @@ class _Alive(TorchDispatchMode):
         return found
 
     def _add(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key = storage._cdata
+        size = storage.nbytes()
         if key in self._known:
             return
 
