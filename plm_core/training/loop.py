@@ -74,8 +74,8 @@ def train(
         yield from state.reports
     else:
         _plan(setup, state, loss_of, some)
-    if saved is None and config.anomalies.policy == "rollback":
-        snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
+        if config.anomalies.policy == "rollback":
+            snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
     try:
         with Ahead(batch_at, device.device) as batches:
             yield from _steps(setup, state, batches, validate, snapshots, interrupted)
@@ -119,7 +119,7 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
     config = setup.config
 
     def needed(rows: int) -> int:
-        return step_memory(setup.shared.model, loss_of, some.first(rows), None, config.precision, config.optimizer)
+        return step_memory(setup.shared.model, loss_of, some.first(rows), config.precision, config.optimizer)
 
     try:
         parts = parts_that_fit(needed, state.rows, room)

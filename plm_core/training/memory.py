@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plm_core.objectives.loss import Batch, Carry
+from plm_core.objectives.loss import Batch
 from plm_core.training.compiling import LossOf
 from plm_core.training.config import OptimizerConfig
 from plm_core.training.flops import META, on_meta
@@ -33,7 +33,6 @@ def step_memory(
     model: nn.Module,
     loss_of: LossOf,
     rows: Batch,
-    carry: Carry | None,
     precision: Precision,
     config: OptimizerConfig,
 ) -> int:
@@ -43,14 +42,12 @@ def step_memory(
     Raises:
         RuntimeError, ValueError: see ``flops.step_flops``.
     """
-    there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
     with _Alive() as alive:
         small = on_meta(model)
         optimizer = Optimizer(small, config)
         batch = rows.to(META)
         with torch.enable_grad(), _AsOnDevice(precision):
-            # The next step's carry lives on beside this one's.
-            loss = loss_of(small, batch, there)
+            loss = loss_of(small, batch, None)
         loss.nll.backward()
         nn.utils.clip_grad_norm_(small.parameters(), 1.0)
         optimizer.step(0.0)

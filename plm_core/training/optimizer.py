@@ -25,11 +25,7 @@ class Optimizer:
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
-        """Raises ValueError for Muon over sharded parameters.
-
-        torch's Muon computes on them what it should, but by a collective for each of fifteen products a matrix, and
-        sums that are rounded to bfloat16 before they are added over ranks: updates up to 3 % away from one rank's.
-        """
+        """Raises ValueError for Muon over sharded parameters, whose matrices nobody puts together for their update."""
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         hidden = hidden_matrices(model) if config.name == "muon" else set()
         if hidden and any(hasattr(parameter, "full_tensor") for parameter in self._parameters.values()):

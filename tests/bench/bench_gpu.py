@@ -6,9 +6,9 @@
 - ``learning``: the loss after six minutes on real text, and what of the time is lost to batches, validation and
   snapshots.
 
-It needs torch, numpy, sentencepiece, safetensors and pydantic, and transformers for the peer; no network. The learning
-reads the text that comes with the project, and WikiText-2 with ``--wikitext FOLDER``. ``--dry`` runs the same with tiny
-sizes on any machine. Rows go to ``artifacts/bench/gpu.json``, what was found to ``gpu.md`` beside it.
+It needs torch, numpy, sentencepiece, safetensors, pydantic, and transformers, which is the peer; no network. The
+learning reads the text that comes with the project, and WikiText-2 with ``--wikitext FOLDER``. ``--dry`` runs the same
+with tiny sizes on any machine. Rows go to ``artifacts/bench/gpu.json``, what was found to ``gpu.md`` beside it.
 """
 
 import argparse
@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench_recipe import texts_of
+from bench_train import row, speeds, write_rows, write_stores
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -60,6 +62,8 @@ PAPERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Architecture and objective."""
 SPEEDS = ("gpt", "bert", "xlnet", "llama", "modernbert")
+DIGITS = 10
+"""Of the figures in the file: some limits are small."""
 LOST = 0.05
 """The most of a training's time that may not be its steps'."""
 
@@ -127,7 +131,7 @@ class Check:
     def row(self) -> dict[str, Any]:
         """Of the file; the ratio is above 1 by as much as there is left."""
         ratio = self.limit / self.figure if self.figure and self.limit else float(self.holds)
-        return figures(f"{self.work}: {self.what}", "at most", self.figure, self.limit, "the limit", ratio)
+        return row(f"{self.work}: {self.what}", "at most", self.figure, self.limit, "the limit", ratio, DIGITS)
 
 
 class Case:
@@ -216,6 +220,7 @@ def resumed(case: Case, device: Device) -> Iterator[Check]:
         case.reports(whole, folder / "whole", loop, device)
         try:
             case.reports(broken, folder / "broken", loop, device, stop=3)
+            raise RuntimeError(f"{case.paper}: a training that was asked to stop went on")
         except Stopped:
             broken = case.model(device.device)
             case.reports(broken, folder / "broken", loop, device)
@@ -262,7 +267,7 @@ def untroubled(case: Case, device: Device) -> Iterator[Check]:
             torch.cuda.set_sync_debug_mode("default")
     yield Check(case.paper, "a step waits for the device", waited, 0)
     if CUDA:
-        told = step_memory(model, objective.loss, made[0], None, "float32", case.loop.optimizer)
+        told = step_memory(model, objective.loss, made[0], "float32", case.loop.optimizer)
         taken = torch.cuda.max_memory_allocated()
         yield Check(case.paper, "memory apart from what was told", abs(taken / told - 1), 0.15)
 
@@ -337,7 +342,7 @@ def correctness(size: Size) -> list[dict[str, Any]]:
             for check in (numbers, resumed, untroubled, long):
                 told(check(case, device))
     held = sum(check.holds for check in checks)
-    rows = [figures("correctness", "checks", held, len(checks), "all of them", held / len(checks))]
+    rows = [row("correctness", "checks", held, len(checks), "all of them", held / len(checks), DIGITS)]
     return rows + [check.row for check in checks if math.isfinite(check.limit)]
 
 
@@ -354,20 +359,15 @@ def drawn_store(folder: Path, vocabulary: int) -> TokenStore:
 
 def speed(size: Size) -> list[dict[str, Any]]:
     """Tokens a second beside transformers."""
-    import bench_train  # transformers is nothing that the other parts need
-
     papers = SPEEDS if CUDA else SPEEDS[:1]
     with tempfile.TemporaryDirectory() as name:
         drawn_store(Path(name), size.vocabulary)
         tiny = None if CUDA else size.model | {"vocab_size": size.vocabulary}
-        return [row for paper in papers for row in bench_train.speeds(paper, Path(name), size.turns, False, tiny)]
+        return [found for paper in papers for found in speeds(paper, Path(name), size.turns, False, tiny)]
 
 
 def learning(size: Size, wikitext: Path | None) -> list[dict[str, Any]]:
     """The held-out loss of a GPT after some minutes, in bits a byte."""
-    from bench_recipe import texts_of
-    from bench_train import write_stores
-
     device = prepare(deterministic=False)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -415,21 +415,9 @@ def learning(size: Size, wikitext: Path | None) -> list[dict[str, Any]]:
     share = (seconds - sum(one.seconds for one in told) + data) / seconds
     print(f"lost to batches, validation, snapshots and the rest: {share:.1%} (batches {data / seconds:.1%})")
     return [
-        figures("gpt-learning", "bits a byte", bits, uniform, "all pieces equally likely", uniform / bits),
-        figures("gpt-lost", "of the time", share, LOST, "the bar", LOST / max(1e-9, share)),
+        row("gpt-learning", "bits a byte", bits, uniform, "all pieces equally likely", uniform / bits, DIGITS),
+        row("gpt-lost", "of the time", share, LOST, "the bar", LOST / max(1e-9, share), DIGITS),
     ]
-
-
-def figures(work: str, unit: str, ours: float, peer: float, peer_name: str, ratio: float) -> dict[str, Any]:
-    """A row of the file."""
-    return {
-        "work": work,
-        "unit": unit,
-        "ours": float(f"{ours:.4g}"),
-        "peer": float(f"{peer:.4g}"),
-        "peer_name": peer_name,
-        "ratio": round(ratio, 3),
-    }
 
 
 def write_page(out: Path) -> None:
@@ -446,8 +434,6 @@ def write_page(out: Path) -> None:
 
 def main(parts: list[str], dry: bool, wikitext: Path | None) -> int:
     """Run the parts; 1 when something does not hold."""
-    from bench_train import write_rows
-
     size = TINY if dry else REAL
     work: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "correctness": lambda: correctness(size),
@@ -463,7 +449,7 @@ def main(parts: list[str], dry: bool, wikitext: Path | None) -> int:
         print(f"{part}: {perf_counter() - start:.0f} s", flush=True)
         write_rows(rows, out)
         write_page(out)
-        failed += sum(row["work"] == "correctness" and row["ratio"] < 1 for row in rows)
+        failed += sum(found["work"] == "correctness" and found["ratio"] < 1 for found in rows)
     return int(failed > 0)
 
 

@@ -51,7 +51,7 @@ def given_by_the_allocator(model, objective, batch, config):
 def test_the_estimate_is_what_a_step_takes(store, name, sizes, rows):
     model, objective = make(name, dtype=torch.float32, **sizes)
     batch = objective.batches(store, model.config, rows).at(3, 0)
-    told = step_memory(model, objective.loss, batch, None, "float32", MUON)
+    told = step_memory(model, objective.loss, batch, "float32", MUON)
     assert told == pytest.approx(given_by_the_allocator(model, objective, batch, MUON), rel=0.15)
 
 
@@ -60,7 +60,7 @@ def test_bfloat16_needs_less_for_every_paper_and_leaves_no_trace(store, name):
     model, objective = make(name, dtype=torch.float32, width=48)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     batch = objective.batches(store, model.config, 64).at(3, 0)
-    full, mixed = (step_memory(model, objective.loss, batch, None, p, MUON) for p in ("float32", "bfloat16"))
+    full, mixed = (step_memory(model, objective.loss, batch, p, MUON) for p in ("float32", "bfloat16"))
     assert 0.4 * full < mixed < full
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -85,9 +85,7 @@ def test_the_parts_are_as_few_as_there_is_room_for(rows, room, parts):
 def test_a_batch_without_room_is_cut_before_the_first_step_and_learns_the_same(start, monkeypatch):
     model, whole = start(folder="whole", dropout=0.0)
     expected = plain(whole)
-    needed = [
-        step_memory(model, CAUSAL.loss, batch_at(0).first(rows), None, "float32", CONFIG.optimizer) for rows in (1, 2)
-    ]
+    needed = [step_memory(model, CAUSAL.loss, batch_at(0).first(rows), "float32", CONFIG.optimizer) for rows in (1, 2)]
     room = needed[0] + 2 * (needed[1] - needed[0])  # for three rows, and so for two of eight at a time
     monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: room)
     _, parts = start(folder="parts", dropout=0.0)
