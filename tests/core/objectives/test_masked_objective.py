@@ -75,6 +75,7 @@ def test_rows_are_framed_and_padded_and_targets_are_restored(store, next_sentenc
     stream = store.tokens(0, len(store))
     for step in range(5):
         batch = batches.at(3, step)
+        assert next_sentence or batch.attention_mask.all(), "only pairs have padding: other losses give no mask"
         for row in range(7):
             kept = batch.inputs[row][batch.attention_mask[row]].numpy().copy()
             assert (batch.inputs[row][~batch.attention_mask[row]] == PAD).all()
