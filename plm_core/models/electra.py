@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.bert import EPSILON, Block, checked, initialise
-from plm_core.models.output import tied_logits
+from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
 
@@ -42,7 +42,7 @@ class Generator(nn.Module):
         # As in BERT: nobody looks at the last states of positions that are not masked.
         x = self.blocks[-1](x, attn_mask, at)
         x = self.transform_norm(F.gelu(self.transform(x)))
-        return tied_logits(x, tokens, self.bias)
+        return Output(x, tokens, self.bias).logits()
 
 
 class ELECTRA(nn.Module):

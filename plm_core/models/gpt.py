@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
-from plm_core.models.output import tied_logits
+from plm_core.models.output import Output
 from plm_core.sections.models import GPTConfig, TransformerConfig
 
 Pair = tuple[Tensor, Tensor]
@@ -136,8 +136,12 @@ class GPT(nn.Module):
         return self(ids, attention_mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""
-        return tied_logits(hidden, self.tokens.weight)
+        """Hidden states ``[..., D]`` to logits ``[..., V]``."""
+        return self.output(hidden).logits()
+
+    def output(self, hidden: Tensor) -> Output:
+        """The output layer at hidden states ``[..., D]``: the token embedding (tied)."""
+        return Output(hidden, self.tokens.weight)
 
 
 def placed(

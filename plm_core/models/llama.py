@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from plm_core.models.blocks import attend
 from plm_core.models.gpt import Cache, Pair, placed
-from plm_core.models.output import tied_logits
+from plm_core.models.output import Output
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import LlamaConfig
 
@@ -131,8 +131,12 @@ class Llama(nn.Module):
         return self(ids, attention_mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied)."""
-        return tied_logits(hidden, self.tokens.weight)
+        """Hidden states ``[..., D]`` to logits ``[..., V]``."""
+        return self.output(hidden).logits()
+
+    def output(self, hidden: Tensor) -> Output:
+        """The output layer at hidden states ``[..., D]``: the token embedding (tied)."""
+        return Output(hidden, self.tokens.weight)
 
 
 def initialise(model: Llama) -> None:

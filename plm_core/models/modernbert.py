@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, check_documents, check_ids, check_length, same_document
 from plm_core.models.choosing import rows_at
-from plm_core.models.output import tied_logits
+from plm_core.models.output import Output
 from plm_core.models.rotary import Angles, angles, rotate
 from plm_core.sections.models import ModernBERTConfig
 
@@ -124,8 +124,12 @@ class ModernBERT(nn.Module):
         return self(ids, segments, attention_mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """States ``[..., D]`` of masked positions to logits ``[..., V]``; the output layer is tied (as released)."""
-        return tied_logits(self._transformed(hidden), self.tokens.weight, self.bias)
+        """States ``[..., D]`` of masked positions to logits ``[..., V]``."""
+        return self.output(hidden).logits()
+
+    def output(self, hidden: Tensor) -> Output:
+        """The output layer at states ``[..., D]`` of masked positions; it is tied to the embedding (as released)."""
+        return Output(self._transformed(hidden), self.tokens.weight, self.bias)
 
     def predict(self, ids: Tensor, at: Tensor) -> Tensor:
         """Ids ``[B, T]`` with masks to logits ``[B, N, V]`` of the tokens at the positions ``at`` [B, N]."""

@@ -1,7 +1,9 @@
-"""The output layer over a vocabulary that is padded for the hardware. For the model files' ``logits``.
+"""The output layer over a vocabulary that is padded for the hardware. For the model files' ``output`` and ``logits``.
 
 Shapes: D width, V vocabulary.
 """
+
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,16 +13,29 @@ CUDA_MULTIPLE = 64
 Background User's Guide"). nanoGPT pads the vocabulary of GPT-2 to 50,304 = 786 * 64 for the same reason."""
 
 
-def tied_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None = None, multiple: int | None = None) -> Tensor:
-    """Hidden states ``[..., D]`` to logits ``[..., V]`` by the rows of ``weight`` [V, D] and a bias ``[V]``.
+class Output(NamedTuple):
+    """The last layer and what it reads: from it come logits, or a loss that never holds all of them."""
 
-    The product is computed over V rounded up to a multiple of ``multiple``, and what is beyond V is cut off: weights,
-    checkpoints and results are those of V. None is 64 on a CUDA device and 1, which is the plain product, elsewhere.
+    hidden: Tensor
+    """``[..., D]``"""
+    weight: Tensor
+    """``[V, D]``"""
+    bias: Tensor | None = None
+    """``[V]``"""
+
+    def logits(self, multiple: int | None = None) -> Tensor:
+        """``[..., V]``. For ``multiple`` see ``padded``: what is beyond V is cut off, and no softmax ever sees it."""
+        weight, bias = padded(self.weight, self.bias, multiple)
+        found = F.linear(self.hidden, weight, bias)
+        return found if weight is self.weight else found[..., : len(self.weight)]
+
+
+def padded(weight: Tensor, bias: Tensor | None, multiple: int | None = None) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias with zeros up to a multiple of ``multiple`` rows: checkpoints and results are those of V.
+
+    None is 64 on a CUDA device and 1, which changes nothing, elsewhere.
     """
-    V = weight.shape[0]
-    extra = -V % (multiple or (CUDA_MULTIPLE if weight.is_cuda else 1))
+    extra = -len(weight) % (multiple or (CUDA_MULTIPLE if weight.is_cuda else 1))
     if not extra:
-        return F.linear(hidden, weight, bias)
-    # Beyond V the logits are 0 and cut off: no softmax ever sees them.
-    padded = None if bias is None else F.pad(bias, (0, extra))
-    return F.linear(hidden, F.pad(weight, (0, 0, 0, extra)), padded)[..., :V]
+        return weight, bias
+    return F.pad(weight, (0, 0, 0, extra)), None if bias is None else F.pad(bias, (0, extra))

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from plm_core.models.blocks import attend, check_ids, check_length
 from plm_core.models.choosing import windows_at
-from plm_core.models.output import tied_logits
+from plm_core.models.output import Output
 from plm_core.sections.models import XLNetConfig
 
 EPSILON = 1e-12
@@ -259,8 +259,12 @@ class XLNet(nn.Module):
         return self(ids, None if attention_mask is None else (~attention_mask).long(), segments).content
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """States ``[..., D]`` to logits ``[..., V]``: the output layer is the token embedding (tied) with a bias."""
-        return tied_logits(hidden, self.tokens.weight, self.bias)
+        """States ``[..., D]`` to logits ``[..., V]``."""
+        return self.output(hidden).logits()
+
+    def output(self, hidden: Tensor) -> Output:
+        """The output layer at states ``[..., D]``: the token embedding (tied) with a bias."""
+        return Output(hidden, self.tokens.weight, self.bias)
 
     def empty_memory(self, rows: int, size: int) -> Memory:
         """The memory of ``size`` positions that holds nothing yet."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nll
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, output_nll
 from plm_core.text.packing import Packed
 from plm_core.text.samplers import Streams, TokenRange, Windows, items_at, spread
 from plm_core.text.special import EOS, PAD
@@ -100,16 +100,16 @@ class Causal(Objective):
         if isinstance(batch, PackedCausalBatch):
             # Documents side by side: nothing to carry on, each began in this row.
             hidden, _ = model.read(batch.inputs, documents=batch.documents)
-            return Loss(summed_nll(model.logits(hidden), batch.targets), batch.num_targets)
+            return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets)
         # Without memory a row is all that there is.
         if not self.streams:
-            return Loss(summed_nll(model.logits(model.read(batch.inputs)[0]), batch.targets), batch.num_targets)
+            return Loss(output_nll(model.output(model.read(batch.inputs)[0]), batch.targets), batch.num_targets)
         assert isinstance(batch, CausalBatch)
         # Transformer-XL: the states of the row before are read, and those of this one handed on, without a gradient.
         ends = batch.inputs == EOS if self.packing == "documents" else None
         hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry), ends=ends)
         carry = tuple(memory.last(model.config.memory))
-        return Loss(summed_nll(model.logits(hidden), batch.targets), batch.num_targets, carry)
+        return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, carry)
 
     def mark(self, number: int, read: str) -> None:
         """Nothing: all tokens are predicted."""

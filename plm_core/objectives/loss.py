@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from plm_core.models.output import Output
+
 IGNORED = -100
 """The target of a position where no loss is taken (torch's default ``ignore_index``)."""
+AT_ONCE = 2**26
+"""Logits: 256 MiB in float32."""
 
 Carry = tuple["Tensor", ...]
 """What a model with memory hands from one batch to the next: tensors of B rows, without a gradient."""
@@ -51,6 +55,20 @@ def summed_nll(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -
         return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
     nats = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none")
     return (nats * weights.flatten().to(nats.dtype)).sum()
+
+
+def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """``summed_nll`` by an output layer, of which never more than about ``AT_ONCE`` logits are in memory."""
+    chunks = -(-targets.numel() * len(output.weight) // AT_ONCE)
+    if chunks <= 1:
+        return summed_nll(output.logits(), targets, weights)
+    import torch
+
+    from plm_core.objectives.chunks import nll_in_chunks
+
+    counts = torch.ones_like(targets) if weights is None else weights
+    flat = output._replace(hidden=output.hidden.flatten(0, -2))
+    return nll_in_chunks(flat, targets.flatten(), counts.flatten(), -(-targets.numel() // chunks))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, summed_nll
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, output_nll, summed_nll
 from plm_core.text.packing import Packed
 from plm_core.text.samplers import Pairs, TokenRange, Windows, draws, items_at, spread, stream_seed
 from plm_core.text.special import CLS, MASK, PAD, PIECES, SEP, UNK
@@ -134,7 +134,7 @@ class Masked(Objective):
             # Only pairs have padding, and without a mask kernels are faster.
             attention_mask = batch.attention_mask if self.next_sentence else None
             hidden = model(batch.inputs, batch.segments, attention_mask, at=at)
-        nll = summed_nll(model.logits(hidden[:, self.next_sentence :]), batch.targets)
+        nll = output_nll(model.output(hidden[:, self.next_sentence :]), batch.targets)
         # A row has one class, counted once for each masked token: all is divided by one number in the end.
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)

@@ -21,7 +21,7 @@ from pydantic import PositiveInt
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
-from plm_core.objectives.loss import Batch, Batches, Carry, Loss, summed_nll
+from plm_core.objectives.loss import Batch, Batches, Carry, Loss, output_nll
 from plm_core.text.samplers import Streams, TokenRange, draws, stream_seed
 from plm_core.text.special import CLS, EOS, SEP
 from plm_core.text.store import TokenStore
@@ -129,7 +129,7 @@ class Permutation(Objective):
         ends = batch.inputs == EOS if self.packing == "documents" else None
         documents = None if ends is None else model.documents_between(ends)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries, documents)
-        nll = summed_nll(model.logits(hidden.query), batch.targets)
+        nll = output_nll(model.output(hidden.query), batch.targets)
         # Only the stream goes on in the next row; the pair behind it is of another place in the text.
         R = self.reused(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)

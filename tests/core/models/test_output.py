@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.models.output import tied_logits
+from plm_core.models.output import Output
 
 
 def made(vocabulary):
@@ -19,7 +19,7 @@ def made(vocabulary):
 def test_padded_logits_and_gradients_are_those_of_the_plain_product(vocabulary, product, with_bias):
     inputs = made(vocabulary)[: 2 + with_bias]
     with FlopCounterMode(display=False) as counter:
-        logits = tied_logits(*inputs, multiple=64)
+        logits = Output(*inputs).logits(multiple=64)
     assert counter.get_total_flops() == 2 * 35 * 13 * product
     expected = F.linear(*inputs)
     assert logits.shape == expected.shape == (5, 7, vocabulary)
@@ -32,7 +32,7 @@ def test_padded_logits_and_gradients_are_those_of_the_plain_product(vocabulary, 
 def test_on_a_cpu_the_product_is_the_plain_one_to_the_bit():
     hidden, weight, bias = made(99)
     with FlopCounterMode(display=False) as counter:
-        logits = tied_logits(hidden, weight, bias)
+        logits = Output(hidden, weight, bias).logits()
     assert counter.get_total_flops() == 2 * 35 * 13 * 99
     assert torch.equal(logits, F.linear(hidden, weight, bias))
 
@@ -41,6 +41,6 @@ def test_on_a_cpu_the_product_is_the_plain_one_to_the_bit():
 def test_on_a_cuda_device_the_vocabulary_is_padded_by_itself():
     hidden, weight, bias = (tensor.detach().cuda() for tensor in made(99))
     with FlopCounterMode(display=False) as counter:
-        logits = tied_logits(hidden, weight, bias)
+        logits = Output(hidden, weight, bias).logits()
     assert counter.get_total_flops() == 2 * 35 * 13 * 128
     torch.testing.assert_close(logits, F.linear(hidden, weight, bias), rtol=1e-12, atol=1e-12)

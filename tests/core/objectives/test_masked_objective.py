@@ -113,12 +113,12 @@ def test_only_masked_positions_reach_the_output_layer_and_a_pair_counts_as_its_m
     batch = objective.batches(store, model.config, 7).at(3, 0)
     # A short row: some of its targets are none.
     batch.targets[2, 1:] = IGNORED
-    seen, logits = [], model.logits
-    monkeypatch.setattr(model, "logits", lambda hidden: seen.append(hidden.shape) or logits(hidden))
+    seen, output = [], model.output
+    monkeypatch.setattr(model, "output", lambda hidden: seen.append(hidden.shape) or output(hidden))
     with torch.no_grad():
         found = objective.loss(model, batch)
         hidden = model(batch.inputs, batch.segments, batch.attention_mask)
-        tokens = logits(hidden[torch.arange(7)[:, None], batch.positions]).log_softmax(-1)
+        tokens = output(hidden[torch.arange(7)[:, None], batch.positions]).logits().log_softmax(-1)
         pairs = model.next_sentence(model.pool(hidden)).log_softmax(-1)
     assert seen == [(*batch.targets.shape, model.config.width)]
     expected = 0.0

@@ -55,6 +55,16 @@ def test_the_estimate_is_what_a_step_takes(store, name, sizes, rows):
     assert told == pytest.approx(given_by_the_allocator(model, objective, batch, MUON), rel=0.15)
 
 
+def test_the_estimate_of_a_loss_in_chunks_is_what_it_takes(store, monkeypatch):
+    model, objective = make("gpt", dtype=torch.float32, width=48)
+    batch = objective.batches(store, model.config, 64).at(3, 0)
+    whole = step_memory(model, objective.loss, batch, "float32", MUON)
+    monkeypatch.setattr("plm_core.objectives.loss.AT_ONCE", 2**16)
+    told = step_memory(model, objective.loss, batch, "float32", MUON)
+    assert told < 0.8 * whole
+    assert told == pytest.approx(given_by_the_allocator(model, objective, batch, MUON), rel=0.15)
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_bfloat16_needs_less_for_every_paper_and_leaves_no_trace(store, name):
     model, objective = make(name, dtype=torch.float32, width=48)

@@ -1,0 +1,74 @@
+"""The loss of many predictions, of which only some have their logits in memory. Used by ``loss.output_nll``.
+
+Logits in float32 are often the largest tensor of a step: 16,384 positions and 50,304 tokens are 3.1 GiB, and their
+gradient is as much again. Here a chunk of them is computed at a time and with it, in the forward pass, its part of the
+gradient: that of a sum of losses is known up to one factor. So no product is computed twice.
+
+Shapes: N predictions, C of a chunk, D width, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from plm_core.models.output import Output, padded
+from plm_core.objectives.loss import IGNORED
+
+
+def nll_in_chunks(output: Output, targets: Tensor, weights: Tensor, size: int) -> Tensor:
+    """-sum w log p of the targets ``[N]`` with weights ``[N]``, by an output layer at hidden states ``[N, D]``.
+
+    ``size`` is C, the predictions of a chunk.
+    """
+    # Inside a Function nobody can tell whether a gradient will be asked for.
+    wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in output]
+    inputs = (output.hidden, *padded(output.weight, output.bias))
+    return _InChunks.apply(*inputs, targets, weights, len(output.weight), size, wanted)
+
+
+class _InChunks(torch.autograd.Function):
+    """The sum, with gradients for hidden states, weight and bias."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        V: int,
+        size: int,
+        wanted: list[bool],
+    ) -> Tensor:
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        total = torch.zeros((), dtype=exact, device=hidden.device)
+        inputs = zip((hidden, weight, bias), wanted, strict=True)
+        gradients = [torch.zeros_like(x) if x is not None and learns else None for x, learns in inputs]
+        for begin in range(0, len(targets), size):
+            part = slice(begin, begin + size)
+            read, chosen = hidden[part], targets[part, None]
+            logits = F.linear(read, weight, bias)
+            counts = weights[part, None].to(exact) * (chosen != IGNORED)
+            place = chosen.clamp(min=0)
+            log_p = logits[:, :V].to(exact).log_softmax(-1)
+            total = total - (log_p.gather(1, place) * counts).sum()
+            # The gradient by the logits: p, less one for the target.
+            gradient = log_p.exp_()
+            gradient = gradient.scatter_(1, place, gradient.gather(1, place) - 1).mul_(counts).to(logits.dtype)
+            gradient = gradient if len(weight) == V else F.pad(gradient, (0, len(weight) - V))
+            if gradients[0] is not None:
+                gradients[0][part] = gradient @ weight
+            if gradients[1] is not None:
+                gradients[1] += gradient.mT @ read
+            if gradients[2] is not None:
+                gradients[2] += gradient.sum(0)
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        found = (None if g is None else g * factor.to(g.dtype) for g in ctx.saved_tensors)
+        return *found, None, None, None, None, None

@@ -1,0 +1,112 @@
+"""A loss in chunks is the loss, and its gradients the gradients, and most logits are never in memory."""
+
+import pytest
+import torch
+from papers import PAPERS, make
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from plm_core.models.output import Output, padded
+from plm_core.objectives import chunks, loss
+from plm_core.objectives.loss import IGNORED, output_nll, summed_nll
+
+N, D, V = 23, 13, 99
+
+
+def made(dtype=torch.float64, bias=True):
+    draw = torch.Generator().manual_seed(3)
+    shapes = [(N, D), (V, D), (V,)][: 2 + bias]
+    inputs = [torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+    targets = torch.randint(V, (N,), generator=draw)
+    targets[[0, 7, 22]] = IGNORED
+    return inputs, targets, torch.rand(N, generator=draw, dtype=torch.float64)
+
+
+class Largest(TorchDispatchMode):
+    """The most rows of logits in one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[-1] == V and tensor.shape != (D, V):
+                self.rows = max(self.rows, tensor.numel() // V)
+        return found
+
+
+@pytest.mark.parametrize("rows", [1, 4, 22], ids=lambda rows: f"{rows} rows")
+@pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "plain"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_loss_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows, weighted, bias, multiple):
+    inputs, targets, weights = made(bias=bias)
+    weights = weights if weighted else None
+    expected = summed_nll(Output(*inputs).logits(), targets, weights)
+    monkeypatch.setattr(loss, "AT_ONCE", rows * V)
+    monkeypatch.setattr(chunks, "padded", lambda *given: padded(*given, multiple))
+    with Largest() as seen, FlopCounterMode(display=False) as counter:
+        found = output_nll(Output(*inputs), targets, weights)
+        gradients = torch.autograd.grad(found / 7, inputs)
+    assert seen.rows == -(-N // -(-N // rows)) <= rows
+    assert counter.get_total_flops() == 3 * 2 * N * D * len(padded(inputs[1], None, multiple)[0])
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
+    for one, other in zip(gradients, torch.autograd.grad(expected / 7, inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_what_needs_no_gradient_gets_none_and_costs_one_product(monkeypatch):
+    (hidden, weight, bias), targets, _ = made()
+    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
+    expected = output_nll(Output(hidden, weight, bias), targets)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        assert torch.equal(output_nll(Output(hidden, weight, bias), targets), expected)
+    assert counter.get_total_flops() == 2 * N * D * V
+    output_nll(Output(hidden.detach(), weight, bias.detach()), targets).backward()
+    assert (hidden.grad, bias.grad) == (None, None)
+    assert weight.grad is not None
+
+
+def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_all_logits(monkeypatch):
+    exact, targets, _ = made()
+    truth = torch.autograd.grad(output_nll(Output(*exact), targets), exact)
+    inputs, _, _ = made(torch.float32)
+
+    def far():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = output_nll(Output(*inputs), targets)
+        assert found.dtype == torch.float32
+        return [float((a - b).norm() / b.norm()) for a, b in zip(torch.autograd.grad(found, inputs), truth, strict=True)]
+
+    plain = far()
+    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
+    assert all(0 < chunked < 1.5 * one < 0.05 for chunked, one in zip(far(), plain, strict=True))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
+    model, objective = make(name)
+    batch = objective.batches(store, model.config, 5).at(3, 1)
+
+    def step():
+        model.zero_grad()
+        found = objective.loss(model, batch).nll
+        found.backward()
+        return [found.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    expected = step()
+    monkeypatch.setattr(loss, "AT_ONCE", 1000)
+    for one, other in zip(step(), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_compiled_it_is_the_same(monkeypatch):
+    inputs, targets, _ = made()
+    expected = torch.autograd.grad(output_nll(Output(*inputs), targets), inputs)
+    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
+    compiled = torch.compile(output_nll, dynamic=False, fullgraph=True)
+    for one, other in zip(torch.autograd.grad(compiled(Output(*inputs), targets), inputs), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
