@@ -64,7 +64,7 @@ def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -
         return summed_nll(output.logits(), targets, weights)
     import torch
 
-    from plm_core.objectives.chunks import nll_in_chunks
+    from plm_core.models.chunks import nll_in_chunks
 
     counts = torch.ones_like(targets) if weights is None else weights
     flat = output._replace(hidden=output.hidden.flatten(0, -2))

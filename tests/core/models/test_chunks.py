@@ -7,8 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from plm_core.models import chunks
 from plm_core.models.output import Output, padded
-from plm_core.objectives import chunks, loss
+from plm_core.objectives import loss
 from plm_core.objectives.loss import IGNORED, output_nll, summed_nll
 
 N, D, V = 23, 13, 99
@@ -79,7 +80,9 @@ def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_al
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = output_nll(Output(*inputs), targets)
         assert found.dtype == torch.float32
-        return [float((a - b).norm() / b.norm()) for a, b in zip(torch.autograd.grad(found, inputs), truth, strict=True)]
+        return [
+            float((a - b).norm() / b.norm()) for a, b in zip(torch.autograd.grad(found, inputs), truth, strict=True)
+        ]
 
     plain = far()
     monkeypatch.setattr(loss, "AT_ONCE", 4 * V)

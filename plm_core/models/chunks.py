@@ -1,4 +1,4 @@
-"""The loss of many predictions, of which only some have their logits in memory. Used by ``loss.output_nll``.
+"""The loss of many predictions, of which only some have their logits in memory. Used by the objectives.
 
 Logits in float32 are often the largest tensor of a step: 16,384 positions and 50,304 tokens are 3.1 GiB, and their
 gradient is as much again. Here a chunk of them is computed at a time and with it, in the forward pass, its part of the
@@ -14,13 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from plm_core.models.output import Output, padded
-from plm_core.objectives.loss import IGNORED
 
 
 def nll_in_chunks(output: Output, targets: Tensor, weights: Tensor, size: int) -> Tensor:
-    """-sum w log p of the targets ``[N]`` with weights ``[N]``, by an output layer at hidden states ``[N, D]``.
+    """-sum w log p of the targets ``[N]`` with weights w ``[N]``, by an output layer at hidden states ``[N, D]``.
 
-    ``size`` is C, the predictions of a chunk.
+    A target below 0 adds nothing. ``size`` is C, the predictions of a chunk.
     """
     # Inside a Function nobody can tell whether a gradient will be asked for.
     wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in output]
@@ -49,10 +48,10 @@ class _InChunks(torch.autograd.Function):
         gradients = [torch.zeros_like(x) if x is not None and learns else None for x, learns in inputs]
         for begin in range(0, len(targets), size):
             part = slice(begin, begin + size)
-            read, chosen = hidden[part], targets[part, None]
+            read = hidden[part]
             logits = F.linear(read, weight, bias)
-            counts = weights[part, None].to(exact) * (chosen != IGNORED)
-            place = chosen.clamp(min=0)
+            counts = (weights[part] * (targets[part] >= 0))[:, None].to(exact)
+            place = targets[part, None].clamp(min=0)
             log_p = logits[:, :V].to(exact).log_softmax(-1)
             total = total - (log_p.gather(1, place) * counts).sum()
             # The gradient by the logits: p, less one for the target.
