@@ -3,15 +3,17 @@
 Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", with the length of updates and the decay
 of Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2. It computes what ``torch.optim.Muon`` does, with
 two differences: matrices of one shape are made orthogonal together, and where a machine has no instructions for
-bfloat16 that is done in float32, which takes a thirtieth of the time there.
+bfloat16 that is done in float32, which takes a thirtieth of the time there. Of sharded matrices each process puts
+some together and makes them orthogonal for all (Liu et al. 2025, section 2.3).
 
-Shapes: N matrices, R rows, C columns, R at most C.
+Shapes: N matrices, R rows, C columns, P processes.
 """
 
 import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from plm_core.training.device import multiplies_bfloat16
@@ -34,43 +36,67 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient."""
+        """Update every matrix that has a gradient. Of sharded ones every process has to call it."""
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
             if not matrices:
                 continue
-            gradients: list[Any] = [matrix.grad for matrix in matrices]
-            means = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+            gradients = [_local(matrix.grad) for matrix in matrices]
+            means = [_local(self.state[matrix]["momentum_buffer"]) for matrix in matrices]
             torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
             # Nesterov's: the mean as it will be if the next gradient is this one.
-            updates = orthogonal(list(torch._foreach_lerp(gradients, means, group["momentum"])))
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-            for matrix, update in zip(matrices, updates, strict=True):
-                matrix.add_(update, alpha=-group["lr"] * SIZE * math.sqrt(max(matrix.shape)))
+            updates = list(torch._foreach_lerp(gradients, means, group["momentum"]))
+            by_shape: dict[torch.Size, list[int]] = {}
+            for number, matrix in enumerate(matrices):
+                by_shape.setdefault(matrix.shape, []).append(number)
+            for shape, numbers in by_shape.items():
+                # Together: a GPU gets few large products.
+                found = orthogonal([updates[n] for n in numbers], shape[0], getattr(matrices[0], "device_mesh", None))
+                for n, update in zip(numbers, found, strict=True):
+                    weights = _local(matrices[n])
+                    weights.mul_(1 - group["lr"] * group["weight_decay"])
+                    weights.add_(update, alpha=-group["lr"] * SIZE * math.sqrt(max(shape)))
 
 
-def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
-    """Each matrix U S V^T as about U V^T: its singular values become 0.7 to 1.2."""
-    # Those of one shape together, and with them those that have it transposed: a GPU gets few large products.
-    stacks: dict[tuple[int, int], list[int]] = {}
-    for number, matrix in enumerate(matrices):
-        rows, columns = sorted(matrix.shape)
-        stacks.setdefault((rows, columns), []).append(number)
-    found: dict[int, Tensor] = {}
-    for numbers in stacks.values():
-        wide = [matrices[n] if matrices[n].shape[0] <= matrices[n].shape[1] else matrices[n].mT for n in numbers]
-        for n, update in zip(numbers, newton_schulz(torch.stack(wide)), strict=True):
-            found[n] = update if matrices[n].shape == update.shape else update.mT
-    return [found[n] for n in range(len(matrices))]
+def _local(tensor: Any) -> Tensor:
+    """A tensor, or of a sharded one the rows of this process."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def orthogonal(matrices: list[Tensor], rows: int, mesh: Any = None) -> list[Tensor]:
+    """Each matrix U S V^T ``[R, C]`` as about U V^T: its singular values become 0.7 to 1.2.
+
+    With a mesh of P processes these are this process's ``rows`` / P of each, rounded up, or what is left.
+    """
+    if mesh is None:
+        return list(newton_schulz(torch.stack(matrices)))
+    # Each matrix goes to one process, which makes it orthogonal, and comes back; what is not there is zeros.
+    P = mesh.size()
+    most = -(-rows // P)
+    mine = matrices[0].new_zeros(P, -(-len(matrices) // P), most, matrices[0].shape[1])
+    for place, matrix in zip(mine.flatten(0, 1), matrices, strict=False):
+        place[: len(matrix)] = matrix
+    whole = newton_schulz(_exchanged(mine, mesh).transpose(0, 1).flatten(1, 2))
+    back = _exchanged(whole.unflatten(1, (P, most)).transpose(0, 1).contiguous(), mesh).flatten(0, 1)
+    return [place[: len(matrix)] for place, matrix in zip(back, matrices, strict=False)]
+
+
+def _exchanged(tensor: Tensor, mesh: Any) -> Tensor:
+    """``[P, ...]``, a part for each process, as the parts ``[P, ...]`` that the processes have for this one."""
+    found = torch.empty_like(tensor)
+    dist.all_to_all_single(found, tensor, group=mesh.get_group())
+    return found
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
     """``orthogonal`` of a stack ``[N, R, C]``, by iterations of a X + b (X X^T) X + c (X X^T)^2 X."""
     a, b, c = COEFFICIENTS
-    x = matrices.to(torch.bfloat16 if multiplies_bfloat16(matrices.device.type) else torch.float32)
+    x = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
+    if matrices.dtype != torch.float64:
+        x = x.to(torch.bfloat16 if multiplies_bfloat16(matrices.device.type) else torch.float32)
     # The largest singular value is at most the Frobenius norm.
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         squared = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(squared, squared, squared, beta=b, alpha=c), x, beta=a)
-    return x.to(matrices.dtype)
+    return (x if x.shape == matrices.shape else x.mT).to(matrices.dtype)

@@ -25,11 +25,8 @@ class Optimizer:
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
-        """Raises ValueError for Muon over sharded parameters, whose matrices nobody puts together for their update."""
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         hidden = hidden_matrices(model) if config.name == "muon" else set()
-        if hidden and any(hasattr(parameter, "full_tensor") for parameter in self._parameters.values()):
-            raise ValueError("optimizer.name: muon with sharded parameters; expected adamw")
         scales = rate_scales(model, config.layer_decay)
         rest = {name: parameter for name, parameter in self._parameters.items() if name not in hidden}
         self._parts: list[torch.optim.Optimizer] = [_adamw(rest, config, scales)]

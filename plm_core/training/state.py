@@ -120,11 +120,7 @@ class State:
     """What the next step's loss goes on from, for each part of this process's rows."""
 
     def __post_init__(self) -> None:
-        """Raises Unfit when the optimizer takes no sharded weights."""
-        try:
-            self.optimizer = Optimizer(self.model, self.config.optimizer)
-        except ValueError as error:
-            raise Unfit(str(error)) from error
+        self.optimizer = Optimizer(self.model, self.config.optimizer)
         self.best = self._weights()  # so that a training without a better validation leaves what it began with
         self.carries = [None]
         self.cut(-(-self.config.accumulation // self.ranks.size))
@@ -251,9 +247,8 @@ class State:
 
     def _weights(self) -> dict[str, Tensor]:
         # Sharded weights stay where they are: putting them together would need the memory that sharding saves.
-        sharded = self.ranks.size > 1 and self.ranks.mode == "fsdp"
         return {
-            name: tensor.detach().clone() if sharded else tensor.detach().to("cpu", copy=True)
+            name: tensor.detach().clone() if self.ranks.sharding else tensor.detach().to("cpu", copy=True)
             for name, tensor in self.model.state_dict().items()
         }
 
