@@ -1,4 +1,4 @@
-"""The loss function of a training, compiled by torch.compile (Ansel et al. 2024). Used by the loop.
+"""The loss function of a training, or a model's blocks, compiled by torch.compile (Ansel et al. 2024). For the loop.
 
 One graph for each combination of shapes, compiled whole: which one a step runs depends on its batch and never on the
 steps before, so that a resumed run computes what the undisturbed one did. Where torch keeps what it compiled is the
@@ -8,11 +8,13 @@ environment's to say (``TORCHINDUCTOR_CACHE_DIR``).
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
 
 from plm_core.objectives.loss import Batch, Carry, Loss
+from plm_core.training.blocks import wrap
 
 LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]
 
@@ -23,10 +25,7 @@ def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
     The names of the weights stay, for the function is compiled and not the model. Dropout draws other numbers than
     without, and sums are rounded otherwise; both are the same from run to run.
     """
-    # The same flag again: this time the compiler takes note of it too. Without, two threads add up in either order.
-    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
-    if reason := _obstacle(device):
-        warnings.warn(f"training.compile: not compiled, for this machine cannot: {reason}", stacklevel=2)
+    if not _can_compile(device):
         return loss_of
     # A graph whose shapes are symbols would be laid out for the batch that it saw first.
     graph = torch.compile(loss_of, dynamic=False, fullgraph=True)
@@ -39,10 +38,23 @@ def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
     return loss
 
 
-def _obstacle(device: torch.device) -> str | None:
-    """Why nothing can be compiled here, in one line; None when it can. Tried, for a compiler may lack its headers."""
+def compile_blocks(model: nn.Module, device: torch.device) -> None:
+    """Compile the forward pass of each block; with a warning none, on a machine that cannot compile.
+
+    For weights that are to be sharded: hooks gather them block by block, and no graph can hold those.
+    """
+    if _can_compile(device):
+        wrap(model, partial(torch.compile, dynamic=False, fullgraph=True))
+
+
+def _can_compile(device: torch.device) -> bool:
+    """Whether there is a compiler that works, as is tried; where there is none, a warning says why."""
+    # The same flag again: this time the compiler takes note of it too. Without, two threads add up in either order.
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     try:
         torch.compile(lambda x: x + 1, dynamic=False, fullgraph=True)(torch.zeros(3, device=device))
-    except (RuntimeError, OSError) as error:
-        return (str(error).splitlines() or [type(error).__name__])[0]
-    return None
+    except (RuntimeError, OSError) as error:  # such as a compiler without its headers
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"training.compile: not compiled, for this machine cannot: {reason}", stacklevel=3)
+        return False
+    return True

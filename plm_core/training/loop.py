@@ -15,7 +15,8 @@ from torch import nn
 from plm_core.objectives.loss import Batch
 from plm_core.text.samplers import stream_seed
 from plm_core.training.ahead import Ahead
-from plm_core.training.compiling import LossOf, compiled
+from plm_core.training.blocks import recompute, unwrap, wrap
+from plm_core.training.compiling import LossOf, compile_blocks, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.memory import parts_that_fit, room_on, step_memory
@@ -81,6 +82,7 @@ def train(
             yield from _steps(setup, state, batches, validate, snapshots, interrupted)
     finally:
         snapshots.settle()
+        unwrap(model)
     model.load_state_dict(state.best)
 
 
@@ -95,14 +97,19 @@ def best_report(reports: list[StepMetrics]) -> StepMetrics:
 
 def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, device: Device, ranks: Ranks) -> Setup:
     """The loss compiled and shared among processes as asked for, and the profiler calibrated on ``some`` batch."""
+    profiler = Profiler(model, loss_of, device, config.precision, ranks.size)
+    # Before the weights may be sharded, and what is computed twice would count twice.
+    profiler.calibrate(next(some.split(config.accumulation)))
+    if config.activation_checkpointing:
+        wrap(model, recompute)
     faster = loss_of
-    if config.compile and ranks.size > 1 and ranks.mode == "fsdp":
-        warnings.warn("training.compile: not compiled, for the weights are sharded (PLM_PARALLEL=fsdp)", stacklevel=3)
+    if config.compile and ranks.sharding:
+        compile_blocks(model, device.device)
     elif config.compile:
         faster = compiled(loss_of, device.device)
-    profiler = Profiler(model, loss_of, device, config.precision, ranks.size)
-    profiler.calibrate(next(some.split(config.accumulation)))  # before the weights may be sharded
-    shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device))
+    # Autocast on a CPU leaves norms in the type of their weights.
+    mixed = config.precision == "bfloat16" and device.bfloat16 and device.device.type == "cuda"
+    shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device), mixed)
     return Setup(shared, config, device, ranks, profiler)
 
 
@@ -112,7 +119,7 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
     A training that goes on keeps the parts that it had, for each draws a dropout of its own.
     """
     room = room_on(setup.device.device)
-    if room is None or setup.ranks.mode == "fsdp":
+    if room is None or setup.ranks.sharding:
         return
     if setup.ranks.size > 1:  # DDP holds the gradients once more, as what is exchanged
         room -= sum(parameter.nbytes for parameter in setup.shared.model.parameters())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from plm_core.config import UserError
 from plm_core.objectives.loss import Batch, Carry, Loss
+from plm_core.training.blocks import blocks_of
 from plm_core.training.compiling import LossOf
 
 Mode = Literal["ddp", "fsdp"]
@@ -42,6 +43,11 @@ class Ranks:
     def first(self) -> bool:
         """Whether this process writes what is written once."""
         return self.rank == 0
+
+    @property
+    def sharding(self) -> bool:
+        """Whether each process holds a part of the weights only."""
+        return self.size > 1 and self.mode == "fsdp"
 
     def sharded(self, rows: Tensor) -> Tensor:
         """Rows of this process as its part of the rows of all."""
@@ -85,18 +91,27 @@ ALONE = Ranks()
 class Shared:
     """The loss of a model, alone or shared with other processes."""
 
-    def __init__(self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks, row: Batch) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_of: LossOf,
+        compiled: LossOf,
+        ranks: Ranks,
+        row: Batch,
+        mixed: bool = False,
+    ) -> None:
         """``compiled`` is what a step runs, ``loss_of`` the same as it was written, ``row`` a row of some batch.
 
-        With FSDP the parameters of the model become sharded ones (``DTensor``), in place.
+        With FSDP the parameters of the model become sharded ones (``DTensor``), in place. If ``mixed``, those of the
+        blocks are gathered in bfloat16, in which autocast would multiply them: half of the bytes.
         """
         self.model, self._loss_of, self._compiled, self._ranks = model, loss_of, compiled, ranks
         self._wrapped: Any = None
         if ranks.size > 1:
             self._wrapped = (
-                _ddp(model, loss_of, compiled, row, ranks.size)
-                if ranks.mode == "ddp"
-                else _fsdp(model, loss_of, ranks.mesh)
+                _fsdp(model, loss_of, ranks.mesh, mixed)
+                if ranks.sharding
+                else _ddp(model, loss_of, compiled, row, ranks.size)
             )
 
     def loss(self, rows: Batch, carry: Carry | None) -> Loss:
@@ -106,8 +121,9 @@ class Shared:
     @torch.no_grad()
     def evaluate(self, rows: Batch, carry: Carry | None) -> Loss:
         """The loss on rows that every process reads."""
-        if self._wrapped is not None and self._ranks.mode == "fsdp":
-            return self._wrapped(rows, carry)
+        if self._ranks.sharding:
+            with torch.compiler.set_stance("force_eager"):  # as without sharding, whatever the number of rows
+                return self._wrapped(rows, carry)
         return self._loss_of(self.model, rows, carry)
 
     def add_gradient(self, loss: Loss, count: int) -> None:
@@ -117,7 +133,7 @@ class Shared:
 
     def part(self, last: bool) -> AbstractContextManager[object]:
         """Around a part of the rows: only the last one's gradient is exchanged, and with it those before."""
-        return nullcontext() if last or self._wrapped is None or self._ranks.mode == "fsdp" else self._wrapped.no_sync()
+        return nullcontext() if last or self._wrapped is None or self._ranks.sharding else self._wrapped.no_sync()
 
 
 def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks: int) -> Any:
@@ -138,11 +154,13 @@ def _has_unused(model: nn.Module, loss_of: LossOf, row: Batch) -> bool:
     return any(gradient is None for gradient in gradients)
 
 
-def _fsdp(model: Any, loss_of: LossOf, mesh: Any) -> Any:
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+def _fsdp(model: nn.Module, loss_of: LossOf, mesh: Any, mixed: bool) -> Any:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
+    # What goes from block to block stays float32, as do gradients while they are added up.
+    lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh, mp_policy=lower if mixed else MixedPrecisionPolicy())
         if hasattr(block, "keys"):  # XLNet calls it besides forward
             register_fsdp_forward_method(block, "keys")
     return fully_shard(_LossModule(model, loss_of), mesh=mesh)

@@ -1,7 +1,8 @@
-"""A small training as one of several processes: `torchrun ... ranked_run.py PAPER FOLDER OUT [STOP]`.
+"""A small training as one of several processes: `torchrun ... ranked_run.py PAPER[+WAY...] FOLDER OUT [STOP]`.
 
-Its batches are cut into four parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the
-end; the first process writes the reports and the whole weights to OUT.
+A way is muon, recompute, compile or bfloat16, which is imitated where a machine has none. Its batches are cut into four
+parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the end; the first process writes
+the reports and the whole weights to OUT.
 """
 
 import json
@@ -12,18 +13,40 @@ from pathlib import Path
 import torch
 from folds import CONFIG, Stops
 from test_curves import Text, initial_model
+from torch.nn import functional as F
 
+from plm_core.training import loop
 from plm_core.training.device import prepare
 from plm_core.training.loop import Stopped, train
 from plm_core.training.ranks import join, leave, whole
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 
+WAYS = {
+    "muon": {"optimizer": replace(CONFIG.optimizer, name="muon")},
+    "recompute": {"activation_checkpointing": True},
+    "compile": {"compile": True},
+    "bfloat16": {"precision": "bfloat16"},
+}
+
+
+def as_on_cuda():
+    """Gather weights as for a GPU, and have norms computed as autocast does there: in float32."""
+    plain, shared = F.layer_norm, loop.Shared
+    F.layer_norm = lambda x, shape, weight, bias, eps: plain(x.float(), shape, weight.float(), bias.float(), eps)
+    loop.Shared = lambda *given: shared(*given[:-1], True)
+
 
 def main(paper, folder, out, stop=None):
-    device, ranks = prepare(threads=1), join()
+    paper, *ways = paper.split("+")
+    device, ranks = replace(prepare(threads=1), bfloat16=True), join()
     config = replace(CONFIG, steps=14, accumulation=4)
+    for way in ways:
+        config = replace(config, **WAYS[way])
     model, objective = initial_model(paper)
+    if "bfloat16" in ways:
+        model = model.float()
+        as_on_cuda()
     batches, held_out = (objective.batches(Text.made(seed, 29), model.config, config.batch) for seed in (5, 3))
 
     def validate(evaluate):

@@ -33,11 +33,15 @@ def trained(paper, folder, ranks=1, mode="ddp", stop=None):
     return None if stop else (json.loads(out.read_text()), torch.load(f"{out}.pt", weights_only=True))
 
 
-def require_equal(one, other, reports=True):
-    for ours, theirs in zip(one[0], other[0], strict=True) if reports else ():
+def require_equal_reports(one, other, tolerance=TOLERANCE):
+    for ours, theirs in zip(one[0], other[0], strict=True):
         for name in ("loss", "gradient_norm", "valid_loss", "predictions", "positions", "learning_rate"):
-            expected = theirs[name] if theirs[name] is None else pytest.approx(theirs[name], rel=TOLERANCE)
+            expected = theirs[name] if theirs[name] is None else pytest.approx(theirs[name], rel=tolerance)
             assert ours[name] == expected, f"{name} of step {theirs['step']}"
+
+
+def require_equal(one, other):
+    require_equal_reports(one, other)
     assert one[1].keys() == other[1].keys()
     for name, weight in one[1].items():
         torch.testing.assert_close(weight, other[1][name], rtol=TOLERANCE, atol=TOLERANCE)
@@ -66,6 +70,27 @@ def test_sharded_weights_train_as_whole_ones_and_their_snapshots_are_read_by_one
     trained(paper, tmp_path / "stopped", ranks=2, mode="fsdp", stop=5)
     assert len(list((tmp_path / "stopped/step-00000005").glob("shard-*.safetensors"))) == 2
     require_equal(trained(paper, tmp_path / "stopped"), alone)
+
+
+@pytest.mark.slow
+def test_matrices_that_muon_updates_are_put_together_by_one_process_each(tmp_path, alone):
+    # Four processes share two matrices of each shape, whose rows they cannot share evenly.
+    require_equal(trained("gpt+muon", tmp_path / "fsdp", ranks=4, mode="fsdp"), alone("gpt+muon"))
+
+
+@pytest.mark.slow
+def test_sharded_blocks_are_compiled_and_recomputed(tmp_path, alone):
+    require_equal(trained("gpt+compile+recompute", tmp_path / "fsdp", ranks=2, mode="fsdp"), alone("gpt"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["gpt", "xlnet"])
+def test_weights_that_travel_in_bfloat16_are_those_that_would_be_multiplied(tmp_path, alone, paper):
+    one = trained(f"{paper}+bfloat16", tmp_path / "fsdp", ranks=2, mode="fsdp")
+    require_equal_reports(one, alone(f"{paper}+bfloat16"), tolerance=0.02)
+    assert all(weight.dtype == torch.float32 for weight in one[1].values())
+    with pytest.raises(AssertionError, match="of step 2"):  # for one that multiplies in float32
+        require_equal_reports(one, alone(paper), tolerance=1e-5)
 
 
 @pytest.mark.slow

@@ -1,0 +1,55 @@
+"""What is computed twice is the same, takes less memory, and leaves no trace."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from folds import CONFIG, plain, same
+from papers import PAPERS, make
+
+from plm_core.training.blocks import blocks_of, recompute, unwrap, wrap
+from plm_core.training.config import OptimizerConfig
+from plm_core.training.flops import step_flops
+from plm_core.training.memory import step_memory
+
+ADAMW = OptimizerConfig(1e-3, 0)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_gradients_are_the_same_to_the_bit_from_less_memory(store, name):
+    model, objective = make(name, dtype=torch.float32, dropout=0.1, width=48, layers=4)
+    batch = objective.batches(store, model.config, 8).at(3, 1)
+
+    def step():
+        torch.manual_seed(5)
+        model.train().zero_grad()
+        objective.loss(model, batch).nll.backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    def memory(precision):
+        return step_memory(model, objective.loss, batch, precision, ADAMW)
+
+    expected, whole = step(), [memory(precision) for precision in ("float32", "bfloat16")]
+    calls = []
+    first = blocks_of(model)[0]
+    first.register_forward_hook(lambda *_: calls.append("forward"))
+    first.norm_1.register_forward_hook(lambda *_: calls.append("inside"))
+    wrap(model, recompute)
+    assert all(torch.equal(one, other) for one, other in zip(step(), expected, strict=True))
+    assert calls.count("inside") == 2 * calls.count("forward") > 0
+    assert all(memory(p) < 0.9 * most for p, most in zip(("float32", "bfloat16"), whole, strict=True))
+    unwrap(model)
+    assert not any("forward" in vars(block) for block in blocks_of(model))
+
+
+def test_a_training_is_the_same_and_its_work_is_counted_once(start, undisturbed, monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        "plm_core.training.profiler.step_flops", lambda *a: counted.append(step_flops(*a)) or counted[0]
+    )
+    model, reports = start(replace(CONFIG, activation_checkpointing=True))
+    assert plain(reports) == undisturbed[1]
+    assert same(model, undisturbed[0])
+    assert not any("forward" in vars(block) for block in model.blocks)
+    start(CONFIG, "plain")[1].send(None)
+    assert counted[0] == counted[1]
