@@ -25,7 +25,7 @@ from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.recovery import go_back, look_at_losses, tolerate
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import State, StepMetrics, Validation, require_even
-from plm_core.training.step import Evaluate, Setup, evaluate, update
+from plm_core.training.step import Evaluate, Setup, evaluate, rehearse, update
 
 
 class Stopped(Exception):
@@ -77,6 +77,7 @@ def train(
         _plan(setup, state, loss_of, some)
         if config.anomalies.policy == "rollback":
             snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
+    rehearse(setup, state, some)
     try:
         with Ahead(batch_at, device.device) as batches:
             yield from _steps(setup, state, batches, validate, snapshots, interrupted)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from plm_core.objectives.loss import Batch, Carry, Loss
@@ -75,7 +76,14 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
 
 
 def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Loss:
-    """The loss on rows that every process reads, in the precision of a step and no more of them at a time."""
+    """The loss on rows that every process has, in the precision of a step and no more of them at a time.
+
+    Each process computes its share where they can be shared evenly; then ``carry`` is that of its share.
+    """
+    ranks = setup.ranks
+    shared = ranks.size > 1 and len(rows.inputs) % ranks.size == 0
+    if shared:
+        rows = list(rows.split(ranks.size))[ranks.rank]
 
     def looked_at() -> list[Loss]:
         parts = -(-len(rows.inputs) // (state.rows // len(state.carries)))
@@ -84,11 +92,43 @@ def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Lo
             return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
 
     found = _fitting(setup, state, looked_at)
-    if len(found) == 1:
-        return found[0]
     nll = torch.stack([each.nll for each in found]).sum()
     num_targets = torch.stack([each.num_targets for each in found]).sum()
+    if shared:
+        dist.all_reduce(nll)
+        dist.all_reduce(num_targets)
     return Loss(nll, num_targets, joined([each.carry for each in found]))
+
+
+def rehearse(setup: Setup, state: State, batch: Batch) -> None:
+    """Cut the rows of all processes until each has passed over a part of them; the gradient is dropped.
+
+    For in a step the others would wait for who has run out of memory. With sharded weights they would here too, and
+    alone there is nobody to wait: then nothing is done.
+    """
+    if setup.ranks.size == 1 or setup.ranks.sharding:
+        return
+    while True:
+        lacking = _lacking(setup, state, batch)
+        failed, _ = setup.ranks.all_reduce_max(lacking is not None, 0.0)
+        if not failed:
+            return
+        _cut_smaller(setup, state, lacking or "in another process", agreed=True)
+
+
+def _lacking(setup: Setup, state: State, batch: Batch) -> str | None:
+    """What is said by who runs out of memory in passing over the first part of the rows; None where it fits."""
+    rows = next(batch.split(len(state.carries))).to(setup.device.device)
+    try:
+        with setup.shared.part(last=False):
+            with setup.device.autocast(setup.config.precision):
+                loss = setup.shared.loss(rows, state.carries[0])
+            setup.shared.add_gradient(loss, 1)
+        return None
+    except RuntimeError as error:
+        return _said(error)
+    finally:
+        _clear(setup)
 
 
 def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
@@ -97,13 +137,23 @@ def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
         try:
             return work()
         except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            _cut_smaller(setup, state, " ".join(str(error).split()))
-        # What the parts before the failure have added must go, and on a GPU the memory they held.
-        setup.shared.model.zero_grad(set_to_none=True)
-        if setup.device.device.type == "cuda":
-            torch.cuda.empty_cache()
+            # Several processes would have to agree, in the middle of a step that the others have not failed.
+            _cut_smaller(setup, state, _said(error), agreed=setup.ranks.size == 1)
+        _clear(setup)
+
+
+def _said(error: RuntimeError) -> str:
+    """What an error says in one line; raised again where it is another one than a lack of memory."""
+    if not is_out_of_memory(error):
+        raise error
+    return " ".join(str(error).split())
+
+
+def _clear(setup: Setup) -> None:
+    """Drop what parts of a step have added to the gradient, and on a GPU the memory they held."""
+    setup.shared.model.zero_grad(set_to_none=True)
+    if setup.device.device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _passes(
@@ -133,11 +183,10 @@ def _passes(
     return nll, carries
 
 
-def _cut_smaller(setup: Setup, state: State, error: str) -> None:
-    """Cut the rows of this process into twice as many parts."""
+def _cut_smaller(setup: Setup, state: State, error: str, agreed: bool) -> None:
+    """Cut the rows of this process into twice as many parts, where all processes have ``agreed`` to do so."""
     parts = len(state.carries)
-    # Several processes would have to agree, in the middle of a step that the others have not failed.
-    if parts == state.rows or setup.ranks.size > 1:
+    if parts == state.rows or not agreed:
         raise Unfit(
             f"accumulation: out of memory at step {state.step + 1} with {state.rows // parts} rows at a time "
             f"({error}); expected more parts, a smaller model.context, or a smaller model"

@@ -1,6 +1,7 @@
 """A small training as one of several processes: `torchrun ... ranked_run.py PAPER[+WAY...] FOLDER OUT [STOP]`.
 
-A way is muon, recompute, compile or bfloat16, which is imitated where a machine has none. Its batches are cut into four
+A way is muon, recompute, compile, bfloat16 (imitated where a machine has none), or hungry: the last process has no room
+for two rows. Its batches are cut into four
 parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the end; the first process writes
 the reports and the whole weights to OUT.
 """
@@ -37,20 +38,41 @@ def as_on_cuda():
     loop.Shared = lambda *given: shared(*given[:-1], True)
 
 
+def hungry(loss_of):
+    """A loss that refuses two rows as an allocator would, when it learns."""
+
+    def loss(model, batch, carry):
+        if len(batch.inputs) > 1 and torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("no room")
+        return loss_of(model, batch, carry)
+
+    return loss
+
+
 def main(paper, folder, out, stop=None):
     paper, *ways = paper.split("+")
     device, ranks = replace(prepare(threads=1), bfloat16=True), join()
     config = replace(CONFIG, steps=14, accumulation=4)
-    for way in ways:
+    for way in WAYS.keys() & ways:
         config = replace(config, **WAYS[way])
     model, objective = initial_model(paper)
     if "bfloat16" in ways:
         model = model.float()
         as_on_cuda()
+    loss_of = hungry(objective.loss) if "hungry" in ways and ranks.rank == ranks.size - 1 else objective.loss
     batches, held_out = (objective.batches(Text.made(seed, 29), model.config, config.batch) for seed in (5, 3))
 
+    def seen(model, batch, carry):
+        if not torch.is_grad_enabled():
+            rows.append(len(batch.inputs))
+        return loss_of(model, batch, carry)
+
+    rows = []
+
     def validate(evaluate):
+        rows.clear()
         loss = evaluate(held_out.held_out(8)[0], None)
+        assert sum(rows) == 8 // ranks.size
         return Validation(float(loss.nll / loss.num_targets))
 
     interrupted = Stops(int(stop)) if stop and ranks.rank == ranks.size - 1 else lambda: False
@@ -59,7 +81,7 @@ def main(paper, folder, out, stop=None):
     def batch_at(step):
         return batches.share(13, step, ranks.rank, ranks.size)
 
-    reports = train(model, objective.loss, batch_at, validate, config, device, snapshots, ranks, interrupted)
+    reports = train(model, seen, batch_at, validate, config, device, snapshots, ranks, interrupted)
     try:
         told = [asdict(replace(report, throughput=None)) for report in reports]
     except Stopped:

@@ -79,6 +79,13 @@ def test_matrices_that_muon_updates_are_put_together_by_one_process_each(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("paper", ["gpt", "xlnet"])
+def test_all_processes_cut_their_rows_where_one_has_no_room(tmp_path, alone, paper):
+    require_equal(trained(f"{paper}+hungry", tmp_path / "hungry", ranks=2), alone(paper))
+    assert json.loads((tmp_path / "hungry/step-00000012/progress.json").read_text())["accumulation"] == 8
+
+
+@pytest.mark.slow
 def test_sharded_blocks_are_compiled_and_recomputed(tmp_path, alone):
     require_equal(trained("gpt+compile+recompute", tmp_path / "fsdp", ranks=2, mode="fsdp"), alone("gpt"))
 
