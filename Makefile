@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference check fast-tests lock clean
+.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference roofline check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -81,6 +81,10 @@ bench-snapshot: setup
 
 bench-recipe: setup
 	python tests/bench/bench_recipe.py
+
+# What a step should take on GPUs that are not here.
+roofline: setup
+	python tests/bench/bench_roofline.py
 
 bench-train: setup
 	python tests/bench/bench_train.py

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """The target of a position where no loss is taken (torch's default ``ignore_index``)."""
-AT_ONCE = 2**26
-"""Logits: 256 MiB in float32."""
+AT_ONCE = 2**27
+"""Logits: 512 MiB in float32."""
 
 Carry = tuple["Tensor", ...]
 """What a model with memory hands from one batch to the next: tensors of B rows, without a gradient."""

@@ -56,8 +56,7 @@ def train(
     a step ahead; ``loss_of(model, rows, carry)`` gives their loss, where ``carry`` is what the loss of the same rows
     left at the step before; ``validate(evaluate)`` what held-out data says by ``evaluate(rows, carry)``. When the
     generator ends, the model holds the weights of the best validation. A report of a step that was reported before, or
-    of a larger ``passed``, tells of a rollback: the reports of its steps and of later ones that came before it are
-    void.
+    of a larger ``passed``, tells of a rollback: earlier reports of its steps and of later ones are void.
 
     Raises:
         Diverged: something is wrong with a loss, as ``config.anomalies`` says; the message names the step.

@@ -30,31 +30,32 @@ HIGHER = {"layer_norm", "rms_norm", "softmax", "log_softmax", "cross_entropy"}
 package: CUDA Op-Specific Behavior")."""
 
 
-def step_memory(
-    model: nn.Module,
-    loss_of: LossOf,
-    rows: Batch,
-    precision: Precision,
-    config: OptimizerConfig,
-) -> int:
+def step_memory(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Precision, config: OptimizerConfig) -> int:
     """The most bytes that are alive in a step on ``rows``: weights, gradients, the optimizer's state, and what the
-    passes leave for each other. ``loss_of`` is the one that is not compiled.
+    passes leave for each other. For the arguments and what is raised see ``step_on_meta``."""
+    with _Alive() as alive:
+        step_on_meta(model, loss_of, rows, precision, config)
+    return alive.most
+
+
+def step_on_meta(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Precision, config: OptimizerConfig) -> None:
+    """A step on ``rows`` without numbers, of the kernels that a GPU would run, for whoever counts something of them.
+
+    ``loss_of`` is the one that is not compiled; the model is left as it is.
 
     Raises:
         RuntimeError, ValueError: see ``flops.step_flops``.
     """
-    with _Alive() as alive:
-        small = on_meta(model)
-        optimizer = Optimizer(small, config)
-        batch = rows.to(META)
-        with torch.enable_grad(), _AsOnDevice(precision):
-            loss = loss_of(small, batch, None)
-            # Blocks that are recomputed run here again, as on the device. ``backward`` would set the mode aside.
-            one = torch.ones_like(loss.nll)
-            _engine_run_backward((loss.nll,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
-        nn.utils.clip_grad_norm_(small.parameters(), 1.0)
-        optimizer.step(0.0)
-    return alive.most
+    small = on_meta(model)
+    optimizer = Optimizer(small, config)
+    batch = rows.to(META)
+    with torch.enable_grad(), _AsOnDevice(precision):
+        loss = loss_of(small, batch, None)
+        # Blocks that are recomputed run here again, as on the device. ``backward`` would set the mode aside.
+        one = torch.ones_like(loss.nll)
+        _engine_run_backward((loss.nll,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    nn.utils.clip_grad_norm_(small.parameters(), 1.0)
+    optimizer.step(0.0)
 
 
 def room_on(device: torch.device) -> int | None:

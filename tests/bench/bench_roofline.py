@@ -1,0 +1,120 @@
+"""What a step of each paper should take on a GPU that nobody has at hand, by operations and bytes. `make roofline`.
+
+The step runs on torch's meta device, at the sizes and in the batches of ``bench_train.py``, in bfloat16, with AdamW.
+Each operation is counted with its floating-point operations and the bytes that it reads and writes, and takes as long
+as the datasheet allows for the longer of the two (Williams et al. 2009, "Roofline"). Two ends are told:
+
+- fused: only products of matrices, attention and the optimizer move bytes; all else happens on the way. A compiled
+  step comes near, and none is faster.
+- eager: every operation reads its inputs and writes its outputs.
+
+The table stands in ``docs/how-to/gpus.md``.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bench_train import OBJECTIVES, OPTIMIZER, SIZES, TOKENS, VOCABULARY
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from plm_core.sections.models import MODELS
+from plm_core.templates import aligned
+from plm_core.text.store import TokenStore, write_tokens
+from plm_core.training.flops import META, step_flops
+from plm_core.training.memory import step_memory, step_on_meta
+
+GPUS = {"H200": (989.5e12, 4.8e12), "A100": (312e12, 2.039e12)}
+"""FLOP/s in bfloat16 and bytes a second: datasheets of the H200 SXM (2024) and the A100 SXM of 80 GB (2021)."""
+LAUNCH = 5e-6
+"""Seconds, about, that PyTorch takes on the host to start an operation."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An operation."""
+
+    flops: int
+    bytes: int
+
+    def seconds(self, gpu: str) -> float:
+        rate, bandwidth = GPUS[gpu]
+        return max(self.flops / rate, self.bytes / bandwidth)
+
+
+class Work(TorchDispatchMode):
+    """Counts operations on meta: products of matrices, and the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = list[Counted]()
+        self.rest = list[Counted]()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = function(*args, **kwargs)
+        reads, writes = ([x for x in tree_leaves(some) if _on_meta(x)] for some in ((args, kwargs), found))
+        if not function.is_view and writes:
+            moved = sum(map(_bytes, reads)) + sum(map(_bytes, writes))
+            count = flop_registry.get(function.overloadpacket)
+            flops = count(*args, **kwargs, out_val=found) if count else 0
+            (self.products if count else self.rest).append(Counted(flops, moved))
+        return found
+
+
+def _on_meta(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device == META
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """What an expanded tensor repeats is read once."""
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
+
+
+def table(papers: list[str], sizes: dict[str, dict[str, Any]], positions: int) -> Iterator[list[str]]:
+    """A line for each paper, fused to eager."""
+    yield ["paper", "TFLOP", "GB", "memory", *(f"{gpu}, ms (MFU)" for gpu in GPUS), "launches, ms"]
+    with tempfile.TemporaryDirectory() as folder:
+        ids = np.random.default_rng(1).integers(9, VOCABULARY, 99_999)
+        documents = [(name, len(ids), ids) for name in ("one", "two")]
+        write_tokens(Path(folder) / "store", documents, VOCABULARY, "0" * 64)
+        store = TokenStore(Path(folder) / "store")
+        for paper in papers:
+            yield line(paper, sizes[paper], store, positions)
+
+
+def line(paper: str, sizes: dict[str, Any], store: TokenStore, positions: int) -> list[str]:
+    """What there is to say of a paper."""
+    entry, objective = MODELS[paper], OBJECTIVES[paper]
+    shape = {name: value for name, value in sizes.items() if name != "memory"} | {"dropout": 0.0}
+    model = entry.model(entry.config(**shape)).to(META)
+    batch = objective.batches(store, model.config, positions // shape["context"]).at(0, 0)
+    step = (model, objective.loss, batch, "bfloat16", OPTIMIZER)
+    with Work() as work:
+        step_on_meta(*step)
+    flops = step_flops(model, objective.loss, batch)
+    # A fused kernel's products are none of torch's: what the definition needs beyond those that were seen.
+    attention = Counted(max(0, flops - sum(each.flops for each in work.products)), 0)
+    state = Counted(0, 7 * sum(p.nbytes for p in model.parameters()))  # AdamW reads four numbers and writes three
+    fused = [*work.products, attention, state]
+    eager = [*work.products, *work.rest, attention]
+    moved = (f"{sum(each.bytes for each in some) / 1e9:.0f}" for some in (fused, eager))
+    told = [paper, f"{flops / 1e12:.1f}", " to ".join(moved), f"{step_memory(*step) / 2**30:.1f} GiB"]
+    for gpu, (rate, _) in GPUS.items():
+        seconds = [sum(each.seconds(gpu) for each in some) for some in (fused, eager)]
+        used = (f"{flops / rate / each:.0%}" for each in seconds)
+        told.append(f"{' to '.join(f'{1e3 * each:.1f}' for each in seconds)} ({' to '.join(used)})")
+    return [*told, f"{1e3 * LAUNCH * len(eager):.1f}"]
+
+
+if __name__ == "__main__":
+    head, *lines = table(list(OBJECTIVES), SIZES, TOKENS)
+    print(aligned("\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))))

@@ -1,0 +1,31 @@
+"""The operations and bytes of a step, counted by hand where that is easy."""
+
+import re
+
+import pytest
+import torch
+from bench_roofline import GPUS, Counted, Work, table
+from bench_train import SHAPE
+
+
+def test_a_product_and_a_sum_are_what_they_read_write_and_compute():
+    a, b = torch.empty(3, 5, device="meta"), torch.empty(5, 7, device="meta")
+    with Work() as work:
+        product = a @ b
+        product.T.view(7, 3).add_(torch.empty(7, 1, device="meta").expand(7, 3))
+    assert work.products == [Counted(2 * 3 * 5 * 7, 4 * (15 + 35 + 21))]
+    empty, added = work.rest
+    assert (empty.bytes, added.bytes) == (4 * 7, 4 * (21 + 7 + 21))
+    rate, bandwidth = GPUS["H200"]
+    assert Counted(10**15, 1).seconds("H200") == 10**15 / rate
+    assert Counted(1, 10**15).seconds("H200") == 10**15 / bandwidth
+
+
+@pytest.mark.parametrize("paper", ["gpt", "xlnet"])
+def test_no_step_is_faster_than_its_operations_and_none_slower_than_eager(paper):
+    head, told = table([paper], {paper: SHAPE}, 1024)
+    assert len(head) == len(told)
+    for gpu in GPUS:
+        fused, eager, most, least = map(float, re.findall(r"[\d.]+", told[head.index(f"{gpu}, ms (MFU)")]))
+        assert 0 < fused < eager
+        assert 0 < least < most <= 100
