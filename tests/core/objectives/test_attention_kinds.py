@@ -1,0 +1,63 @@
+"""Which attention each paper asks torch for: on a GPU that decides the kernel (docs/how-to/gpus.md has the table)."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from papers import PAPERS, make
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+KINDS = {
+    "gpt": {"causal"},
+    "llama": {"causal"},
+    "bert": {"mask"},
+    "roberta": {"none"},
+    "modernbert": {"none", "mask"},
+    "electra": {"none"},
+    "gpt_documents": {"mask"},
+    "llama_documents": {"mask"},
+    "roberta_documents": {"mask"},
+    "modernbert_documents": {"mask"},
+    "xlnet": {"bias"},
+    "transformer_xl": {"bias"},
+    "xlnet_documents": {"bias"},
+    "gpt_bert": {"mask"},
+    "gpt_bert_documents": {"mask"},
+}
+"""``none`` and ``causal`` go to flash attention, ``mask`` and ``bias``, which learns, to memory-efficient attention."""
+
+
+class Asked(TorchFunctionMode):
+    """The kinds of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds = set()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is F.scaled_dot_product_attention:
+            _, _, _, mask, _, causal = args
+            if mask is None:
+                self.kinds.add("causal" if causal else "none")
+            else:
+                assert not causal
+                self.kinds.add("mask" if mask.dtype == torch.bool else "bias")
+                assert mask.requires_grad == (mask.dtype != torch.bool)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_no_paper_gives_a_mask_where_none_is_needed(store, name):
+    model, objective = make(name)
+    batch = objective.batches(store, model.config, 5).at(3, 1)
+    with Asked() as asked:
+        objective.loss(model, batch)
+    assert asked.kinds == KINDS[name]
+
+
+def test_the_guide_knows_every_kind():
+    page = Path("docs/how-to/gpus.md").read_text()
+    table = page[page.index("## Which attention") :]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set().union(*KINDS.values())
