@@ -114,10 +114,9 @@ def main(task: Callable[..., None], gpus: int = 0) -> None:
             print(f"error: {error}", file=sys.stderr, flush=True)
             sys.exit(USER_ERROR if isinstance(error, UserError) else 1)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if (said := _of_the_machine(error, "@".join([Path(sys.argv[0]).stem, *words[:1]]))) is None:
                 raise
-            stage = "@".join([Path(sys.argv[0]).stem, *words[:1]])
-            print(f"error: out of memory: {error}; {needs_less(stage)}", file=sys.stderr, flush=True)
+            print(f"error: {said}", file=sys.stderr, flush=True)
             sys.exit(1)
         except KeyboardInterrupt as error:
             print(f"interrupted: {error}", file=sys.stderr, flush=True)
@@ -136,6 +135,19 @@ def main(task: Callable[..., None], gpus: int = 0) -> None:
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
         app.command(help=inspect.cleandoc(task.__doc__ or "").partition("\nRaises:")[0])(run)
         app()
+
+
+def _of_the_machine(error: Exception, stage: str) -> str | None:
+    """What a machine lacks that made a stage fail, and what to do; None where it is not the machine."""
+    if is_out_of_memory(error):
+        return f"out of memory: {error}; {needs_less(stage)}"
+    if type(error).__name__ == "AcceleratorError":  # torch's, which is not imported for this
+        reason = (str(error).splitlines() or ["it says nothing"])[0]
+        return (
+            f"the GPU failed: {reason}; expected one that works (nvidia-smi lists them, CUDA_VISIBLE_DEVICES chooses "
+            "among them); a training goes on from the state that it saved last"
+        )
+    return None
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
-"""A task that has no memory left says so in one line, with what to change."""
+"""A task that has no memory left, or whose GPU has failed, says so in one line, with what to change."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,14 @@ def test_it_is_one_line_with_the_parameters_that_help(body):
     assert done.stderr.startswith("error: out of memory: ")
     assert done.stderr.count("\n") == 1
     assert "expected a larger pretrain.gpt.training.accumulation, a smaller pretrain.gpt.model.context, " in done.stderr
+
+
+def test_a_gpu_that_fails_is_one_line_with_what_to_do():
+    done = run(
+        "import torch; raise torch.AcceleratorError('CUDA error: unspecified launch failure\\nFor debugging ...')"
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: the GPU failed: CUDA error: unspecified launch failure; expected .*\n", done.stderr)
 
 
 def test_other_errors_keep_their_traceback():
