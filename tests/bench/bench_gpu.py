@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -32,9 +33,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
-from plm_core.objectives.loss import Batch, Batches
+from plm_core.objectives.loss import AT_ONCE, Batch, Batches
 from plm_core.sections.models import MODELS
 from plm_core.text.store import TokenStore, write_tokens
+from plm_core.training.blocks import recompute, wrap
 from plm_core.training.compiling import compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device, prepare
@@ -179,13 +181,22 @@ class Case:
         return list(train(model, loss, batch_at, validate, loop, device, snapshots, interrupted=interrupted))
 
 
-def passes(case: Case, device: torch.device, mixed: bool = False, compile: bool = False) -> tuple[float, torch.Tensor]:
-    """The loss of the first batch, and the gradient as one vector on the CPU."""
-    model = case.model(device)
+def passes(
+    case: Case, device: torch.device, mixed: bool = False, compile: bool = False, frugal: bool = False
+) -> tuple[float, torch.Tensor]:
+    """The loss of the first batch, and the gradient as one vector on the CPU; ``frugal`` with what saves memory."""
+    model, batch = case.model(device), case.batches.at(7, 0).to(device)
     model.train()
     loss_of = compiled(case.objective.loss, device) if compile else case.objective.loss
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
-        loss = loss_of(model, case.batches.at(7, 0).to(device), None)
+    at_once = AT_ONCE
+    if frugal:
+        wrap(model, recompute)
+        at_once = batch.targets.numel() * case.size.vocabulary // 3
+    with (
+        patch("plm_core.objectives.loss.AT_ONCE", at_once),
+        torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed),
+    ):
+        loss = loss_of(model, batch, None)
     (loss.nll / loss.num_targets).backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     nats = float(loss.nll.detach() / loss.num_targets)
@@ -200,7 +211,11 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 def numbers(case: Case, device: Device) -> Iterator[Check]:
     """The passes of a batch against those of a CPU in float32."""
     loss, gradient = passes(case, CPU)
-    ways: list[tuple[str, float, dict[str, bool]]] = [("float32", 1e-4, {}), ("bfloat16", 0.05, {"mixed": True})]
+    ways: list[tuple[str, float, dict[str, bool]]] = [
+        ("float32", 1e-4, {}),
+        ("recomputed, in chunks", 1e-4, {"frugal": True}),
+        ("bfloat16", 0.05, {"mixed": True}),
+    ]
     if case.paper in case.size.compiled:
         ways.append(("compiled", 1e-3, {"compile": True}))
     for name, limit, how in ways:

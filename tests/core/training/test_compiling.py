@@ -18,6 +18,7 @@ from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.causal import causal_batch
 from plm_core.sections.models import MODELS
+from plm_core.training.blocks import recompute, wrap
 from plm_core.training.compiling import compiled
 from plm_core.training.loop import Stopped
 
@@ -82,6 +83,21 @@ def test_a_compiled_loss_and_its_gradients_are_those_of_the_objective(
     assert list(model.state_dict()) == names
     # A first batch has no memory behind it, and so a graph of its own.
     assert graphs() == (2 if "memory" in sizes else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["gpt", "xlnet"])
+def test_blocks_that_are_recomputed_are_compiled_too(store, tokenizer, device, architecture):
+    _, objective, parameters, sizes = next(paper for paper in PAPERS if paper[0] == architecture)
+    torch.manual_seed(3)
+    entry, aim = MODELS[architecture], OBJECTIVES[objective](**parameters)
+    model = entry.model(entry.config(**(SIZES | {"vocab_size": tokenizer.vocab_size} | sizes))).double()
+    batch = aim.batches(store, model.config, 5).at(7, 0)
+    expected = gradients(model, aim.loss(model, batch))
+    wrap(model, recompute)
+    found = gradients(model, compiled(aim.loss, device.device)(model, batch, None))
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+    assert graphs() == 1
 
 
 @pytest.fixture(params=["eager", pytest.param("inductor", marks=pytest.mark.slow)])
