@@ -164,8 +164,10 @@ def _judged(row: Row, rules: GateRules) -> Row:
         verdict = "better" if row.gain > 0 else "equal"
     elif row.gain >= -tolerance:
         verdict = "worse within its tolerance"
+    elif row.gains[1] < 0:
+        verdict = "worse" if row.gains[1] < -tolerance else "worse, perhaps within its tolerance"
     else:
-        verdict = "worse" if row.gains[1] < -tolerance else "worse, perhaps by chance"
+        verdict = "worse, perhaps by chance"
     return replace(row, verdict=verdict)
 
 

@@ -140,7 +140,7 @@ def test_a_metric_beside_the_primary_may_worsen_by_its_tolerance_and_no_more(tmp
     assert within.passed
     assert within.table[1].verdict == "worse within its tolerance"
     assert perhaps.passed
-    assert perhaps.table[1].verdict == "worse, perhaps by chance"
+    assert perhaps.table[1].verdict == "worse, perhaps within its tolerance"
     assert beyond.reasons == ["era/score: worse by 0.2; allowed are 0.03"]
 
 
