@@ -78,7 +78,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
 def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Loss:
     """The loss on rows that every process has, in the precision of a step and no more of them at a time.
 
-    Each process computes its share where they can be shared evenly; then ``carry`` is that of its share.
+    Where the rows can be shared evenly, each process computes its share, and ``carry`` is that of its share.
     """
     ranks = setup.ranks
     shared = ranks.size > 1 and len(rows.inputs) % ranks.size == 0
@@ -101,10 +101,10 @@ def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Lo
 
 
 def rehearse(setup: Setup, state: State, batch: Batch) -> None:
-    """Cut the rows of all processes until each has passed over a part of them; the gradient is dropped.
+    """Cut the rows of all processes until each has room for a part of them, which it passes over; nothing is updated.
 
-    For in a step the others would wait for who has run out of memory. With sharded weights they would here too, and
-    alone there is nobody to wait: then nothing is done.
+    In a step the others would wait forever for a process that has run out of memory. A process that is alone needs no
+    rehearsal, and with sharded weights the others would wait here too: then nothing is done.
     """
     if setup.ranks.size == 1 or setup.ranks.sharding:
         return
@@ -117,7 +117,8 @@ def rehearse(setup: Setup, state: State, batch: Batch) -> None:
 
 
 def _lacking(setup: Setup, state: State, batch: Batch) -> str | None:
-    """What is said by who runs out of memory in passing over the first part of the rows; None where it fits."""
+    """What this process says when it runs out of memory on the first part of its rows; None where there is room."""
+    setup.shared.model.train()
     rows = next(batch.split(len(state.carries))).to(setup.device.device)
     try:
         with setup.shared.part(last=False):
@@ -143,7 +144,7 @@ def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
 
 
 def _said(error: RuntimeError) -> str:
-    """What an error says in one line; raised again where it is another one than a lack of memory."""
+    """What an error says in one line. One that is no lack of memory is raised again."""
     if not is_out_of_memory(error):
         raise error
     return " ".join(str(error).split())
