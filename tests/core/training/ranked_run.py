@@ -1,9 +1,8 @@
 """A small training as one of several processes: `torchrun ... ranked_run.py PAPER[+WAY...] FOLDER OUT [STOP]`.
 
-A way is muon, recompute, compile, bfloat16 (imitated where a machine has none), or hungry: the last process has no room
-for two rows. Its batches are cut into four
-parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the end; the first process writes
-the reports and the whole weights to OUT.
+A way is muon, recompute, compile, chunks (of the loss), bfloat16 (imitated where a machine has none), or hungry: the
+last process has no room for two rows. Its batches are cut into four parts, shared by the processes. Ends after STOP
+steps with its state saved, or goes to the end; the first process writes the reports and the whole weights to OUT.
 """
 
 import json
@@ -16,6 +15,7 @@ from folds import CONFIG, Stops
 from test_curves import Text, initial_model
 from torch.nn import functional as F
 
+from plm_core.objectives import loss as losses
 from plm_core.training import loop
 from plm_core.training.device import prepare
 from plm_core.training.loop import Stopped, train
@@ -59,6 +59,8 @@ def main(paper, folder, out, stop=None):
     if "bfloat16" in ways:
         model = model.float()
         as_on_cuda()
+    if "chunks" in ways:
+        losses.AT_ONCE = 300
     loss_of = hungry(objective.loss) if "hungry" in ways and ranks.rank == ranks.size - 1 else objective.loss
     batches, held_out = (objective.batches(Text.made(seed, 29), model.config, config.batch) for seed in (5, 3))
 

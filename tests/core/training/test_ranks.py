@@ -86,8 +86,9 @@ def test_all_processes_cut_their_rows_where_one_has_no_room(tmp_path, alone, pap
 
 
 @pytest.mark.slow
-def test_sharded_blocks_are_compiled_and_recomputed(tmp_path, alone):
-    require_equal(trained("gpt+compile+recompute", tmp_path / "fsdp", ranks=2, mode="fsdp"), alone("gpt"))
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_blocks_are_compiled_and_recomputed_and_losses_come_in_chunks(tmp_path, alone, mode):
+    require_equal(trained("gpt+compile+recompute+chunks", tmp_path / mode, ranks=2, mode=mode), alone("gpt"))
 
 
 @pytest.mark.slow
