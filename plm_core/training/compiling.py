@@ -18,6 +18,9 @@ from plm_core.training.blocks import wrap
 
 LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]
 
+_compile = partial(torch.compile, dynamic=False, fullgraph=True)
+"""Into one graph. One whose shapes are symbols would be laid out for the batch that it saw first."""
+
 
 def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
     """``loss_of`` compiled; as it is, with a warning, on a machine that cannot compile.
@@ -27,8 +30,7 @@ def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
     """
     if not _can_compile(device):
         return loss_of
-    # A graph whose shapes are symbols would be laid out for the batch that it saw first.
-    graph = torch.compile(loss_of, dynamic=False, fullgraph=True)
+    graph = _compile(loss_of)
 
     def loss(model: nn.Module, batch: Batch, carry: Carry | None) -> Loss:
         found = graph(model, batch, carry)
@@ -44,7 +46,7 @@ def compile_blocks(model: nn.Module, device: torch.device) -> None:
     For weights that are to be sharded: hooks gather them block by block, and no graph can hold those.
     """
     if _can_compile(device):
-        wrap(model, partial(torch.compile, dynamic=False, fullgraph=True))
+        wrap(model, _compile)
 
 
 def _can_compile(device: torch.device) -> bool:
@@ -52,7 +54,7 @@ def _can_compile(device: torch.device) -> bool:
     # The same flag again: this time the compiler takes note of it too. Without, two threads add up in either order.
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     try:
-        torch.compile(lambda x: x + 1, dynamic=False, fullgraph=True)(torch.zeros(3, device=device))
+        _compile(lambda x: x + 1)(torch.zeros(3, device=device))
     except (RuntimeError, OSError) as error:  # such as a compiler without its headers
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         warnings.warn(f"training.compile: not compiled, for this machine cannot: {reason}", stacklevel=3)

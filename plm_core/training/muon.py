@@ -41,11 +41,13 @@ class Muon(torch.optim.Optimizer):
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
             if not matrices:
                 continue
+            weights = [_local(matrix) for matrix in matrices]
             gradients = [_local(matrix.grad) for matrix in matrices]
             means = [_local(self.state[matrix]["momentum_buffer"]) for matrix in matrices]
             torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
             # Nesterov's: the mean as it will be if the next gradient is this one.
             updates = list(torch._foreach_lerp(gradients, means, group["momentum"]))
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             by_shape: dict[torch.Size, list[int]] = {}
             for number, matrix in enumerate(matrices):
                 by_shape.setdefault(matrix.shape, []).append(number)
@@ -53,9 +55,7 @@ class Muon(torch.optim.Optimizer):
                 # Together: a GPU gets few large products.
                 found = orthogonal([updates[n] for n in numbers], shape[0], getattr(matrices[0], "device_mesh", None))
                 for n, update in zip(numbers, found, strict=True):
-                    weights = _local(matrices[n])
-                    weights.mul_(1 - group["lr"] * group["weight_decay"])
-                    weights.add_(update, alpha=-group["lr"] * SIZE * math.sqrt(max(shape)))
+                    weights[n].add_(update, alpha=-group["lr"] * SIZE * math.sqrt(max(shape)))
 
 
 def _local(tensor: Any) -> Tensor:

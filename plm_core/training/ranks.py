@@ -120,7 +120,7 @@ class Shared:
 
     @torch.no_grad()
     def evaluate(self, rows: Batch, carry: Carry | None) -> Loss:
-        """The loss on rows that every process reads."""
+        """The loss on rows, whose gradient nobody asks for; with sharded weights every process has to call it."""
         if self._ranks.sharding:
             with torch.compiler.set_stance("force_eager"):  # as without sharding, whatever the number of rows
                 return self._wrapped(rows, carry)
@@ -159,8 +159,9 @@ def _fsdp(model: nn.Module, loss_of: LossOf, mesh: Any, mixed: bool) -> Any:
 
     # What goes from block to block stays float32, as do gradients while they are added up.
     lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    policy = lower if mixed else MixedPrecisionPolicy()
     for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=lower if mixed else MixedPrecisionPolicy())
+        fully_shard(block, mesh=mesh, mp_policy=policy)
         if hasattr(block, "keys"):  # XLNet calls it besides forward
             register_fsdp_forward_method(block, "keys")
     return fully_shard(_LossModule(model, loss_of), mesh=mesh)

@@ -17,21 +17,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from bench_train import OBJECTIVES, OPTIMIZER, SIZES, TOKENS, VOCABULARY
+from bench_gpu import drawn_store
+from bench_train import OBJECTIVES, OPTIMIZER, SIZES, TOKENS, VOCABULARY, plain
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from plm_core.sections.models import MODELS
 from plm_core.templates import aligned
-from plm_core.text.store import TokenStore, write_tokens
-from plm_core.training.flops import META, step_flops
+from plm_core.text.store import TokenStore
+from plm_core.training.flops import META, datasheet_flops, step_flops
 from plm_core.training.memory import step_memory, step_on_meta
 
-GPUS = {"H200": (989.5e12, 4.8e12), "A100": (312e12, 2.039e12)}
-"""FLOP/s in bfloat16 and bytes a second: datasheets of the H200 SXM (2024) and the A100 SXM of 80 GB (2021)."""
+GPUS = {
+    "H200": (datasheet_flops("NVIDIA H200") or 0.0, 4.8e12),
+    "A100": (datasheet_flops("NVIDIA A100-SXM4-80GB") or 0.0, 2.039e12),
+}
+"""FLOP/s in bfloat16 and bytes a second, by the datasheets of the SXM boards."""
 LAUNCH = 5e-6
 """Seconds, about, that PyTorch takes on the host to start an operation."""
 
@@ -83,10 +86,7 @@ def table(papers: list[str], sizes: dict[str, dict[str, Any]], positions: int) -
     """A line for each paper, fused to eager."""
     yield ["paper", "TFLOP", "GB", "memory", *(f"{gpu}, ms (MFU)" for gpu in GPUS), "launches, ms"]
     with tempfile.TemporaryDirectory() as folder:
-        ids = np.random.default_rng(1).integers(9, VOCABULARY, 99_999)
-        documents = [(name, len(ids), ids) for name in ("one", "two")]
-        write_tokens(Path(folder) / "store", documents, VOCABULARY, "0" * 64)
-        store = TokenStore(Path(folder) / "store")
+        store = drawn_store(Path(folder), VOCABULARY)
         for paper in papers:
             yield line(paper, sizes[paper], store, positions)
 
@@ -94,7 +94,7 @@ def table(papers: list[str], sizes: dict[str, dict[str, Any]], positions: int) -
 def line(paper: str, sizes: dict[str, Any], store: TokenStore, positions: int) -> list[str]:
     """What there is to say of a paper."""
     entry, objective = MODELS[paper], OBJECTIVES[paper]
-    shape = {name: value for name, value in sizes.items() if name != "memory"} | {"dropout": 0.0}
+    shape = plain(sizes)
     model = entry.model(entry.config(**shape)).to(META)
     batch = objective.batches(store, model.config, positions // shape["context"]).at(0, 0)
     step = (model, objective.loss, batch, "bfloat16", OPTIMIZER)

@@ -81,6 +81,11 @@ REACHED = 0.001
 """By how much of itself a validation loss may be above the one that it is said to reach."""
 
 
+def plain(sizes: dict[str, Any]) -> dict[str, Any]:
+    """A model's section without dropout; XLNet's without memory, which the peer would fill otherwise."""
+    return {name: value for name, value in sizes.items() if name != "memory"} | {"dropout": 0.0}
+
+
 @dataclass(frozen=True)
 class Job:
     """What each side trains."""
@@ -100,9 +105,8 @@ class Job:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The model's section, without dropout; XLNet without memory, which the peer would fill otherwise."""
-        sizes = self.tiny or (SIZES[self.paper] if GPU else SHAPE)
-        return {name: value for name, value in sizes.items() if name != "memory"} | {"dropout": 0.0}
+        """The model's section."""
+        return plain(self.tiny or (SIZES[self.paper] if GPU else SHAPE))
 
     @property
     def rows(self) -> int:
