@@ -60,9 +60,14 @@ def _asked(folder: Path, name: str, evidence: Path) -> tuple[str, Table]:
 def nats_of(
     loaded: checkpoint.Loaded, pairs: Sequence[Pair], config: LikelihoodConfig, device: Device
 ) -> Iterator[tuple[float, float]]:
-    """-log p of the good and of the bad text of each pair, whole, in nats, in order."""
+    """-log p of the good and of the bad text of each pair, whole, in nats, in order.
+
+    Nothing ends behind a text: it is a passage, not a document.
+    """
     score = scorer_of(OBJECTIVES[loaded.config.objective].likelihood)
-    texts = (tokenized(text, loaded.tokenizer) for pair in pairs for text in (pair.good, pair.bad))
+    texts = (
+        replace(tokenized(text, loaded.tokenizer), ended=False) for pair in pairs for text in (pair.good, pair.bad)
+    )
     nats = (found.nats for found in score(loaded.model, texts, replace(config, excerpt=None), device))
     return zip(nats, nats, strict=True)
 

@@ -57,7 +57,7 @@ def text_baseline() -> None:
         found = {}
         for order, name in ((1, f"unigram_{quantity}"), (ORDER, f"ngram_{quantity}")):
             model = NGrams(learned, order, store.index.vocab_size)
-            nats = _nats(model, ids)
+            nats = [float(part.sum()) for part in _nats(model, ids)]
             found[name] = sum(nats) / math.log(2) / sum(sizes)
         rows = zip(documents, sizes, ids, nats, strict=True)
         lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), quantity, config.measured) for d, b, i, n in rows)
@@ -72,17 +72,18 @@ def text_baseline() -> None:
         print(", ".join(f"{name.partition('_')[0]} {value:.4f}" for name, value in found.items()) + " bits per byte")
 
 
-def _nats(model: NGrams, texts: Sequence[np.ndarray]) -> list[float]:
-    """The summed nats of each text and of its end."""
+def _nats(model: NGrams, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The nats of each text's tokens, and of the EOS behind them."""
     nats = model.nats(np.concatenate([[EOS], *(np.append(ids, EOS) for ids in texts)]))
     ends = np.cumsum([len(ids) + 1 for ids in texts])
-    return [float(part.sum()) for part in np.split(nats, ends[:-1])]
+    return np.split(nats, ends[:-1])
 
 
 def _write_pairs(folder: Path, file: Path, model: NGrams, tokenizer: Tokenizer, config: EvaluateConfig) -> None:
-    """The evidence of a set of minimal pairs."""
+    """The evidence of a set of minimal pairs, whose texts are passages: no EOS counts."""
     pairs = load_pairs(file)
-    nats = _nats(model, tokenizer.encode_batch([text for pair in pairs for text in (pair.good, pair.bad)]))
+    ids = tokenizer.encode_batch([text for pair in pairs for text in (pair.good, pair.bad)])
+    nats = [float(part[:-1].sum()) for part in _nats(model, ids)]
     rows = minimal_pairs.rows(pairs, zip(nats[::2], nats[1::2], strict=True), config)
     write_sealed(folder / minimal_pairs.file_of(file.stem), TASK_COLUMNS, rows)
 

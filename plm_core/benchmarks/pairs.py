@@ -8,7 +8,7 @@ Minimal Pairs for English". A paradigm is a set of pairs that ask the same thing
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pydantic import PositiveInt
@@ -39,6 +39,9 @@ class PairsConfig:
     changed. []: the input holds pairs."""
     each: PositiveInt | None = None
     """At most so many pairs of each paradigm, always the same ones; null: all."""
+    prefix: str = ""
+    """What each text is read behind, as its beginning. A model of running text has rarely seen a sentence alone at the
+    start of a document; behind a neutral one, and a line break, it can show what it knows."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
     for pair in sorted(every, key=lambda pair: sha256_text(pair.id)):  # so that a new one moves few
         kept.setdefault(pair.paradigm, []).append(pair)
     ids = {pair.id for some in kept.values() for pair in some[: config.each]}
-    return [pair for pair in every if pair.id in ids], left_out
+    chosen = (pair for pair in every if pair.id in ids)
+    return [replace(pair, good=config.prefix + pair.good, bad=config.prefix + pair.bad) for pair in chosen], left_out
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:

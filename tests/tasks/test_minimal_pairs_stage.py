@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +15,14 @@ from plm_core.benchmarks.pairs import Pair, load_pairs
 from plm_core.evaluation.evidence import read_task
 from plm_core.evaluation.likelihood import scorer_of
 from plm_core.evaluation.likelihood.base import tokenized
+from plm_core.evaluation.ngram import NGrams
 from plm_core.evaluation.rules import GateRules, MetricRule
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.sections.models import MODELS
+from plm_core.text.special import EOS
+from plm_core.text.store import TokenStore
+from plm_core.text.tokenizers import open_tokenizer
 from tasks.minimal_pairs import nats_of
 
 GPT, NGRAM = "artifacts/evidence/gpt/own-pairs.0.csv", "artifacts/evidence/ngram/own-pairs.0.csv"
@@ -30,7 +35,7 @@ def rows(path):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_each_text_has_the_likelihood_that_it_has_alone_and_whole(objective, device, tokenizer, documents):
+def test_each_text_has_the_likelihood_that_it_has_alone_and_whole_and_without_an_end(objective, device, tokenizer, documents):
     torch.manual_seed(5)
     entry = next(entry for entry in MODELS.values() if objective in entry.objectives)
     model = entry.model(entry.config(**SHAPE)).double()
@@ -40,9 +45,10 @@ def test_each_text_has_the_likelihood_that_it_has_alone_and_whole(objective, dev
     found = list(nats_of(loaded, pairs, LikelihoodConfig(stride=5, excerpt=3), device))
     score = scorer_of(OBJECTIVES[objective].likelihood)
     for nats, text in zip(np.ravel(found), texts, strict=True):
-        (alone,) = score(model, [tokenized(text, tokenizer)], LikelihoodConfig(stride=5), device)
+        passage = replace(tokenized(text, tokenizer), ended=False)
+        (alone,) = score(model, [passage], LikelihoodConfig(stride=5), device)
         assert nats == pytest.approx(alone.nats, rel=1e-9)
-        assert alone.tokens > 4
+        assert alone.tokens == len(passage.ids) > 4
 
 
 def test_model_and_counting_are_asked_about_the_same_pairs(built):
@@ -56,6 +62,16 @@ def test_model_and_counting_are_asked_about_the_same_pairs(built):
     assert found["score"] == read_task([built.root / GPT]).value
     assert found["score_low"] < found["score"] < found["score_high"]
     assert found["pairs"] == len(pairs) == built.metrics("pairs-own-pairs")["pairs"] > 50
+
+
+def test_counting_is_asked_about_the_tokens_of_a_passage_and_no_end(built):
+    tokenizer = open_tokenizer(built.root / "artifacts/tokenizer")
+    store = TokenStore(built.root / "artifacts/tokens/train")
+    model = NGrams(np.concatenate(([EOS], store.tokens(0, int(store.offsets[-1])))), 5, tokenizer.vocab_size)
+    pairs = load_pairs(built.root / "artifacts/pairs/own-pairs.jsonl")
+    for pair, row in zip(pairs, rows(built.root / NGRAM), strict=True):
+        good, bad = (model.nats(np.array([EOS, *tokenizer.encode(text)])).sum() for text in (pair.good, pair.bad))
+        assert float(row["confidence"]) == pytest.approx(1 / (1 + np.exp(-abs(good - bad))))
 
 
 def test_counting_knows_the_order_of_words_that_it_has_read(built):

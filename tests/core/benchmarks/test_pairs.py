@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -157,6 +158,13 @@ def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
     write_pairs(tmp_path / "made.jsonl", found)
     assert load_pairs(tmp_path / "made.jsonl") == found
     assert len({pair.sha256 for pair in found}) == 3
+
+
+def test_a_prefix_stands_before_both_texts_and_changes_neither_the_choice_nor_the_names(splits):
+    config = PairsConfig(str(splits), ["word_order"], each=31)
+    plain, _ = read_pairs("own", config)
+    behind, _ = read_pairs("own", replace(config, prefix="It was so.\n"))
+    assert behind == [replace(p, good=f"It was so.\n{p.good}", bad=f"It was so.\n{p.bad}") for p in plain]
 
 
 def test_the_pairs_of_blimp_that_are_none_are_left_out_and_told(tmp_path):
