@@ -120,9 +120,9 @@ lock:
 	$(BIN)/uv pip compile pyproject.toml $(VENV)/torch-needs.in --extra dev --override $(VENV)/no-torch.txt \
 		--universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements.lock
 
-# All that `make demo` makes again. Registered models, decisions, what is on its way to MLflow, what was imported or
-# pushed to the remote stay: nothing else has them.
-KEPT = mlflow journals remote imported
+# All that `make demo` makes again. Registered models, decisions, what is on its way to MLflow, what was imported,
+# searched or pushed to the remote stay: nothing else has them.
+KEPT = mlflow journals remote imported sweeps
 clean:
 	rm -rf $(VENV) .dvc/cache .dvc/tmp
 	[ ! -d artifacts ] || find artifacts -mindepth 1 -maxdepth 1 $(KEPT:%=! -name %) -exec rm -rf {} +

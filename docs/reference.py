@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 from flows.cli import app
 from flows.settings import Promotion, Retention, Tracking
+from flows.sweeps.space import Sweep
 from plm_core.benchmarks.pairs import PairsConfig
 from plm_core.benchmarks.prompts import FewshotConfig
 from plm_core.benchmarks.sources import ExamplesConfig
@@ -77,6 +78,7 @@ PARTS: list[Part] = [
     ("tracking", "", None, {"": Tracking}),
     ("notify", "", None, {"": NotifyConfig}),
     ("promotion", "", None, {"flow": Promotion, "gate": GateRules}),
+    ("sweep", "Read by `plm sweep` alone.", None, {"": Sweep}),
     ("retention", "Without it nothing is deleted.", None, {"": Retention}),
 ]
 
@@ -207,7 +209,7 @@ def _kind(hint: Any) -> str:
     if origin in (list, tuple):
         return f"list, each {_kind(args[0])}"
     if origin is dict:
-        return "section by name" if dataclasses.is_dataclass(args[1]) else f"by name: {_kind(args[1])}"
+        return f"{_kind(args[1])} by name" if dataclasses.is_dataclass(args[1]) else f"by name: {_kind(args[1])}"
     return "section" if dataclasses.is_dataclass(hint) else WORDS[hint]
 
 

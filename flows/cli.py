@@ -16,7 +16,7 @@ from flows import upkeep, using
 from flows.command import Json, evidence_folders, project, task
 from flows.outcome import UserError
 from plm_core.shared import paths, stores
-from plm_core.shared.statuses import USER_ERROR
+from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 app = typer.Typer(
     help="Continuous pretraining of language models of your own.",
@@ -135,6 +135,33 @@ def status(
         console.print(table)
     console.print(f"stages         {sum(stage['up_to_date'] for stage in stages)} of {len(stages)} up to date")
     standing.show(console, registry, every=every)
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, Option(help="Name the sweep; one that exists goes on.")] = "sweep",
+    jobs: Annotated[
+        int | None, Option(min=1, show_default="one a GPU, or a core", help="Run so many trials side by side.")
+    ] = None,
+) -> None:
+    """Search for better parameters, as `sweep` in params.yaml says.
+
+    Exit status: 1 when no trial has ended well, 75 when it was interrupted.
+    """
+    from flows.pipeline import prepare_environment
+    from flows.sweeps import sweep as sweeps
+
+    root = project()
+    prepare_environment()
+    try:
+        found = sweeps.run(root, name, jobs)
+    except KeyboardInterrupt:
+        print("interrupted: trials keep their state, and the next `plm sweep` goes on")
+        raise typer.Exit(INTERRUPTED) from None
+    task("sweep_page", found.folder)
+    for line in sweeps.lines(found):
+        print(line)
+    raise typer.Exit(int(found.best is None))
 
 
 @app.command()

@@ -20,16 +20,16 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import display, nights, promotion, retention, room, settings, timing
+from flows import display, nights, promotion, retention, timing
 from flows.checkout import Checkout, HeldError, checked_out, idle
 from flows.failures import CancelledError, StageError
 from flows.graph import BusyError
 from flows.liveness import close_dead_runs
-from flows.machine import Machine, beside_others
+from flows.machine import beside_others
 from flows.outcome import FailedError, Outcome, Result, Spent, UserError
 from flows.prefects import FLOW
-from flows.process import StageProcesses
 from flows.registering import registered
+from flows.reproducing import Reproducer
 from flows.room import FullError
 from flows.stages import GraphError, Registration, Stage
 from flows.tracking import Track, pipeline_run, send_leftovers
@@ -46,19 +46,12 @@ class Execution:
     """One run of the graph, inside a flow run."""
 
     def __init__(self, checkout: Checkout) -> None:
-        self.processes = StageProcesses(checkout.root)
         self.outcomes: dict[str, Outcome] = {}
-        self.begun = time.monotonic()
         self._root, self._graph = checkout.root, checkout.graph
-        self._held = checkout.held
-        self._force = checkout.force
-        sharing = sum(stage.cores == "all" for stage in self._graph.stages)
-        self._machine = Machine.detect(self.processes.interrupted, sharing)
-        self._expected = timing.expected(self._root, self._graph.stages)
-        self._peaks = timing.peaks(self._root)
+        self._reproducer = Reproducer(checkout)
+        self.processes, self.begun = self._reproducer.processes, self._reproducer.begun
+        self._machine, self._expected = self._reproducer.machine, self._reproducer.expected
         self._errors: dict[str, StageError] = {}
-        self._withheld = {settings.notify(self._root).urls_from: ""}
-        """Secrets that no stage needs."""
 
     def stages(self, parent_run_id: str | None) -> None:
         """Run every stage that has to; wait for all."""
@@ -112,34 +105,14 @@ class Execution:
     def _reproduce(self, stage: Stage, parent_run_id: str | None) -> State[Any]:
         log, spent = get_run_logger(), Spent()
         try:
-            reasons = ["forced"] if self._force else self._graph.reasons(stage.name)
+            reasons = self._reproducer.reasons(stage)
             if not reasons:
                 self._errors.pop(stage.name, None)
                 self.outcomes[stage.name] = Outcome(stage.name, "up to date")
                 log.info("up to date")
                 return Completed(name="UpToDate", message="up to date")
-            with self._machine.acquire(stage, *self._expected[stage.name], say=log.info) as grant:
-                room.look(self._root, self._graph.size(stage.name), self._peaks.get(stage.name, 0), log.warning)
-                log.info("runs: %s", "; ".join(reasons))
-                spent = Spent(time.monotonic() - self.begun)
-                env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
-                if parent_run_id:
-                    env["PLM_PARENT_RUN_ID"] = parent_run_id
-                with self._graph.reproducing(stage.name, self._force) as command:
-                    if command:
-                        run = functools.partial(
-                            self.processes.run,
-                            stage.name,
-                            on_line=log.info,
-                            env=command.env | env,
-                            pass_fds=(self._held, *grant.fds),
-                            may_fork=not grant.fds,  # no GPU's driver is known to stand it
-                            minutes=stage.minutes,
-                        )
-                        for used in map(run, command.lines):
-                            spent.cpu += used.cpu
-                            spent.memory = max(spent.memory, used.memory)
-                self._announce_after(stage)
+            then = functools.partial(self._announce_after, stage)
+            self._reproducer.run(stage, reasons, parent_run_id, log, spent, then)
         except (StageError, GraphError, FullError, CancelledError) as error:
             raise self._failed(stage, self._until_now(spent), error) from None
         finally:

@@ -1,21 +1,22 @@
 """The graph of stages as DVC reads it from ``dvc.yaml``: what there is, in which order, and what is not up to
 date.
 
-Only this file, ``mending.py`` and ``cache.py`` import DVC. Its Python interface is not public, so the version is pinned
-and every use is there. DVC takes 0.5 s to import, hence the imports inside the functions.
+Only this file, ``lockfile.py``, ``mending.py`` and ``cache.py`` import DVC. Its Python interface is not public, so the
+version is pinned and every use is there. DVC takes 0.5 s to import, hence the imports inside the functions.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
-import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.lockfile import record
 from flows.mending import mend
 from flows.stages import GraphError, Stage, read_meta
 
@@ -124,7 +125,7 @@ class Graph:
         """
         node = self._nodes[stage]
         with self._kept_from_others(node), _unless_it_fails(node):
-            with self._locked():
+            with self._locked(), self._cache_alone():
                 node.remove_outs(ignore_remove=False, force=False)
                 cached = not force and _restored(node)
                 node.save_deps()
@@ -138,9 +139,24 @@ class Graph:
                     raise EditedError(
                         f"{', '.join(changed)} changed while the stage ran, so its result is not kept; run again"
                     )
-                node.save()
+                with self._cache_alone():
+                    node.save()
                 node.commit()
-                _record(node)
+                record(node)
+
+    @property
+    def cache(self) -> Path:
+        """The folder of DVC's cache."""
+        return Path(self._repo.cache.local.path).parents[1]
+
+    def given(self, stages: Iterable[str]) -> list[str]:
+        """The files and folders of the repository that these stages read, and that no stage writes or writes into."""
+        made = [Path(out.fs_path) for node in self._nodes.values() for out in node.outs]
+        read = {Path(dep.fs_path) for name in stages for dep in self._nodes[name].deps if dep.protocol == "local"}
+        root = Path(self._repo.root_dir)
+        given = (path for path in read if path.is_relative_to(root) and not any(map(path.is_relative_to, made)))
+        found = (path for path in given if not any(out.is_relative_to(path) for out in made))
+        return sorted(path.relative_to(root).as_posix() for path in found)
 
     def _ordered(self) -> tuple[Stage, ...]:
         import networkx
@@ -164,6 +180,15 @@ class Graph:
     def _locked(self) -> Iterator[Any]:
         with _errors(self._file), self._mutex, self._repo.lock:
             yield self._repo
+
+    @contextlib.contextmanager
+    def _cache_alone(self) -> Iterator[None]:
+        """Hold the run cache, which several checkouts may share: DVC takes another one's unfinished entry for its own,
+        finds it damaged and deletes it."""
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with (self.cache / "plm.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     @contextlib.contextmanager
     def _kept_from_others(self, node: Any) -> Iterator[None]:
@@ -230,34 +255,6 @@ def _restored(node: Any) -> bool:
     except RunCacheNotFoundError:
         return False
     return True
-
-
-def _record(node: Any) -> None:
-    """Write an entry of ``dvc.lock``, in one move."""
-    from dvc.stage.serialize import to_lockfile
-    from dvc.utils.serialize import dumps_yaml
-
-    path = Path(node.dvcfile._lockfile.path)
-    lock = path.read_text(encoding="utf-8") if path.exists() else "schema: '2.0'\n"
-    new = path.with_name(".dvc.lock.new")
-    new.write_text(replaced(lock, dumps_yaml({"stages": to_lockfile(node)})), encoding="utf-8")
-    new.replace(path)
-
-
-def replaced(lock: str, one: str) -> str:
-    """The text of a ``dvc.lock`` with the stage of another that holds one, as DVC writes it.
-
-    DVC itself reads all stages with their comments and writes all anew, which takes 1 s for 40.
-    """
-    before, entries, rest = _entries(lock if re.search("^stages:$", lock, re.MULTILINE) else f"{lock}stages:\n")
-    by_name = {entry.partition("\n")[0]: entry for entry in (*entries, *_entries(one)[1])}
-    return "".join((before, *by_name.values(), rest))
-
-
-def _entries(lock: str) -> tuple[str, list[str], str]:
-    """What stands before the stages, the text of each, and what follows them."""
-    before, stages, rest = re.split(r"(?<=^stages:\n)((?:[ \n].*\n?)*)", lock, maxsplit=1, flags=re.MULTILINE)
-    return before, re.split(r"^(?=  \S)", stages, flags=re.MULTILINE)[1:], rest
 
 
 def _values(node: Any) -> dict[str, Any]:

@@ -85,6 +85,18 @@ def retention(root: Path) -> Retention | None:
     return None if found is None else _section(Retention, found, "retention")
 
 
+def read_section(root: Path, cls: type[T], name: str) -> T:
+    """A section of the ``params.yaml`` in the repository ``root``.
+
+    Raises:
+        UserError: the file, the section or a parameter is missing, unknown or wrong.
+    """
+    sections = _sections(root)
+    if name not in sections:
+        raise UserError(f"{name}: no such section in {root / 'params.yaml'}; it has {', '.join(sections)}")
+    return _section(cls, sections[name], name)
+
+
 def notify(root: Path) -> NotifyConfig:
     """Read the section ``notify``; its defaults where it cannot be used, for that may be what is to be told."""
     try:

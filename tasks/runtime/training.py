@@ -1,6 +1,8 @@
 """Follows a training for a stage: reports to MLflow and the terminal, edits and signals noticed in time."""
 
 import contextlib
+import json
+import os
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
@@ -65,6 +67,7 @@ def follow(
             seen = [*(before for before in seen if before.step < report.step), report]
             costs.add(report.steps, sum(each.positions for each in seen), report.throughput, report.first)
             stage.tracker.log(_points(report) | costs.points(), report.step)
+            _tell(stage.name, report)
             meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
             if report.throughput is not None:  # else restored from a snapshot
                 try:
@@ -100,6 +103,14 @@ def write_curve(path: Path, reports: list[StepMetrics]) -> None:
     best = best_report(reports)
     rows = ((r.step, r.loss, r.valid_loss, None if r.valid_loss is None else int(r is best)) for r in reports)
     write_rows(path, ("step", "loss", "valid_loss", "best"), rows)
+
+
+def _tell(stage: str, report: StepMetrics) -> None:
+    """Say it to who watches from outside: a line of JSON more in the file that ``PLM_REPORTS`` names."""
+    if (path := os.environ.get("PLM_REPORTS")) and leads():
+        line = json.dumps({"stage": stage, "step": report.step, "metrics": _points(report)}) + "\n"
+        with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
+            file.write(line)
 
 
 def _points(report: StepMetrics) -> dict[str, float]:

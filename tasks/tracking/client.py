@@ -63,13 +63,15 @@ class Tracker:
             **tags,
             **origin(f"tasks/{kind}.py"),
         }
+        if trial := os.environ.get("PLM_TRIAL"):
+            tags["plm.trial"] = trial
         with contextlib.suppress(OSError):
             self._journal = unfinished(self._training) if self._training else None
             self._known = self._journal.points() if self._journal else set()
         self._send(
             "open",
             format=FORMAT,
-            name=self._stage,
+            name=f"{self._stage} {trial}" if trial else self._stage,
             training=self._training,
             params=params,
             inputs=inputs,

@@ -89,7 +89,7 @@ def test_what_a_stage_reads_is_written_by_another(stage):
             assert any(covers(out, dep) or covers(dep, out) for out in outs), dep
 
 
-OF_NO_STAGE = ("SNAPSHOTS", "JOURNALS", "METERS", "RUN_LINKS", "COMPILED", "COMPARE", "IMPORTED")
+OF_NO_STAGE = ("SNAPSHOTS", "JOURNALS", "METERS", "RUN_LINKS", "COMPILED", "COMPARE", "IMPORTED", "SWEEPS")
 
 
 def test_the_graph_and_the_paths_in_the_code_are_the_same():
@@ -144,6 +144,7 @@ def test_the_rules_of_imports_are_kept():
                 "flows",
             ),
         ),
+        ("optuna", ("flows/sweeps/study.py", "tasks/sweep_page.py")),
         ("pynvml", ("plm_core/training/energy.py", "plm_core/shared/gpus.py")),
         ("yaml", ("tasks/settings/params.py", "tasks/settings/editing.py", "flows")),
         ("safetensors", ("plm_core/checkpoint.py", "plm_core/interchange")),

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 def test_make_clean_leaves_what_nothing_makes_again(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     kept = ["mlflow/mlflow.db", "journals/1.jsonl", "remote/files/md5/00/1", "imported/gpt2/config.json"]
+    kept += ["sweeps/sweep/study.jsonl"]
     gone = ["models/gpt/config.json", "report/report.html", "snapshots/1/a", ".hidden"]
     for name in kept + gone:
         (tmp_path / "artifacts" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,9 @@ def rows(path):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_each_text_has_the_likelihood_that_it_has_alone_and_whole_and_without_an_end(objective, device, tokenizer, documents):
+def test_each_text_has_the_likelihood_that_it_has_alone_whole_and_without_an_end(
+    objective, device, tokenizer, documents
+):
     torch.manual_seed(5)
     entry = next(entry for entry in MODELS.values() if objective in entry.objectives)
     model = entry.model(entry.config(**SHAPE)).double()

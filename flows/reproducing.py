@@ -1,0 +1,90 @@
+"""One stage of a checkout brought up to date: its share of the machine, what DVC does around it, its process.
+
+Used by the tasks of the flow (``flow.py``) and by a trial of a sweep (``flows/sweeps/trial.py``).
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from flows import room, settings, timing
+from flows.checkout import Checkout
+from flows.machine import Machine
+from flows.outcome import Spent
+from flows.process import StageProcesses
+from flows.stages import Stage
+
+
+class Log(Protocol):
+    """Where lines of a stage go; Prefect's loggers and Python's are such."""
+
+    def info(self, message: str, /, *values: object) -> None:
+        """Say what happens."""
+
+    def warning(self, message: str, /, *values: object) -> None:
+        """Say what is not as it should be."""
+
+
+class Reproducer:
+    """The stages of a checkout, one at a time or several side by side."""
+
+    def __init__(self, checkout: Checkout) -> None:
+        self.processes = StageProcesses(checkout.root)
+        self.begun = time.monotonic()
+        self.graph = checkout.graph
+        sharing = sum(stage.cores == "all" for stage in self.graph.stages)
+        self.machine = Machine.detect(self.processes.interrupted, sharing)
+        self.expected = timing.expected(checkout.root, self.graph.stages)
+        """Of each stage the seconds that it takes, and those of the longest path that begins with it."""
+        self._checkout = checkout
+        self._peaks = timing.peaks(checkout.root)
+        self._withheld = {settings.notify(checkout.root).urls_from: ""}
+        """Secrets that no stage needs."""
+
+    def reasons(self, stage: Stage) -> list[str]:
+        """Why the stage has to run; empty when it is up to date. Raises GraphError."""
+        return ["forced"] if self._checkout.force else self.graph.reasons(stage.name)
+
+    def run(
+        self,
+        stage: Stage,
+        reasons: Sequence[str],
+        parent_run_id: str | None,
+        log: Log,
+        spent: Spent,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Wait for the stage's share of the machine, run it, and have DVC keep what it made.
+
+        ``log`` hears its lines, ``spent`` is filled in as it runs, and ``then`` is called when it has ended well,
+        before its share of the machine is free.
+
+        Raises:
+            StageError: its command failed.
+            GraphError: DVC fails, or what it depends on changed meanwhile.
+            FullError: there is too little room for it.
+            CancelledError: the pipeline was cancelled before it began.
+        """
+        with self.machine.acquire(stage, *self.expected[stage.name], say=log.info) as grant:
+            room.look(self._checkout.root, self.graph.size(stage.name), self._peaks.get(stage.name, 0), log.warning)
+            log.info("runs: %s", "; ".join(reasons))
+            spent.begun = time.monotonic() - self.begun
+            env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
+            if parent_run_id:
+                env["PLM_PARENT_RUN_ID"] = parent_run_id
+            with self.graph.reproducing(stage.name, self._checkout.force) as command:
+                if command:
+                    run = functools.partial(
+                        self.processes.run,
+                        stage.name,
+                        on_line=log.info,
+                        env=command.env | env,
+                        pass_fds=(self._checkout.held, *grant.fds),
+                        may_fork=not grant.fds,  # no GPU's driver is known to stand it
+                        minutes=stage.minutes,
+                    )
+                    for used in map(run, command.lines):
+                        spent.cpu += used.cpu
+                        spent.memory = max(spent.memory, used.memory)
+            then()

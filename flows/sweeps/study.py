@@ -1,0 +1,162 @@
+"""What a sweep has tried and tries next: Optuna's study, in a file beside the trials. Used by ``sweep.py``.
+
+Optuna proposes by TPE (Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization") and prunes by the median of
+the other trials at the same step (Golovin et al. 2017, "Google Vizier", section 3.2). Its journal is appended to and
+outlives any process. A trial that was running when everything was killed is still running for it, and goes on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.outcome import UserError
+from flows.sweeps.space import Range, Sweep, Value
+
+STORE = "study.jsonl"
+"""Optuna's journal in the folder of the sweep."""
+RANDOM, WARM = 10, 5
+"""So many trials are drawn at random before the search proposes, and so many are never pruned."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a trial."""
+
+    number: int
+    state: str
+    """``complete``, ``pruned`` or ``failed``."""
+    params: dict[str, Value]
+    value: float | None
+    """The metric; of one that is not complete the last that was reported, if any."""
+    seconds: float
+    reason: str
+    """Why it failed, or where it was pruned."""
+
+
+class Study:
+    """Threads may use it side by side."""
+
+    def __init__(self, folder: Path, name: str, sweep: Sweep) -> None:
+        """Open the study of a sweep, or begin it.
+
+        Raises:
+            UserError: the study in this folder searches something else.
+        """
+        import optuna
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        def distribution(values: Range | list[Value]) -> Any:
+            if isinstance(values, list):
+                return CategoricalDistribution(values)
+            if isinstance(values.low, int) and isinstance(values.high, int):
+                return IntDistribution(values.low, values.high, log=values.log)
+            return FloatDistribution(values.low, values.high, log=values.log)
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._states = optuna.trial.TrialState
+        self._optuna = optuna
+        self._sweep = sweep
+        folder.mkdir(parents=True, exist_ok=True)
+        self.begun = not (folder / STORE).exists()
+        self.study = optuna.create_study(
+            study_name=name,
+            storage=JournalStorage(JournalFileBackend(str(folder / STORE))),
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=WARM),
+            direction="minimize" if sweep.direction == "lower" else "maximize",
+            load_if_exists=True,
+        )
+        # Or a call that goes on would draw the first trials once more.
+        seed = sweep.seed + len(self.study.get_trials(deepcopy=False))
+        self.study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
+        before = self.study.user_attrs.get("searched")
+        if before not in (None, sweep.searched):
+            raise UserError(
+                f"sweep: {folder} has searched another space, or by another metric; expected the same, or another name "
+                "(plm sweep --name)"
+            )
+        self.study.set_user_attr("searched", sweep.searched)
+        self._distributions = {name: distribution(values) for name, values in sweep.space.items()}
+
+    def begin_with(self, params: Mapping[str, Value]) -> None:
+        """Have these values be tried first."""
+        self.study.enqueue_trial(dict(params))
+
+    def unfinished(self) -> list[Any]:
+        """The trials that run, or did when they were killed."""
+        found = self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,))
+        return [self._optuna.Trial(self.study, trial._trial_id) for trial in found]
+
+    def many(self) -> int:
+        """How many trials have begun."""
+        waiting = self.study.get_trials(deepcopy=False, states=(self._states.WAITING,))
+        return len(self.study.get_trials(deepcopy=False)) - len(waiting)
+
+    def ask(self) -> Any:
+        """A new trial."""
+        return self.study.ask(self._distributions)
+
+    def reported(self, trial: Any) -> int:
+        """The last step that a trial has reported; 0 for none."""
+        return max(self.study.trials[trial.number].intermediate_values, default=0)
+
+    def report(self, trial: Any, step: int, value: float) -> bool:
+        """Tell a trial's value at a step; whether it should end."""
+        trial.report(value, step)
+        return bool(self._sweep.prune and trial.should_prune())
+
+    def end(self, trial: Any, value: float | None, seconds: float, reason: str = "", pruned: bool = False) -> Ended:
+        """Close a trial: with its metric, or without one, and why: it failed, or was pruned."""
+        self.pause(trial, seconds)
+        trial.set_user_attr("reason", reason)
+        state = None if value is not None else self._states.PRUNED if pruned else self._states.FAIL
+        self.study.tell(trial.number, value, state)
+        return next(each for each in self.ended() if each.number == trial.number)
+
+    def pause(self, trial: Any, seconds: float) -> None:
+        """Note what an interrupted trial has taken so far."""
+        trial.set_user_attr("seconds", trial.user_attrs.get("seconds", 0.0) + seconds)
+
+    def ended(self) -> list[Ended]:
+        """What became of the trials that have ended."""
+        names = {self._states.COMPLETE: "complete", self._states.PRUNED: "pruned", self._states.FAIL: "failed"}
+        return [
+            Ended(
+                trial.number,
+                names[trial.state],
+                params_of(trial),
+                _value(trial),
+                trial.user_attrs.get("seconds", 0.0),
+                trial.user_attrs.get("reason", ""),
+            )
+            for trial in self.study.get_trials(deepcopy=False)
+            if trial.state in names
+        ]
+
+    def best(self) -> Ended | None:
+        """The best of the trials that are complete."""
+        complete = [trial for trial in self.ended() if trial.state == "complete" and trial.value is not None]
+        sign = 1 if self._sweep.direction == "lower" else -1
+        return min(complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+
+    @property
+    def seconds(self) -> float:
+        """How long all calls of the sweep have taken by the clock."""
+        return float(self.study.user_attrs.get("seconds", 0.0))
+
+    @seconds.setter
+    def seconds(self, value: float) -> None:
+        self.study.set_user_attr("seconds", value)
+
+
+def _value(trial: Any) -> float | None:
+    """The metric, or the last that was reported."""
+    reported = trial.intermediate_values
+    return trial.value if trial.value is not None or not reported else reported[max(reported)]
+
+
+def params_of(trial: Any) -> dict[str, Value]:
+    """A trial's parameters, numbers with four digits: what a person reads, writes and compares."""
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in trial.params.items()}

@@ -1,0 +1,161 @@
+"""``plm sweep``: trials side by side, each a process in a checkout of its own, until the budget is spent.
+
+A trial that is killed, alone or with everything, goes on from its state when the command is called again. Its runs in
+MLflow are below the sweep's. Called by ``flows/cli.py``.
+"""
+
+import contextlib
+import fcntl
+import json
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from flows import settings
+from flows.graph import Graph
+from flows.machine import Machine
+from flows.outcome import UserError
+from flows.sweeps import space
+from flows.sweeps.space import Sweep, Value
+from flows.sweeps.study import Ended, Study
+from flows.sweeps.trial import needed
+from flows.sweeps.trials import Trials, metric, shown
+from flows.sweeps.workspaces import Workspaces
+from flows.tracking import pipeline_run
+from plm_core.shared import paths
+
+TRIALS, DIFFERENCE = "trials.json", "winner.diff"
+"""What a sweep leaves in its folder beside the page."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a sweep stands."""
+
+    folder: Path
+    trials: list[Ended]
+    best: Ended | None
+    paused: int
+    """Trials that were interrupted, and go on when the sweep does."""
+
+
+def run(root: Path, name: str, jobs: int | None = None) -> Summary:
+    """Search what the section ``sweep`` says, or go on with a search, and write its page.
+
+    Args:
+        root: The checkout.
+        name: Of the sweep: its folder, and what its experiments begin with.
+        jobs: How many trials run side by side; None for one a GPU, or a core where there is none.
+
+    Raises:
+        UserError: the section cannot be used, the sweep runs already, or no trial ends well.
+    """
+    if not re.fullmatch(r"[\w-]+", name):
+        raise UserError(f"--name: {name!r}; expected letters, digits, - and _")
+    sweep = space.read(root)
+    sweep.seconds()
+    machine = Machine.detect()
+    graph = Graph(root)
+    stage = _stage(graph, sweep)
+    stages = needed(graph.stages, stage)
+    if (root / sweep.file).is_file():
+        metric(root, sweep)
+    jobs = jobs or (any(each.gpu for each in stages) and len(machine.gpus)) or machine.cores
+    workspaces = Workspaces(root, name, graph.given([each.name for each in stages]), graph.cache)
+    with _only_one(workspaces.folder):
+        study = Study(workspaces.folder, name, sweep)
+        if changed := workspaces.freeze():
+            print(f"changed since the sweep {name} began, which its trials do not see: {', '.join(changed)}")
+        if study.begun:
+            _begin_with_what_is(root, sweep, study)
+        with _terminated_as_interrupted(), pipeline_run(root, f"sweep {name}") as parent:
+            env = _environment(root, max(1, machine.cores // jobs), parent)
+            try:
+                Trials(sweep, study, workspaces, stage, env).run(jobs)
+            finally:
+                summary = _written(workspaces, study, sweep)
+    return summary
+
+
+def lines(summary: Summary) -> Iterator[str]:
+    """What is said at the end."""
+    folder = summary.folder
+    if summary.paused:
+        yield f"{summary.paused} trials keep their state; more of sweep.minutes or sweep.cost, and they go on"
+    if failed := [trial for trial in summary.trials if trial.state == "failed"]:
+        yield f"failed         {len(failed)} trials, the last: {failed[-1].reason}"
+    if (best := summary.best) and best.value is not None:
+        yield f"best           trial {best.number}: {best.value:.6g}: {shown(best.params)}"
+        yield f"into params    git apply {folder / DIFFERENCE}"
+        yield f"with results   dvc exp apply {folder.name}-{best.number}    (dvc exp show lists all)"
+    yield f"page           {folder / 'sweep.html'}"
+
+
+def _stage(graph: Graph, sweep: Sweep) -> str:
+    """The stage that writes the metric."""
+    for stage in graph.stages:
+        if sweep.file in stage.outs:
+            return stage.name
+    known = sorted(
+        Path(out).stem for stage in graph.stages for out in stage.outs if out.startswith(f"{paths.METRICS}/")
+    )
+    raise UserError(f"sweep.metric: {sweep.metric!r}: no stage writes {sweep.file}; there are {', '.join(known)}")
+
+
+def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
+    """Have the parameters as they are be the first trial: what others are to be better than."""
+    params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    now: dict[str, Value] = {}
+    for name, values in sweep.space.items():
+        value = params
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if not space.within(value, values):
+            print(f"params.yaml has {name}: {value}, which is not in the space, so that no trial has it")
+            return
+        now[name] = value
+    study.begin_with(now)
+
+
+def _environment(root: Path, cores: int, parent: str | None) -> dict[str, str]:
+    """What trials share: the checkout's MLflow, what torch has compiled, their part of the machine."""
+    tracking, _ = settings.read(root)
+    found = {"MLFLOW_TRACKING_URI": tracking.uri, "PLM_CORES": str(cores)}
+    found["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
+    return found | ({"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"})
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder}: this sweep runs already; wait for it, or give another --name") from None
+        yield
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within the block SIGTERM is a Ctrl-C, and trials save their state."""
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _written(workspaces: Workspaces, study: Study, sweep: Sweep) -> Summary:
+    """Leave what was found, for people and for the page."""
+    found = Summary(workspaces.folder, study.ended(), study.best(), len(study.unfinished()))
+    figures = asdict(sweep) | {"seconds": study.seconds, "trials": [asdict(each) for each in found.trials]}
+    (workspaces.folder / TRIALS).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if found.best:
+        difference = workspaces.difference(found.best.number)
+        (workspaces.folder / DIFFERENCE).write_text(difference, encoding="utf-8")
+    return found

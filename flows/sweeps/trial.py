@@ -1,0 +1,76 @@
+"""The process of a trial: ``python -m flows.sweeps.trial STAGE`` in the trial's checkout. Started by ``sweep.py``.
+
+The stage and all that it depends on are brought up to date one after the other, without a server of Prefect. Exit
+status: that of the stage that failed; 2 when a person must mend something; 75 when it was interrupted or a stage was
+killed, and goes on from its state when it is started again.
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.checkout import Checkout, checked_out
+from flows.failures import StageError
+from flows.outcome import Spent, UserError
+from flows.pipeline import prepare_environment
+from flows.reproducing import Reproducer
+from flows.stages import Stage
+from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
+
+
+def needed(stages: Sequence[Stage], last: str) -> list[Stage]:
+    """A stage and all that it depends on, of stages that stand in order."""
+    wanted = {last}
+    for stage in reversed(stages):
+        if stage.name in wanted:
+            wanted.update(stage.upstream)
+    return [stage for stage in stages if stage.name in wanted]
+
+
+def bring_up_to_date(checkout: Checkout, last: str) -> None:
+    """Run what is not up to date of a stage and its upstreams; what may be worth it is tried again.
+
+    Raises:
+        StageError: a stage failed that is not optional.
+        UserError: something else keeps a stage from running.
+    """
+    reproducer = Reproducer(checkout)
+    for stage in needed(checkout.graph.stages, last):
+        log = logging.getLogger(stage.name)
+        for left in range(stage.retries, -1, -1):
+            try:
+                if reasons := reproducer.reasons(stage):
+                    reproducer.run(stage, reasons, None, log, Spent())
+                break
+            except StageError as error:
+                if error.transient and left:
+                    log.warning("tried again: %s", error)
+                elif stage.optional:
+                    log.warning("failed: %s", error)
+                    break
+                else:
+                    raise
+
+
+def main(last: str) -> int:
+    """Bring the stage up to date in the current folder; returns the exit status."""
+    prepare_environment()
+    logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout, level=logging.INFO)
+    try:
+        with checked_out(Path.cwd(), False, print) as checkout:
+            bring_up_to_date(checkout, last)
+    except StageError as error:
+        print(f"error: {error}", flush=True)
+        return INTERRUPTED if error.transient else error.status or 1
+    except (UserError, OSError) as error:
+        print(f"error: {error}", flush=True)
+        return USER_ERROR if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        print("interrupted: it goes on from its state", flush=True)
+        return INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""The checkouts of a sweep: the files as they were when it began, and a worktree of git for each trial.
+
+A worktree shares git's objects and DVC's cache with the checkout, so that what is up to date there is up to date here,
+and what a trial has made can be fetched later. What a trial leaves is an experiment of DVC: ``dvc exp show`` lists it
+with its parameters and metrics, ``dvc exp apply`` brings it into the checkout. Used by ``sweep.py``.
+"""
+
+import configparser
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.outcome import UserError
+from plm_core.shared.paths import JOURNALS, SWEEPS
+
+LARGEST = 1 << 20
+"""Bytes of a file that git does not know and that is taken into the sweep's commit; what is larger is data, and linked
+where a stage reads it."""
+IDENTITY = {f"GIT_{who}_{what}": "plm" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+class Workspaces:
+    """Those of one sweep."""
+
+    def __init__(self, root: Path, name: str, given: Sequence[str], cache: Path) -> None:
+        """``given`` are the files that stages read and none makes, ``cache`` is DVC's."""
+        self.folder = root / SWEEPS / name
+        self.commit = ""
+        """The files that all trials begin with; its parent is the commit that was checked out."""
+        self._root, self._name, self._given, self._cache = root, name, given, cache
+
+    def freeze(self) -> list[str]:
+        """Take the checkout as it is for the sweep's own, or return what has changed in it since that was done.
+
+        Raises:
+            UserError: it is no repository of git, or only a part of one, or has no commit.
+        """
+        if part := self._git("rev-parse", "--show-prefix"):
+            raise UserError(f"{self._root}: is the folder {part} of a repository of git; expected the whole of one")
+        with self._index("HEAD") as index:
+            unknown = self._git("ls-files", "--others", "--exclude-standard", "-z", index=index).split("\0")
+            small = [name for name in unknown if name and (self._root / name).lstat().st_size <= LARGEST]
+            self._git("add", "--update", index=index)
+            self._git("update-index", "--add", "-z", "--stdin", index=index, text="\0".join(small))
+            now = self._git("write-tree", index=index)
+        ref = f"refs/plm/sweeps/{self._name}"
+        if found := self._git("for-each-ref", "--format=%(objectname)", ref):
+            self.commit = found
+            return self._git("diff", "--name-only", found, now).splitlines()
+        self.commit = self._committed(now, "HEAD", f"The files of the sweep {self._name}")
+        self._git("update-ref", ref, self.commit)
+        return []
+
+    def place(self, number: int) -> Path:
+        """Where the worktree of a trial is."""
+        return self.folder / f"trials/{number}"
+
+    def name_of(self, number: int) -> str:
+        """The name of a trial everywhere: of its experiment, and in MLflow."""
+        return f"{self._name}-{number}"
+
+    def beside(self, number: int, what: str) -> Path:
+        """A file of a trial that outlives its worktree."""
+        return self.folder / f"trials/{number}.{what}"
+
+    def open(self, number: int, params: Mapping[str, object]) -> Path:
+        """The worktree of a trial with its parameters; one that was left is as it was left.
+
+        Raises:
+            UserError: git or DVC fails, or a parameter is in no section.
+        """
+        place = self.place(number)
+        ready = self.beside(number, "ready")
+        if not (ready.exists() and place.exists()):
+            self.close(number)  # it was not made whole
+            self._git("worktree", "add", "--quiet", "--detach", str(place), self.commit)
+            (self._root / JOURNALS).mkdir(parents=True, exist_ok=True)
+            # One recorder sends the runs of all trials, and outlives them.
+            for path in (*self._given, JOURNALS.as_posix()):
+                here = place / path
+                if (self._root / path).exists() and not here.exists():
+                    here.parent.mkdir(parents=True, exist_ok=True)
+                    here.symlink_to(self._root / path)
+            self._write_settings(place)
+            _run([sys.executable, "-m", "tasks.change", json.dumps(params)], place)
+            ready.touch()
+        return place
+
+    def _write_settings(self, place: Path) -> None:
+        """Give DVC in a worktree this machine's settings, and the checkout's cache."""
+        found = configparser.ConfigParser(interpolation=None)
+        found.read(self._root / ".dvc/config.local", encoding="utf-8")
+        found.read_dict({"cache": {"dir": str(self._cache)}})
+        with (place / ".dvc/config.local").open("w", encoding="utf-8") as file:
+            found.write(file)
+
+    def keep(self, number: int) -> None:
+        """Make an experiment of what a trial has left."""
+        place = self.place(number)
+        with self._index(self.commit) as index:
+            self._git("add", "--all", index=index, folder=place)
+            linked = [path for path in self._given if (place / path).is_symlink()]
+            self._git("update-index", "--force-remove", "-z", "--stdin", index=index, text="\0".join(linked))
+            tree = self._git("write-tree", index=index)
+        made = self._committed(tree, f"{self.commit}^", f"Trial {number} of the sweep {self._name}")
+        self._git("update-ref", self._experiment(number), made)
+
+    def close(self, number: int) -> None:
+        """Remove the worktree of a trial."""
+        self.beside(number, "ready").unlink(missing_ok=True)
+        shutil.rmtree(self.place(number), ignore_errors=True)
+        self._git("worktree", "prune")
+
+    def difference(self, number: int) -> str:
+        """What a trial that was kept has in ``params.yaml``, as a diff."""
+        return self._git("diff", self.commit, self._experiment(number), "--", "params.yaml") + "\n"
+
+    def _experiment(self, number: int) -> str:
+        """The reference of a trial's experiment, by which DVC finds it: that of the commit that it began with."""
+        base = self._git("rev-parse", f"{self.commit}^")
+        return f"refs/exps/{base[:2]}/{base[2:]}/{self.name_of(number)}"
+
+    @contextmanager
+    def _index(self, commit: str) -> Iterator[str]:
+        """An index of git that is nobody's, with the files of a commit."""
+        with tempfile.TemporaryDirectory() as scratch:
+            index = f"{scratch}/index"
+            self._git("read-tree", commit, index=index)
+            yield index
+
+    def _committed(self, tree: str, parent: str, message: str) -> str:
+        return self._git("commit-tree", tree, "-p", self._git("rev-parse", parent), "-m", message)
+
+    def _git(self, *arguments: str, index: str | None = None, folder: Path | None = None, text: str = "") -> str:
+        environment = IDENTITY | ({"GIT_INDEX_FILE": index} if index else {})
+        return _run(["git", *arguments], folder or self._root, environment, text)
+
+
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, text: str = "") -> str:
+    """What a command prints. Raises UserError with its last line: it fails."""
+    env = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=folder, env=env, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it does not say why"])[0]
+        raise UserError(f"{folder}: `{' '.join(command[:4])}`: {said.removeprefix('error: ')}")
+    return done.stdout.removesuffix("\n")

@@ -1,0 +1,89 @@
+"""The page of a sweep: ``python -m tasks.sweep_page FOLDER``. ``plm sweep`` runs it at its end.
+
+FOLDER has what the sweep has left: ``trials.json``, and Optuna's study, which Optuna draws.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plm_core.files import atomic_text
+from plm_core.templates import render
+from tasks.reporting.page import drawn, page, plotting
+from tasks.runtime.stage import main
+
+TRIALS, STUDY, DIFFERENCE = "trials.json", "study.jsonl", "winner.diff"
+FEWEST = 2
+"""Of fewer trials there is no picture."""
+
+
+def write(folder: Path) -> None:
+    """Write ``sweep.html`` into FOLDER."""
+    found = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
+    sign = 1 if found["direction"] == "lower" else -1
+    complete = sorted((t for t in found["trials"] if t["state"] == "complete"), key=lambda t: sign * t["value"])
+    figures = {}
+    if len(complete) >= FEWEST:
+        figures = _drawn(folder, found["metric"]) | {"front.svg": drawn(_front(complete, found["metric"], sign))}
+    text = render(
+        "tasks/reporting/templates/sweep.md.j2",
+        sweep=found,
+        name=folder.name,
+        best=complete[:1],
+        trials=complete + [t for t in found["trials"] if t["state"] != "complete"],
+        front=front(complete, sign),
+        figures=list(figures),
+        difference=(folder / DIFFERENCE).read_text(encoding="utf-8").strip() if complete else "",
+    )
+    atomic_text(folder / "sweep.html", page("tasks/reporting/templates/sweep.html.j2", text, figures))
+
+
+def front(trials: Sequence[Mapping[str, Any]], sign: int) -> list[int]:
+    """The numbers of the trials, given from the best, that no other one beats in both the metric and the time."""
+    kept: list[int] = []
+    quickest = float("inf")
+    for trial in sorted(trials, key=lambda t: (sign * t["value"], t["seconds"])):
+        if trial["seconds"] < quickest:
+            quickest = trial["seconds"]
+            kept.append(trial["number"])
+    return kept
+
+
+def _drawn(folder: Path, metric: str) -> dict[str, str]:
+    """Pictures of the study, as SVG by file name: the values of all trials, and what each parameter does to the metric
+    (fANOVA: Hutter et al. 2014)."""
+    pyplot = plotting()
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.visualization.matplotlib import plot_parallel_coordinate
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    study = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(folder / STUDY))))
+    plot_parallel_coordinate(study, target_name=metric)
+    parallel = pyplot.gcf()
+    parallel.set_size_inches(9, 4)
+    importances = optuna.importance.get_param_importances(study)
+    bars, axes = pyplot.subplots(figsize=(9, 1 + 0.4 * len(importances)), layout="constrained")
+    axes.barh([*importances], [*importances.values()])
+    axes.invert_yaxis()
+    axes.set(xlabel=f"share of the differences in {metric}")
+    return {"parallel.svg": drawn(parallel), "importance.svg": drawn(bars)}
+
+
+def _front(trials: Sequence[Mapping[str, Any]], metric: str, sign: int) -> Any:
+    figure, axes = plotting().subplots(figsize=(9, 4), layout="constrained")
+    kept = front(trials, sign)
+    for trial in trials:
+        color = "#c0392b" if trial["number"] in kept else "#3b78b5"
+        axes.plot(trial["seconds"], trial["value"], "o", color=color)
+        axes.annotate(trial["number"], (trial["seconds"], trial["value"]), xytext=(4, 4), textcoords="offset points")
+    axes.set(xlabel="seconds of a trial", ylabel=metric)
+    return figure
+
+
+if __name__ == "__main__":
+    main(write)

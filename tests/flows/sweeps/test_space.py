@@ -1,0 +1,90 @@
+"""The section sweep: what it says, what it must not say, and how long that is."""
+
+import math
+
+import pytest
+import yaml
+
+from flows.outcome import UserError
+from flows.sweeps.space import Range, read, within
+
+GOOD = {
+    "metric": "pretrain-gpt/valid_loss",
+    "direction": "lower",
+    "space": {
+        "a.rate": {"low": 1.0e-3, "high": 0.1, "log": True},
+        "a.layers": {"low": 1, "high": 4},
+        "a.kind": ["x", "y"],
+    },
+    "trials": 7,
+}
+
+
+def sweep_of(root, **changes):
+    (root / "params.yaml").write_text(yaml.safe_dump({"sweep": GOOD | changes}))
+    return read(root)
+
+
+def test_what_is_written_is_what_is_searched(tmp_path):
+    sweep = sweep_of(tmp_path)
+    assert sweep.space == {"a.rate": Range(1e-3, 0.1, log=True), "a.layers": Range(1, 4), "a.kind": ["x", "y"]}
+    assert (sweep.file, sweep.name) == ("artifacts/metrics/pretrain-gpt.json", "valid_loss")
+    assert sweep.prune
+    assert sweep_of(tmp_path, metric="ingest-own/own/documents").name == "own/documents"
+
+
+def test_trials_are_comparable_as_long_as_space_and_metric_are_the_same(tmp_path):
+    digest = sweep_of(tmp_path).searched
+    assert sweep_of(tmp_path, trials=9, minutes=3, prune=False, seed=5).searched == digest
+    others = [{"direction": "higher"}, {"metric": "a/b"}, {"space": GOOD["space"] | {"a.kind": ["x", "z"]}}]
+    assert len({digest, *(sweep_of(tmp_path, **other).searched for other in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": "valid_loss"}, r"sweep\.metric: 'valid_loss'; expected FILE/NAME, such as pretrain-gpt/valid_loss"),
+        ({"space": {}}, r"sweep\.space: empty; expected at least one parameter"),
+        ({"space": {"a": ["x"]}}, r"sweep\.space\.a: \['x'\]; expected at least two values, or low and high"),
+        ({"space": {"a": {"low": 2, "high": 2}}}, r"low: 2, high: 2; expected a smaller and a larger number"),
+        ({"space": {"a": {"low": 0, "high": 2, "log": True}}}, r"low: 0; expected a number above 0 with log"),
+        ({"space": {"a": {"low": 0}}}, r"sweep\.space\.a.*high: missing"),
+        ({"direction": "down"}, r"sweep\.direction: found the text 'down'; expected one of lower, higher"),
+        ({"trials": 0}, r"sweep\.trials: found 0; expected at least 1"),
+        ({"minutes": 0}, r"sweep\.minutes: found 0; expected above 0"),
+        ({"trails": 3}, r"sweep\.trails: unknown parameter; did you mean 'trials'\?"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_line(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message) as refused:
+        sweep_of(tmp_path, **changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_without_the_section_its_name_is_said(tmp_path):
+    (tmp_path / "params.yaml").write_text("tracking: {}\n")
+    with pytest.raises(UserError, match=r"sweep: no such section in .*params\.yaml; it has tracking"):
+        read(tmp_path)
+
+
+def test_time_and_money_are_time(tmp_path, monkeypatch):
+    monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
+    assert sweep_of(tmp_path).seconds() == math.inf
+    assert sweep_of(tmp_path, minutes=1.5).seconds() == 90
+    for price in (None, "0", "much"):
+        if price is not None:
+            monkeypatch.setenv("PLM_PRICE_PER_HOUR", price)
+        with pytest.raises(UserError, match=r"sweep\.cost: 4, but PLM_PRICE_PER_HOUR is .*expected what an hour costs"):
+            sweep_of(tmp_path, cost=4).seconds()
+    monkeypatch.setenv("PLM_PRICE_PER_HOUR", "2.5")
+    assert sweep_of(tmp_path, cost=5).seconds() == 7200
+    assert sweep_of(tmp_path, cost=5, minutes=3).seconds() == 180
+
+
+def test_a_value_is_in_the_space_or_not():
+    assert within(3, Range(1, 3))
+    assert within(0.5, Range(0.5, 3.0))
+    assert not within(3.1, Range(1, 3))
+    assert not within(None, Range(1, 3))
+    assert within("x", ["x", "y"])
+    assert not within("z", ["x", "y"])

@@ -1,0 +1,232 @@
+"""``plm sweep`` on a toy whose training can be killed: what it finds, leaves, and goes on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+import yaml
+from toys import alive, wait_for
+
+GRAPH = """
+stages:
+  data:
+    cmd: cat raw.txt > data.txt
+    deps: [raw.txt]
+    outs: [data.txt]
+  train:
+    cmd: python train.py
+    params: [a]
+    deps: [data.txt, train.py]
+    outs: [model.txt]
+    metrics:
+      - artifacts/metrics/train.json: {cache: false}
+    meta: {retries: 0}
+"""
+TRAIN = """
+import json, os, pathlib, time, yaml
+
+a = yaml.safe_load(open("params.yaml"))["a"]
+if a["k"] == "broken":
+    raise SystemExit("error: k is broken")
+loss = (a["x"] - 3) ** 2 + (a["k"] == "b")
+steps = pathlib.Path("steps.txt")  # what survives a kill
+for step in range(1 + steps.read_text().count("\\n") if steps.exists() else 1, 9):
+    time.sleep(a["pause"])
+    with steps.open("a") as file:
+        file.write(f"{step}\\n")
+    with open(os.environ["PLM_REPORTS"], "a") as file:
+        file.write(json.dumps({"stage": "train", "step": step, "metrics": {"loss": loss + 8 - step}}) + "\\n")
+    print(step, flush=True)
+pathlib.Path("model.txt").write_text(f"{loss} {steps.read_text().split()}")
+pathlib.Path("artifacts/metrics").mkdir(parents=True, exist_ok=True)
+pathlib.Path("artifacts/metrics/train.json").write_text(json.dumps({"loss": loss}))
+"""
+PARAMS = """tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}
+promotion: {registered_model: plm}
+a:
+  x: 1.5 # what we have
+  k: b
+  pause: 0.05
+sweep:
+  metric: train/loss
+  direction: lower
+  space:
+    a.x: {low: 0.0, high: 6.0}
+    a.k: [a, b]
+  trials: 2
+"""
+
+
+def git(root, *arguments):
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def change(root, **values):
+    path = root / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    for name, value in values.items():
+        params[name] |= value
+    path.write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+@pytest.fixture
+def root(toy):
+    root = toy(GRAPH, params_yaml=PARAMS, train_py=TRAIN, raw_txt="raw")
+    (root / ".gitignore").write_text(
+        "/artifacts/*\n!/artifacts/metrics/\n/data.txt\n/model.txt\n/raw.txt\n/steps.txt\n"
+    )
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "one")
+    return root
+
+
+def start(root, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "sweep", *arguments],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def sweep(root, *arguments, code=0):
+    process = start(root, *arguments)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == code, said
+    return said
+
+
+def found(root, name="sweep"):
+    return json.loads((root / f"artifacts/sweeps/{name}/trials.json").read_text())["trials"]
+
+
+def steps(root, number):
+    """The steps that a trial's training took, in order, as it says in what it made."""
+    model = git(root, "rev-parse", "--verify", "--quiet", ref_of(root, number)).strip()
+    lock = yaml.safe_load(git(root, "show", f"{model}:dvc.lock"))
+    (out,) = (each for each in lock["stages"]["train"]["outs"] if each["path"] == "model.txt")
+    return (root / f".dvc/cache/files/md5/{out['md5'][:2]}/{out['md5'][2:]}").read_text()
+
+
+def ref_of(root, number):
+    head = git(root, "rev-parse", "HEAD").strip()
+    return f"refs/exps/{head[:2]}/{head[2:]}/sweep-{number}"
+
+
+ALL = str([str(step) for step in range(1, 9)])
+
+
+def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(root):
+    before = git(root, "status", "--porcelain"), (root / "params.yaml").read_text()
+    said = sweep(root, "--jobs", "2")
+    trials = found(root)
+    assert [trial["state"] for trial in trials] == ["complete"] * 2
+    assert trials[0]["params"] == {"a.x": 1.5, "a.k": "b"}  # what params.yaml has is the first
+    assert trials[0]["value"] == 3.25
+    for trial in trials:
+        x, k = trial["params"].values()
+        assert trial["value"] == pytest.approx((x - 3) ** 2 + (k == "b"))
+        assert steps(root, trial["number"]).endswith(ALL)
+    best = min(trials, key=lambda trial: trial["value"])
+    assert f"best           trial {best['number']}: " in said
+    assert (git(root, "status", "--porcelain"), (root / "params.yaml").read_text()) == before
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+    page = (root / "artifacts/sweeps/sweep/sweep.html").read_text()
+    assert page.count("<svg") == 3
+    assert f"trial {best['number']}" in page
+    git(root, "apply", "artifacts/sweeps/sweep/winner.diff")
+    assert yaml.safe_load((root / "params.yaml").read_text())["a"] == {
+        "x": best["params"]["a.x"],
+        "k": best["params"]["a.k"],
+        "pause": 0.05,
+    }
+    assert "# what we have" in (root / "params.yaml").read_text()
+    # It goes on with more trials, and with no other space.
+    change(root, sweep={"trials": 3})
+    assert "changed since the sweep sweep began, which its trials do not see: params.yaml" in sweep(root)
+    assert len(found(root)) == 3
+
+
+@pytest.mark.slow
+def test_everything_killed_goes_on_where_it_was(root):
+    change(root, a={"pause": 0.7}, sweep={"trials": 2})
+    process = start(root, "--jobs", "2")
+    trials = root / "artifacts/sweeps/sweep/trials"
+    wait_for(lambda: all((trials / f"{n}/steps.txt").exists() for n in (0, 1)))
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: not any(alive(child.pid) for child in family), 60)
+    done = [len((trials / f"{n}/steps.txt").read_text().split()) for n in (0, 1)]
+    assert all(1 <= many < 8 for many in done)
+    sweep(root, "--jobs", "2")
+    assert [trial["state"] for trial in found(root)] == ["complete"] * 2
+    assert all(steps(root, number).endswith(ALL) for number in (0, 1))
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_killed_goes_on_and_one_that_is_killed_again_and_again_fails(root):
+    change(root, a={"pause": 0.7}, sweep={"trials": 1})
+    process = start(root, "--jobs", "1")
+    state = root / "artifacts/sweeps/sweep/trials/0/steps.txt"
+    for least in (1, 3):
+        wait_for(lambda least=least: state.exists() and len(state.read_text().split()) >= least)
+        (training,) = (
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if child.cmdline()[-1:] == ["train.py"]
+        )
+        training.kill()
+        wait_for(lambda training=training: not alive(training.pid))
+    said = process.communicate()[0]
+    assert process.returncode == 0, said
+    assert said.count("trial 0: goes on, for its process ended") == 2
+    assert steps(root, 0).endswith(ALL)
+
+
+@pytest.mark.slow
+def test_at_the_end_of_its_time_trials_keep_their_state_until_there_is_more(root):
+    change(root, a={"pause": 1.0}, sweep={"trials": 1, "minutes": 0.15})
+    said = sweep(root, code=1)
+    assert "1 trials keep their state; more of sweep.minutes or sweep.cost, and they go on" in said
+    assert found(root) == []
+    assert "1 trials keep their state" in sweep(root, code=1)
+    change(root, sweep={"minutes": 3})
+    sweep(root)
+    assert steps(root, 0).endswith(ALL)
+
+
+@pytest.mark.slow
+def test_a_ctrl_c_ends_trials_gently_and_says_how_it_goes_on(root):
+    change(root, a={"pause": 0.7}, sweep={"trials": 2})
+    process = start(root)
+    wait_for(lambda: (root / "artifacts/sweeps/sweep/trials/0/steps.txt").exists())
+    assert "this sweep runs already; wait for it, or give another --name" in sweep(root, code=2)
+    os.kill(process.pid, signal.SIGTERM)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, said
+    assert said.rstrip().endswith("interrupted: trials keep their state, and the next `plm sweep` goes on")
+    assert psutil.Process().children(recursive=True) == []
+
+
+@pytest.mark.slow
+def test_what_cannot_be_searched_is_one_line(root):
+    change(root, sweep={"metric": "train/score", "trials": 4})
+    said = sweep(root, "--jobs", "1", code=2)
+    assert said.count("failed: sweep.metric: artifacts/metrics/train.json has no number 'score'; it has loss") == 3
+    assert "error: sweep: the first 3 trials have failed" in said
+    change(root, sweep={"metric": "other/loss"})
+    assert "no stage writes artifacts/metrics/other.json; there are train" in sweep(root, code=2)
+    assert "--name: 'a/b'; expected letters, digits, - and _" in sweep(root, "--name", "a/b", code=2)
+    change(root, sweep={"metric": "train/loss", "space": {"a.k": ["broken", "b"]}, "trials": 4, "seed": 1})
+    said = sweep(root, "--name", "two", "--jobs", "1")
+    expected = {"broken": "failed", "b": "complete"}
+    assert {trial["params"]["a.k"]: trial["state"] for trial in found(root, "two")} == expected
+    assert ": failed: k is broken" in said
+    assert "has searched another space, or by another metric" in sweep(root, code=2)

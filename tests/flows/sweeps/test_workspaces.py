@@ -1,0 +1,131 @@
+"""Checkouts of trials: the files of the beginning, whatever becomes of them, and experiments of what trials made."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.outcome import UserError
+from flows.sweeps import workspaces
+from flows.sweeps.workspaces import Workspaces
+
+PARAMS = "a:\n  x: 1 # a comment\n  y: 2\n"
+
+
+def git(root, *arguments):
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def root(toy):
+    root = toy("stages: {}\n", params_yaml=PARAMS, code_py="one\n")
+    (root / ".gitignore").write_text("/artifacts/*\n!/artifacts/metrics/\n/data/\n")
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "one")
+    return root
+
+
+@pytest.fixture
+def made(root):
+    found = Workspaces(root, "s", ["data/raw.txt", "code.py"], root / ".dvc/cache")
+    return found
+
+
+def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root, made, monkeypatch):
+    monkeypatch.setattr(workspaces, "LARGEST", 10)
+    (root / "code.py").write_text("two\n")
+    (root / "new.py").write_text("new\n")
+    (root / "large.bin").write_text("x" * 11)
+    (root / "data").mkdir()
+    (root / "data/raw.txt").write_text("raw")
+    before = git(root, "status", "--porcelain")
+    assert made.freeze() == []
+    assert git(root, "status", "--porcelain") == before
+    (root / "code.py").write_text("three\n")
+    place = made.open(3, {"a.x": 7})
+    assert place == root / "artifacts/sweeps/s/trials/3"
+    assert (place / "code.py").read_text() == "two\n"
+    assert (place / "new.py").read_text() == "new\n"
+    assert not (place / "large.bin").exists()
+    assert (place / "data/raw.txt").read_text() == "raw"
+    assert (place / "params.yaml").read_text() == PARAMS.replace("x: 1", "x: 7")
+    assert git(root, "status", "--porcelain") == before
+    # Another process goes on with the same files, and says what they are not.
+    again = Workspaces(root, "s", [], root / ".dvc/cache")
+    assert again.freeze() == ["code.py"]
+    assert again.commit == made.commit
+
+
+def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(root, made):
+    made.freeze()
+    place = made.open(1, {"a.x": 7})
+    (place / "state").write_text("half way")
+    assert made.open(1, {"a.x": 7}) == place
+    assert (place / "state").read_text() == "half way"
+    made.beside(1, "ready").unlink()
+    made.open(1, {"a.x": 8})
+    assert not (place / "state").exists()
+    assert "x: 8" in (place / "params.yaml").read_text()
+
+
+def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, made):
+    (root / "data").mkdir()
+    (root / "data/raw.txt").write_text("raw")
+    made.freeze()
+    place = made.open(1, {"a.x": 7})
+    (place / "artifacts/metrics").mkdir(parents=True)
+    (place / "artifacts/metrics/train.json").write_text(json.dumps({"loss": 0.25}))
+    made.keep(1)
+    made.close(1)
+    assert not place.exists()
+    assert len(git(root, "worktree", "list").splitlines()) == 1
+    listed = subprocess.run(
+        [sys.executable, "-m", "dvc", "exp", "list", "--name-only"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout.split() == ["s-1"]
+    (experiment,) = git(root, "for-each-ref", "--format=%(objectname)", "refs/exps").split()
+    names = git(root, "ls-tree", "-r", "--name-only", experiment).split()
+    assert "artifacts/metrics/train.json" in names
+    assert "data/raw.txt" not in names  # a link to what git does not have
+    assert made.difference(1).count("\n-  x: 1 # a comment\n+  x: 7 # a comment\n") == 1
+    (root / "change.diff").write_text(made.difference(1))
+    git(root, "apply", "change.diff")
+    assert (root / "params.yaml").read_text() == PARAMS.replace("x: 1", "x: 7")
+
+
+def test_trials_share_the_cache_and_have_the_settings_of_the_machine(root, made):
+    (root / ".dvc/config.local").write_text("['remote \"secret\"']\n    password = 50%\n[cache]\n    dir = elsewhere\n")
+    made.freeze()
+    place = made.open(1, {})
+    (place / "file").write_text("x")
+    run = [sys.executable, "-m", "dvc"]
+    assert subprocess.run([*run, "cache", "dir"], cwd=place, capture_output=True, text=True).stdout.strip() == str(
+        root / ".dvc/cache"
+    )
+    assert "50%" in subprocess.run([*run, "config", "--list"], cwd=place, capture_output=True, text=True).stdout
+    assert (place / "artifacts/journals").resolve() == root / "artifacts/journals"
+
+
+def test_what_is_no_whole_repository_with_a_commit_is_refused(root, tmp_path):
+    part = root / "part"
+    part.mkdir()
+    with pytest.raises(UserError, match=r"is the folder part/ of a repository of git; expected the whole of one"):
+        Workspaces(part, "s", [], Path()).freeze()
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match=r"not a git repository"):
+        Workspaces(tmp_path / "none", "s", [], Path()).freeze()
+    git(tmp_path / "none", "init", "-q")
+    with pytest.raises(UserError, match=r"`git read-tree HEAD`: fatal: Not a valid object name HEAD"):
+        Workspaces(tmp_path / "none", "s", [], Path()).freeze()
+
+
+def test_a_parameter_in_no_section_is_said(root, made):
+    made.freeze()
+    with pytest.raises(UserError, match=r"b: no such section in params\.yaml"):
+        made.open(1, {"b.x": 7})

@@ -1,0 +1,25 @@
+"""Parameters changed in place by a process."""
+
+import subprocess
+import sys
+
+
+def change(root, values):
+    command = [sys.executable, "-m", "tasks.change", values]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_parameters_are_changed_and_the_rest_stays(tmp_path):
+    (tmp_path / "params.yaml").write_text("a: # first\n  b: 1 # second\n  c: {d: x}\n")
+    assert change(tmp_path, '{"a.b": 0.00005, "a.c.d": "y"}').returncode == 0
+    assert (tmp_path / "params.yaml").read_text() == "a: # first\n  b: 5.0e-05 # second\n  c: {d: y}\n"
+
+
+def test_a_section_that_is_not_there_is_one_line_and_changes_nothing(tmp_path):
+    (tmp_path / "params.yaml").write_text("a:\n  b: 1\n")
+    done = change(tmp_path, '{"a.b": 2, "z.b": 3}')
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: z: no such section in params.yaml; expected one with parameters, to set b\n",
+    )
+    assert (tmp_path / "params.yaml").read_text() == "a:\n  b: 1\n"
