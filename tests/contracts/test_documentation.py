@@ -139,6 +139,7 @@ def unknown(content, known, place):
         "options",
         "prompts",
         "metrics",
+        "space",
     )
     found = [] if named else [f"{place}.{key}" for key in content if key not in known]
     return found + [name for key, value in content.items() for name in unknown(value, known, "" if named else key)]

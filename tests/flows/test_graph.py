@@ -1,5 +1,6 @@
 """The graph as DVC reads it: order, meta, reasons."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -258,3 +259,51 @@ def test_a_path_that_another_process_holds_is_busy(chain):
         pass
     assert other.wait(60) == 0
     assert graph.reasons("first") == [], "what the other has recorded is read"
+
+
+def test_what_stages_are_given_is_what_none_of_them_makes(toy, monkeypatch):
+    root = toy(
+        """
+stages:
+  first:
+    cmd: mkdir -p made && cat raw > made/first.txt
+    deps: [raw, code.py]
+    outs: [made/first.txt]
+  second:
+    cmd: cat made/first.txt > second.txt
+    deps: [made, /etc/hosts, other.py]
+    outs: [second.txt]
+""",
+        code_py="1",
+        other_py="2",
+    )
+    graph = Graph(root)
+    assert graph.given(["first"]) == ["code.py", "raw"]
+    assert graph.given(["first", "second"]) == ["code.py", "other.py", "raw"]
+    assert graph.cache == root / ".dvc/cache"
+
+
+def test_a_run_cache_that_checkouts_share_is_one_checkout_s_at_a_time(chain, monkeypatch):
+    """DVC takes an entry that another checkout is writing for a damaged one, and deletes it under its hands."""
+    from dvc.stage.cache import StageCache
+    from dvc.utils import serialize
+
+    graph = Graph(chain)
+    alone = []
+
+    def looking(original):
+        def look(*arguments, **options):
+            with (graph.cache / "plm.lock").open() as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone.append(original.__name__)
+            return original(*arguments, **options)
+
+        return look
+
+    monkeypatch.setattr(StageCache, "_load", looking(StageCache._load))
+    monkeypatch.setattr(serialize, "dump_yaml", looking(serialize.dump_yaml))
+    with graph.reproducing("first"):
+        (chain / "first.txt").write_text("pass\n")
+        with (graph.cache / "plm.lock").open() as file:  # while a stage runs others may have it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert {"_load", "dump_yaml"} <= set(alone)
