@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference roofline check fast-tests lock clean
+.PHONY: setup cluster demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference roofline check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -23,6 +23,13 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The extra for stages on the nodes of a Ray cluster.
+cluster: $(VENV)/.cluster
+
+$(VENV)/.cluster: $(VENV)/.installed requirements-cluster.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-cluster.lock
 	@touch $@
 
 demo: setup
@@ -39,7 +46,7 @@ test: setup
 fast-tests: setup
 	pytest --numprocesses $(PROCESSES) --dist worksteal
 
-test-slow: setup
+test-slow: setup cluster
 	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal
 
 # Processes killed, servers gone, disks full, bits flipped, input broken, each many times; a table at the end.
@@ -119,6 +126,8 @@ lock:
 	printf "torch ; python_version < '0'\n" > $(VENV)/no-torch.txt
 	$(BIN)/uv pip compile pyproject.toml $(VENV)/torch-needs.in --extra dev --override $(VENV)/no-torch.txt \
 		--universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements.lock
+	sed -n 's/^cluster = \["\(.*\)"\]/\1/p' pyproject.toml | $(BIN)/uv pip compile - --constraint requirements.lock \
+		--python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements-cluster.lock
 
 # All that `make demo` makes again. Registered models, decisions, what is on its way to MLflow, what was imported,
 # searched or pushed to the remote stay: nothing else has them.

@@ -50,6 +50,8 @@ class Grant:
     """To be set for its process."""
     fds: tuple[int, ...] = ()
     """Claims that last as long as its processes hold them open."""
+    launcher: tuple[str, ...] = ()
+    """What its command stands behind, to be run somewhere else."""
 
 
 @dataclass
@@ -84,7 +86,7 @@ class Machine:
         Raises:
             UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
         """
-        most = _number("PLM_GPUS", "GPUs")
+        most = number("PLM_GPUS", "GPUs")
         return cls(_cores(), visible(), most, max(1, sharing), interrupted=interrupted or threading.Event())
 
     @contextlib.contextmanager
@@ -223,7 +225,8 @@ def beside_others(say: Callable[[str], object]) -> Iterator[None]:
         yield
 
 
-def _number(name: str, what: str) -> int | None:
+def number(name: str, what: str) -> int | None:
+    """A number of cores or GPUs from the environment. Raises UserError: it is none."""
     given = os.environ.get(name)
     if given is not None and (not given.isdecimal() or int(given) < 1):
         raise UserError(f"{name}: {given!r}; expected a number of {what}, 1 or more")
@@ -232,4 +235,4 @@ def _number(name: str, what: str) -> int | None:
 
 def _cores() -> int:
     detected = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return _number("PLM_CORES", "cores") or detected
+    return number("PLM_CORES", "cores") or detected

@@ -9,9 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, nights, promotion, server
+from flows import display, nights, placement, promotion, server
 from flows.checkout import Checkout, checked_out, idle
-from flows.machine import Machine
 from flows.outcome import FailedError, Result, UserError
 from flows.stages import Registration
 from flows.tracking import Track, pipeline_run, send_leftovers
@@ -34,12 +33,12 @@ def run(
 
     Raises:
         UserError: another pipeline runs in this checkout, parameters cannot be used, the configured server does
-            not answer, or ``PLM_CORES`` or ``PLM_GPUS`` is no number.
+            not answer, or ``PLM_CORES``, ``PLM_GPUS`` or ``PLM_CLUSTER`` cannot be used.
         GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
     prepare_environment()
-    Machine.detect()
+    placement.detect()
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         nights.tell_missed(root)
         if configured := server.configured_url():

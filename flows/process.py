@@ -23,6 +23,7 @@ from flows import room, supervisor
 from flows.failures import CancelledError, failure
 from flows.forkserver import ForkServer
 from plm_core.shared.limits import SAVING_S
+from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 GRACE_S = SAVING_S + 30.0
 """How long a stage may take to end when it is interrupted: the launcher of one that has several processes waits too."""
@@ -80,18 +81,30 @@ class Running:
         finally:
             clock.cancel()
 
-    def hear(self, on_line: Callable[[str], None]) -> tuple[int, Used, list[str]]:
-        """Hand on each line as it comes; returns the exit status, what was used, and the last lines."""
-        ended = f"{-signal.SIGKILL:d} 0 0"  # of a supervisor that is killed
+    def hear(self, on_line: Callable[[str], None], launched: bool) -> tuple[int, Used, list[str]]:
+        """Hand on each line as it comes; returns the exit status, what was used, and the last lines.
+
+        Of a command that was ``launched`` elsewhere the status is the one that its supervisor there has said.
+        """
+        ended: list[int] = []
+        used = Used(0.0, 0)
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for line in self.lines:
             if line.startswith(supervisor.ENDED):
-                ended = line.removeprefix(supervisor.ENDED)
+                last, seconds, kilobytes = line.removeprefix(supervisor.ENDED).split()
+                ended.append(int(last))
+                used = Used(used.cpu + float(seconds), max(used.memory, 1024 * int(kilobytes)))
             else:
                 tail.append(line.rstrip())
                 on_line(tail[-1])
-        status, seconds, kilobytes = ended.split()
-        return int(status), Used(float(seconds), 1024 * int(kilobytes)), list(tail)
+        status = ended[-1] if ended else -signal.SIGKILL  # of a supervisor that is killed
+        if launched and len(ended) == len(("there", "here")):
+            status = ended[0]
+        elif launched and status != USER_ERROR:  # which the launcher has explained
+            what = f"ended with status {status} and has not said how the stage did: {tail[-1] if tail else 'no output'}"
+            tail.append(f"error: what PLM_CLUSTER names {what}")
+            status = INTERRUPTED
+        return status, used, list(tail)
 
     def started(self) -> None:
         """Leave its ends of the pipes to it, so that they end when it does."""
@@ -144,6 +157,7 @@ class StageProcesses:
         pass_fds: Sequence[int] = (),
         may_fork: bool = True,
         minutes: float | None = None,
+        launcher: Sequence[str] = (),
     ) -> Used:
         """Run a stage's command in the repository's folder, wait for it, and return what it used.
 
@@ -155,16 +169,21 @@ class StageProcesses:
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
             may_fork: Whether it may be forked, where that can be done.
             minutes: After so many it is ended as if it were interrupted.
+            launcher: A command that runs what stands behind it somewhere else (``flows/placement.py``).
 
         Raises:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        running = self._start(command, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, pass_fds, may_fork)
+        program = self._supervised(command)
+        if launcher:
+            program = self._supervised([*launcher, *program], supervisor.LIFELINE)
+        whole = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        running = self._start(program, command if may_fork and not launcher else (), whole, pass_fds)
         killed = room.killed_for_memory()
         try:
             with running.within(minutes):
-                returned, used, tail = running.hear(on_line)
+                returned, used, tail = running.hear(on_line, bool(launcher))
         finally:
             # One that still runs, because a callback raised, ends as if it had been interrupted.
             running.end()
@@ -188,17 +207,21 @@ class StageProcesses:
         for each in running:
             each.ended.wait()
 
+    def _supervised(self, command: Sequence[str], *options: str) -> list[str]:
+        return [sys.executable, "-P", supervisor.__file__, *options, str(self._grace_s), *command]
+
     def _start(
-        self, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int], may_fork: bool
+        self, program: Sequence[str], forkable: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]
     ) -> Running:
+        """Start a supervisor's program, or fork one for the command that it would run, where that can be done."""
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError
             running = Running()
             try:
-                if not (may_fork and self._fork(running, command, env, pass_fds)):
+                if not self._fork(running, forkable, env, pass_fds):
                     running.process = subprocess.Popen(
-                        [sys.executable, "-P", supervisor.__file__, str(self._grace_s), *command],
+                        program,
                         cwd=self._root,
                         env=dict(env),
                         stdin=running.stdin,

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from flows import room, settings, timing
+from flows import placement, room, settings, timing
 from flows.checkout import Checkout
-from flows.machine import Machine
 from flows.outcome import Spent
 from flows.process import StageProcesses
 from flows.stages import Stage
@@ -34,7 +33,7 @@ class Reproducer:
         self.begun = time.monotonic()
         self.graph = checkout.graph
         sharing = sum(stage.cores == "all" for stage in self.graph.stages)
-        self.machine = Machine.detect(self.processes.interrupted, sharing)
+        self.machine = placement.detect(self.processes.interrupted, sharing)
         self.expected = timing.expected(checkout.root, self.graph.stages)
         """Of each stage the seconds that it takes, and those of the longest path that begins with it."""
         self._checkout = checkout
@@ -67,7 +66,8 @@ class Reproducer:
             CancelledError: the pipeline was cancelled before it began.
         """
         with self.machine.acquire(stage, *self.expected[stage.name], say=log.info) as grant:
-            room.look(self._checkout.root, self.graph.size(stage.name), self._peaks.get(stage.name, 0), log.warning)
+            peak = 0 if grant.launcher else self._peaks.get(stage.name, 0)
+            room.look(self._checkout.root, self.graph.size(stage.name), peak, log.warning)
             log.info("runs: %s", "; ".join(reasons))
             spent.begun = time.monotonic() - self.begun
             env = {"PLM_STAGE": stage.name, **self._withheld, **grant.env}
@@ -83,6 +83,7 @@ class Reproducer:
                         pass_fds=(self._checkout.held, *grant.fds),
                         may_fork=not grant.fds,  # no GPU's driver is known to stand it
                         minutes=stage.minutes,
+                        launcher=grant.launcher,
                     )
                     for used in map(run, command.lines):
                         spent.cpu += used.cpu

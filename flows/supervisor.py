@@ -5,6 +5,9 @@ forks it. Its standard input is a pipe that nobody writes to. When the other end
 to end, or has been killed: either way every process of the group gets SIGINT, time to save, then SIGTERM, then
 SIGKILL. DVC alone would leave its child an orphan on SIGTERM, and the kernel's death signal (``PR_SET_PDEATHSIG``)
 reaches one generation only.
+
+With ``--lifeline`` before these the command is a launcher, which runs another supervisor somewhere else. It has the
+pipe as its own standard input, to hand on that it closes.
 """
 
 import contextlib
@@ -26,6 +29,7 @@ TERM_S = 5.0
 POLL_S = 0.05
 """How often the family is looked at while it ends."""
 
+LIFELINE = "--lifeline"
 ENDED = "\0ended: "
 """Begins the supervisor's own last line: the exit status of the command, 128 + n if signal n killed it, and the
 processor seconds of all that it started and waited for, and the kilobytes of the largest of these processes."""
@@ -40,12 +44,10 @@ PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): processes whose parent died become children of this one, so that none is lost sight of."""
 
 
-def main(grace_s: float, command: list[str]) -> int:
+def main(grace_s: float, command: list[str], stdin: int | None = subprocess.DEVNULL) -> int:
     """Run the command to its end; return its exit status, 128 + n if signal n killed it."""
     prepare()
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, close_fds=False, preexec_fn=partial(end_with, os.getpid())
-    )
+    child = subprocess.Popen(command, stdin=stdin, close_fds=False, preexec_fn=partial(end_with, os.getpid()))
     return supervise(child.pid, grace_s)
 
 
@@ -61,6 +63,8 @@ def prepare() -> None:
     """Before there is a child: hear of signals, and become the parent of those whose parents end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A worker of Ray, for example, blocks SIGINT, and that is inherited.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
     # Handlers, not SIG_IGN: that is inherited, and the command must hear what its supervisor does not.
     for number in HEARD:
         signal.signal(number, lambda *_: None)
@@ -125,4 +129,6 @@ def _family() -> list[psutil.Process]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == LIFELINE:
+        sys.exit(main(float(sys.argv[2]), sys.argv[3:], stdin=None))
     sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

@@ -144,6 +144,7 @@ def test_the_rules_of_imports_are_kept():
                 "flows",
             ),
         ),
+        ("ray", ("flows/onray.py",)),
         ("optuna", ("flows/sweeps/study.py", "tasks/sweep_page.py")),
         ("pynvml", ("plm_core/training/energy.py", "plm_core/shared/gpus.py")),
         ("yaml", ("tasks/settings/params.py", "tasks/settings/editing.py", "flows")),

@@ -1,0 +1,79 @@
+"""Where the processes of stages run: on this machine, or where a cluster puts them. Used by ``flows/reproducing.py``.
+
+A fact of the machine, said by ``PLM_CLUSTER``, and no parameter: a result does not depend on where it was made. A
+cluster is reached by a command that runs what stands behind it somewhere else and hands on its lines, as ``srun`` does.
+What stands behind it is the stage under a supervisor (``flows/process.py``), which ends it when the launcher is
+interrupted or its standard input closes, and says with what status it ended. So whatever holds for a process here holds
+for one there. What stages read and write lies in a folder that all nodes see at the same path.
+"""
+
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event
+
+from flows.machine import Grant, Machine, number
+from flows.outcome import UserError
+from flows.stages import Stage
+
+RAY = "python -m flows.onray --cores {cores} --gpus {gpus} --name {stage} --"
+"""What ``PLM_CLUSTER=ray`` stands for."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Stands in for ``Machine``: the queue of the cluster decides what runs when."""
+
+    launcher: tuple[str, ...]
+    """A command with {cores}, {gpus} and {stage} in it."""
+    cores: int
+    """What a stage gets that wants all: those of a node."""
+    gpus: int
+    """The same of GPUs; 0 where nodes have none."""
+
+    @contextlib.contextmanager
+    def acquire(
+        self, stage: Stage, seconds: float = 0.0, path: float = 0.0, say: Callable[[str], object] = print
+    ) -> Iterator[Grant]:
+        """As ``Machine.acquire``, at once."""
+        cores = self.cores if stage.cores == "all" else min(stage.cores, self.cores)
+        gpus = self.gpus if stage.gpu == "all" else min(int(stage.gpu), self.gpus)
+        filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name}
+        yield Grant({}, launcher=tuple(part.format_map(filled) for part in self.launcher))
+
+    def announce(self, stage: Stage, seconds: float, path: float) -> None:
+        """Nothing: the queue of the cluster keeps no places."""
+
+    def withdraw(self, name: str) -> None:
+        """Nothing."""
+
+
+def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Cluster:
+    """What stages run on: the cluster that ``PLM_CLUSTER`` names, else this machine.
+
+    There ``PLM_CORES`` and ``PLM_GPUS`` are those of a node. By default it has as many cores as this one, and no GPU.
+
+    Raises:
+        UserError: one of them cannot be used.
+    """
+    given = os.environ.get("PLM_CLUSTER", "").strip()
+    if not given:
+        return Machine.detect(interrupted, sharing)
+    template = RAY if given == "ray" else given
+    try:
+        parts = shlex.split(template)
+        for part in parts:
+            part.format_map({"cores": "1", "gpus": "1", "stage": "x"})
+    except (ValueError, KeyError, IndexError) as error:
+        raise UserError(
+            f"PLM_CLUSTER: {given!r}: {error!r}; expected `ray`, or a command such as"
+            " `srun --cpus-per-task={cores} --gpus={gpus}`"
+        ) from error
+    parts[0] = sys.executable if parts[0] == "python" else parts[0]
+    if not shutil.which(parts[0]):
+        raise UserError(f"PLM_CLUSTER: {given!r}: no program {parts[0]!r} on the PATH")
+    return Cluster(tuple(parts), Machine.detect().cores, number("PLM_GPUS", "GPUs") or 0)

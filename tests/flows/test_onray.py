@@ -1,0 +1,156 @@
+"""Stages on the nodes of a real Ray cluster: as here, whatever dies. It needs the extra ``cluster``."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from toys import alive, pids, wait_for
+
+from flows import supervisor
+from plm_core.shared.statuses import INTERRUPTED
+
+pytest.importorskip("ray", reason="the extra cluster is not installed (make cluster)")
+pytestmark = pytest.mark.slow
+
+SAVES = """
+import os, pathlib, signal, sys, time
+
+def save(number, frame):
+    pathlib.Path("saved").write_text(signal.Signals(number).name)
+    sys.exit(75)
+
+signal.signal(signal.SIGINT, save)
+pathlib.Path("pid").write_text(str(os.getpid()))
+print("begun", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes with a core each; the tests' own node, to which their commands connect, has none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        from ray.cluster_utils import Cluster
+
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        for _ in range(2):
+            made.add_node(num_cpus=1)
+        patch.setenv("RAY_ADDRESS", made.address)
+        try:
+            yield made
+        finally:
+            made.shutdown()
+
+
+def start(folder, *command, cores=1, gpus=0, **env):
+    launcher = [sys.executable, "-m", "flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x", "--"]
+    return subprocess.Popen(
+        [*launcher, sys.executable, "-P", supervisor.__file__, "60", *command],
+        cwd=folder,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path):
+    program = (
+        "import os, sys; print(os.getcwd()); print(os.environ['MINE']); print(os.environ['CUDA_VISIBLE_DEVICES']);"
+    )
+    process = start(tmp_path, sys.executable, "-c", f"{program} print('café'); sys.exit(7)", MINE="x y")
+    said = process.communicate(timeout=60)[0].splitlines()
+    assert process.returncode == 7
+    assert said[:4] == [str(tmp_path), "x y", "", "café"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cluster, tmp_path, how):
+    (tmp_path / "stage.py").write_text(SAVES)
+    process = start(tmp_path, sys.executable, "stage.py")
+    (pid,) = pids(tmp_path / "pid", 1)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    assert process.returncode == (INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL)
+    wait_for(lambda: not alive(pid))
+    assert (tmp_path / "saved").read_text() == "SIGINT"
+
+
+def test_what_no_node_has_is_one_line(cluster, tmp_path):
+    process = start(tmp_path, "true", cores=3)
+    assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate(timeout=60)[0]
+    assert process.returncode == 2
+
+
+def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(cluster, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    first = [start(tmp_path, "sh", "-c", "echo begun; sleep 14") for _ in range(2)]
+    assert all(each.stdout.readline() == "begun\n" for each in first)
+    others = [start(place, "echo", "done") for place in (tmp_path, folder)]
+    waits = "x waits for a node with 1 cores and 0 GPUs free\n"
+    assert [each.stdout.readline() for each in others] == [waits, waits]
+    folder.rmdir()
+    assert others[0].communicate(timeout=60)[0].startswith("done\n")
+    expected = f"{folder}: missing; expected the checkout and its .venv at the same path on all nodes"
+    assert expected in others[1].communicate(timeout=60)[0]
+    assert [each.wait(60) for each in (*first, *others)] == [0, 0, 0, 2]
+
+
+def test_a_node_that_dies_is_tried_again_on_another(cluster, toy, monkeypatch):
+    """The stage's first try takes its node with it."""
+    root = toy(
+        """
+stages:
+  one:
+    cmd: python stage.py
+    deps: [stage.py]
+    outs: [out.txt]
+  two:
+    cmd: cat out.txt > two.txt
+    deps: [out.txt]
+    outs: [two.txt]
+""",
+        stage_py="""
+import os, pathlib, time
+if not pathlib.Path("pid").exists():
+    pathlib.Path("pid").write_text(str(os.getpid()))
+    time.sleep(300)
+pathlib.Path("out.txt").write_text("made")
+""",
+        params_yaml="tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n",
+    )
+    environment = {**os.environ, "PLM_CLUSTER": "ray", "PLM_CORES": "1"}
+    command = [sys.executable, "-c", "from flows.cli import main; main(['run'])"]
+    process = subprocess.Popen(
+        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    (pid,) = pids(root / "pid", 1, 60)
+    (runner,) = (
+        each for each in psutil.process_iter(["cmdline"]) if "ray::Runner" in " ".join(each.info["cmdline"] or ())
+    )
+    raylet = next(each for each in runner.parents() if each.name() == "raylet")
+    node = next(
+        node for node in cluster.worker_nodes if any(p.process.pid == raylet.pid for p in node.all_processes["raylet"])
+    )
+    cluster.remove_node(node, allow_graceful=False)
+    said = process.communicate(timeout=180)[0]
+    cluster.add_node(num_cpus=1)
+    assert (root / "two.txt").read_text() == "made", said
+    assert "the node was lost" in said
+    wait_for(lambda: not alive(pid))
+
+
+def test_no_cluster_is_one_line_and_tried_again(tmp_path):
+    begun = time.monotonic()
+    process = start(tmp_path, "true", RAY_ADDRESS="127.0.0.1:1")
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == INTERRUPTED, said
+    assert [line for line in said.splitlines() if line.startswith("error: ")] == said.splitlines()[-1:]
+    assert said.splitlines()[-1].startswith("error: no Ray cluster answers at 127.0.0.1:1 (")
+    assert time.monotonic() - begun < 100

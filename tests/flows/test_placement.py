@@ -1,0 +1,162 @@
+"""Where stages run: here, or behind a launcher, which is a command like any other."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from toys import alive, pids, wait_for
+
+from flows import placement
+from flows.failures import StageError
+from flows.machine import Machine
+from flows.outcome import UserError
+from flows.placement import Cluster
+from flows.process import StageProcesses
+from flows.stages import Stage
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    for name in ("PLM_CLUSTER", "PLM_CORES", "PLM_GPUS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def launcher(stage, **env):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        with placement.detect().acquire(stage) as grant:
+            return " ".join(grant.launcher)
+
+
+def test_without_a_cluster_it_is_this_machine():
+    assert isinstance(placement.detect(), Machine)
+    assert launcher(Stage("one"), PLM_CLUSTER=" ") == ""
+
+
+def test_a_launcher_is_told_what_a_stage_wants_of_a_node():
+    srun = "env --cpus-per-task={cores} --gpus={gpus} '--job-name=my {stage}'"
+    wanted = {"PLM_CLUSTER": srun, "PLM_CORES": "8"}
+    assert launcher(Stage("pack"), **wanted) == "env --cpus-per-task=1 --gpus=0 --job-name=my pack"
+    assert launcher(Stage("pretrain@gpt", gpu="all", cores="all"), **wanted).startswith(
+        "env --cpus-per-task=8 --gpus=0 "
+    )
+    wanted["PLM_GPUS"] = "4"
+    assert launcher(Stage("finetune", gpu=True), **wanted).startswith("env --cpus-per-task=1 --gpus=1 ")
+    assert launcher(Stage("pretrain@gpt", gpu="all"), **wanted).startswith("env --cpus-per-task=4 --gpus=4 ")
+    assert launcher(Stage("many", cores=99), **wanted).startswith("env --cpus-per-task=8 ")
+
+
+def test_ray_is_a_launcher_of_this_python():
+    said = launcher(Stage("pretrain@gpt", gpu=True), PLM_CLUSTER="ray", PLM_CORES="3", PLM_GPUS="2")
+    assert said == f"{sys.executable} -m flows.onray --cores 1 --gpus 1 --name pretrain@gpt --"
+
+
+def test_the_queue_of_the_cluster_decides_what_runs_when(monkeypatch):
+    monkeypatch.setenv("PLM_CLUSTER", "env")
+    monkeypatch.setenv("PLM_CORES", "1")
+    cluster = placement.detect()
+    assert isinstance(cluster, Cluster)
+    with cluster.acquire(Stage("one", cores="all")), cluster.acquire(Stage("two", cores="all")) as second:
+        assert second.launcher == ("env",)
+
+
+@pytest.mark.parametrize("given", ["env {nodes}", "env {", "env '", "env {0}"])
+def test_what_is_no_launcher_is_one_line(monkeypatch, given):
+    monkeypatch.setenv("PLM_CLUSTER", given)
+    with pytest.raises(UserError, match=r"PLM_CLUSTER: .*; expected `ray`, or a command such as `srun --cpus"):
+        placement.detect()
+
+
+def test_a_launcher_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setenv("PLM_CLUSTER", "srnu -n1")
+    with pytest.raises(UserError, match=r"PLM_CLUSTER: 'srnu -n1': no program 'srnu' on the PATH"):
+        placement.detect()
+
+
+def test_a_pipeline_runs_behind_a_launcher(toy, on_server):
+    """``env`` of coreutils stands for a cluster's: a command that runs what stands behind it."""
+    root = toy(
+        """
+stages:
+  one:
+    cmd: echo "$WHERE $PLM_STAGE" > one.txt
+    outs: [one.txt]
+  two:
+    cmd: cat one.txt; echo "error is here"; exit 9
+    deps: [one.txt]
+""",
+        params_yaml="tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "run"],
+        cwd=root,
+        env={**os.environ, "PLM_CLUSTER": "env WHERE=elsewhere-{stage}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert (root / "one.txt").read_text() == "elsewhere-one one\n"
+    assert "error: two: exit status 9: error is here" in done.stderr
+
+
+LAUNCHER = """
+import os, signal, subprocess, sys
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("placed", flush=True)
+there = subprocess.Popen(sys.argv[2:], start_new_session=True)  # with this one's standard input
+there.wait() if sys.argv[1] == "waits" else os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(0)  # whatever became of it
+"""
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """Runs a shell's command behind a launcher that tells nothing and hands on no signal; returns what it said."""
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    processes = StageProcesses(tmp_path, grace_s=10)
+    lines = []
+
+    def run(command, how="waits"):
+        launcher = [sys.executable, str(tmp_path / "launcher.py"), how]
+        return processes.run("one", ["sh", "-c", command], lines.append, launcher=launcher)
+
+    run.processes, run.lines = processes, lines
+    return run
+
+
+def test_the_status_is_the_one_that_the_stage_had_there(launched):
+    assert launched("true").memory > 0
+    with pytest.raises(StageError, match="one: exit status 9: no more") as failed:
+        launched("echo 'error: no more'; exit 9")
+    assert not failed.value.transient
+    assert launched.lines == ["placed", "placed", "error: no more"]
+
+
+def test_a_launcher_that_ends_before_its_stage_is_tried_again(launched):
+    with pytest.raises(
+        StageError, match="PLM_CLUSTER names ended with status 137 and has not said how the stage"
+    ) as lost:
+        launched("sleep 60", "dies")
+    assert lost.value.transient
+
+
+def test_a_stage_ends_with_its_state_saved_when_the_launcher_s_input_closes(launched, tmp_path):
+    code = "trap 'echo saved > state; exit 75' INT; echo $$ > pid; while true; do sleep 0.1; done"
+
+    def run():
+        with contextlib.suppress(StageError):
+            launched(code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    (pid,) = pids(tmp_path / "pid", 1)
+    launched.processes.interrupt_all()
+    thread.join()
+    wait_for(lambda: not alive(pid))
+    assert (tmp_path / "state").read_text() == "saved\n"
