@@ -186,9 +186,13 @@ class Graph:
         """Hold the run cache, which several checkouts may share: DVC takes another one's unfinished entry for its own,
         finds it damaged and deletes it."""
         self.cache.mkdir(parents=True, exist_ok=True)
-        with (self.cache / "plm.lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        folder = os.open(self.cache, os.O_RDONLY)  # not a file in it, which would be the first user's
+        try:
+            with contextlib.suppress(OSError):  # a folder on NFS cannot be locked
+                fcntl.flock(folder, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(folder)
 
     @contextlib.contextmanager
     def _kept_from_others(self, node: Any) -> Iterator[None]:

@@ -98,7 +98,7 @@ class Running:
                 tail.append(line.rstrip())
                 on_line(tail[-1])
         status = ended[-1] if ended else -signal.SIGKILL  # of a supervisor that is killed
-        if launched and len(ended) == len(("there", "here")):
+        if launched and len(ended) > 1:  # there, then here
             status = ended[0]
         elif launched and status != USER_ERROR:  # which the launcher has explained
             what = f"ended with status {status} and has not said how the stage did: {tail[-1] if tail else 'no output'}"

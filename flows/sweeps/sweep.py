@@ -15,10 +15,11 @@ from pathlib import Path
 
 import yaml
 
-from flows import settings
+from flows import placement, settings
 from flows.graph import Graph
 from flows.machine import Machine
 from flows.outcome import UserError
+from flows.placement import Cluster
 from flows.sweeps import space
 from flows.sweeps.space import Sweep, Value
 from flows.sweeps.study import Ended, Study
@@ -58,13 +59,13 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         raise UserError(f"--name: {name!r}; expected letters, digits, - and _")
     sweep = space.read(root)
     sweep.seconds()
-    machine = Machine.detect()
+    machine = placement.detect()
     graph = Graph(root)
     stage = _stage(graph, sweep)
     stages = needed(graph.stages, stage)
     if (root / sweep.file).is_file():
         metric(root, sweep)
-    jobs = jobs or (any(each.gpu for each in stages) and len(machine.gpus)) or machine.cores
+    jobs = jobs or (any(each.gpu for each in stages) and _gpus(machine)) or machine.cores
     workspaces = Workspaces(root, name, graph.given([each.name for each in stages]), graph.cache)
     with _only_one(workspaces.folder):
         study = Study(workspaces.folder, name, sweep)
@@ -73,7 +74,9 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         if study.begun:
             _begin_with_what_is(root, sweep, study)
         with _terminated_as_interrupted(), pipeline_run(root, f"sweep {name}") as parent:
-            env = _environment(root, max(1, machine.cores // jobs), parent)
+            env = _environment(root, parent)
+            if isinstance(machine, Machine):  # else the queue of the cluster divides the cores
+                env["PLM_CORES"] = str(max(1, machine.cores // jobs))
             try:
                 Trials(sweep, study, workspaces, stage, env).run(jobs)
             finally:
@@ -121,10 +124,15 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
     study.begin_with(now)
 
 
-def _environment(root: Path, cores: int, parent: str | None) -> dict[str, str]:
-    """What trials share: the checkout's MLflow, what torch has compiled, their part of the machine."""
+def _gpus(machine: Machine | Cluster) -> int:
+    """How many there are: here, or on a node."""
+    return len(machine.gpus) if isinstance(machine, Machine) else machine.gpus
+
+
+def _environment(root: Path, parent: str | None) -> dict[str, str]:
+    """What trials share: the checkout's MLflow, and what torch has compiled."""
     tracking, _ = settings.read(root)
-    found = {"MLFLOW_TRACKING_URI": tracking.uri, "PLM_CORES": str(cores)}
+    found = {"MLFLOW_TRACKING_URI": tracking.uri}
     found["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
     return found | ({"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"})
 

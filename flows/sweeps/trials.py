@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,14 @@ class Trials:
             with ThreadPoolExecutor(jobs) as pool:
                 workers = [pool.submit(self._work) for _ in range(jobs)]
                 try:
-                    for worker in workers:
-                        worker.result()
+                    wait(workers, return_when=FIRST_EXCEPTION)
                 finally:
                     self._stop()
         finally:
             over.cancel()
             self._study.seconds = before + time.monotonic() - begun
+        for worker in workers:
+            worker.result()
 
     def _stop(self) -> None:
         """End the trials that run, with their state saved, and begin no other."""
