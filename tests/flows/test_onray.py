@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import psutil
 import pytest
@@ -13,8 +14,11 @@ from toys import alive, pids, wait_for
 from flows import supervisor
 from plm_core.shared.statuses import INTERRUPTED
 
-pytest.importorskip("ray", reason="the extra cluster is not installed (make cluster)")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Looked for and not imported, which takes seconds, where only others are run.
+    pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed (make cluster)"),
+]
 
 SAVES = """
 import os, pathlib, signal, sys, time
