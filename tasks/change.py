@@ -5,19 +5,29 @@ All else in ``params.yaml`` stays as it is, comments too.
 
 import json
 
+from plm_core.config import UserError
 from plm_core.files import atomic_text
 from tasks.runtime.stage import main
+from tasks.settings import params
 from tasks.settings.editing import edited
 from tasks.settings.params import PARAMS
 
 
 def change(values: str) -> None:
-    """Give parameters the VALUES in a JSON object, by their dotted names.
+    """Give parameters the VALUES in a JSON object, by their dotted names; one that has its value stays as written.
 
     Raises:
         UserError: the section that a name belongs to is not there.
     """
-    atomic_text(PARAMS, edited(PARAMS.read_text(encoding="utf-8"), json.loads(values)))
+    others = {name: value for name, value in json.loads(values).items() if not _has(name, value)}
+    atomic_text(PARAMS, edited(PARAMS.read_text(encoding="utf-8"), others))
+
+
+def _has(name: str, value: object) -> bool:
+    try:
+        return bool(params.read(name) == value)
+    except UserError:  # it is not there yet
+        return False
 
 
 if __name__ == "__main__":

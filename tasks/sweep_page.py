@@ -63,18 +63,21 @@ def _drawn(folder: Path, metric: str) -> dict[str, str]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     study = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(folder / STUDY))))
-    axes = plot_parallel_coordinate(study, target_name=metric)
-    axes.set_title("")
-    axes.set_xticklabels([label.get_text().rpartition(".")[2] for label in axes.get_xticklabels()])
-    parallel = pyplot.gcf()
-    parallel.set_size_inches(9, 4)
-    parallel.subplots_adjust(bottom=0.3)
+    with pyplot.rc_context({"text.parse_math": True}):  # powers of ten on an axis
+        params = sorted(study.best_trial.params)  # whose names Optuna cuts off at the wrong end
+        axes = plot_parallel_coordinate(study, params, target_name=metric)
+        axes.set_title("")
+        axes.set_xticklabels([metric, *(name.rpartition(".")[2] for name in params)])
+        figure = pyplot.gcf()
+        figure.set_size_inches(9, 4)
+        figure.subplots_adjust(bottom=0.3)
+        parallel = drawn(figure)
     importances = optuna.importance.get_param_importances(study)
     bars, axes = pyplot.subplots(figsize=(9, 1 + 0.4 * len(importances)), layout="constrained")
     axes.barh([*importances], [*importances.values()])
     axes.invert_yaxis()
     axes.set(xlabel=f"share of the differences in {metric}")
-    return {"parallel.svg": drawn(parallel), "importance.svg": drawn(bars)}
+    return {"parallel.svg": parallel, "importance.svg": drawn(bars)}
 
 
 def _front(trials: Sequence[Mapping[str, Any]], metric: str, sign: int) -> Any:

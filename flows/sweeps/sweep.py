@@ -93,7 +93,8 @@ def lines(summary: Summary) -> Iterator[str]:
         yield f"failed         {len(failed)} trials, the last: {failed[-1].reason}"
     if (best := summary.best) and best.value is not None:
         yield f"best           trial {best.number}: {best.value:.6g}: {shown(best.params)}"
-        yield f"into params    git apply {folder / DIFFERENCE}"
+        if (folder / DIFFERENCE).read_text(encoding="utf-8").strip():
+            yield f"into params    git apply {folder / DIFFERENCE}"
         yield f"with results   dvc exp apply {folder.name}-{best.number}    (dvc exp show lists all)"
     yield f"page           {folder / 'sweep.html'}"
 

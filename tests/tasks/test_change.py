@@ -15,6 +15,13 @@ def test_parameters_are_changed_and_the_rest_stays(tmp_path):
     assert (tmp_path / "params.yaml").read_text() == "a: # first\n  b: 5.0e-05 # second\n  c: {d: y}\n"
 
 
+def test_a_value_that_is_there_stays_as_it_is_written(tmp_path):
+    text = "a:\n  b: 1.0e-2\n  c: [1, 2] # two\n  d: true\n"
+    (tmp_path / "params.yaml").write_text(text)
+    assert change(tmp_path, '{"a.b": 0.01, "a.c": [1, 2], "a.d": true}').returncode == 0
+    assert (tmp_path / "params.yaml").read_text() == text
+
+
 def test_a_section_that_is_not_there_is_one_line_and_changes_nothing(tmp_path):
     (tmp_path / "params.yaml").write_text("a:\n  b: 1\n")
     done = change(tmp_path, '{"a.b": 2, "z.b": 3}')
