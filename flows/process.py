@@ -162,9 +162,9 @@ class StageProcesses:
         """Run a stage's command in the repository's folder, wait for it, and return what it used.
 
         Args:
-            stage: DVC's address of the stage.
+            stage: DVC's address of it.
             command: The program and its arguments.
-            on_line: Called with each line of the stage as it comes.
+            on_line: Called with each line as it comes.
             env: What the stage finds in its environment besides this process's.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
             may_fork: Whether it may be forked, where that can be done.
@@ -175,10 +175,8 @@ class StageProcesses:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        program = self._supervised(command)
-        if launcher:
-            program = self._supervised([*launcher, *program], supervisor.LIFELINE)
         whole = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        program = self._supervised(command, launcher)
         running = self._start(program, command if may_fork and not launcher else (), whole, pass_fds)
         killed = room.killed_for_memory()
         try:
@@ -207,7 +205,12 @@ class StageProcesses:
         for each in running:
             each.ended.wait()
 
-    def _supervised(self, command: Sequence[str], *options: str) -> list[str]:
+    def _supervised(self, command: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
+        """The command under a supervisor; behind a launcher there is one here and one there."""
+        options: tuple[str, ...] = ()
+        if launcher:
+            command = [*launcher, *self._supervised(command)]
+            options = (supervisor.LIFELINE,)
         return [sys.executable, "-P", supervisor.__file__, *options, str(self._grace_s), *command]
 
     def _start(

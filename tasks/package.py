@@ -222,6 +222,7 @@ def _call(call: Callable[[], None], errors: IO[bytes], parent: int) -> None:
         sys.exit("whoever asked has died")
     os.dup2(errors.fileno(), 1)
     os.dup2(errors.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # or it would come behind the error
     os.chdir(tempfile.gettempdir())
     try:
         call()

@@ -41,6 +41,7 @@ def packager(tmp_path):
 
     def start(seconds):
         environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "TMPDIR": str(tmp_path)}
+        environment.pop("PYTHONUNBUFFERED", None)  # what is printed may then come late
         command = [sys.executable, "-c", PROGRAM, str(tmp_path / "pid"), str(seconds)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(command, env=environment, **pipes))
