@@ -45,7 +45,7 @@ class Summary:
 
 
 def run(root: Path, name: str, jobs: int | None = None) -> Summary:
-    """Search what the section ``sweep`` says, or go on with a search, and write its page.
+    """Search what the section ``sweep`` says, or go on with a search, and write down what its page shows.
 
     Args:
         root: The checkout.
@@ -53,7 +53,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         jobs: How many trials run side by side; None for one a GPU, or a core where there is none.
 
     Raises:
-        UserError: the section cannot be used, the sweep runs already, or no trial ends well.
+        UserError: the section cannot be used, the sweep runs already, or its first trials have all failed.
     """
     if not re.fullmatch(r"[\w-]+", name):
         raise UserError(f"--name: {name!r}; expected letters, digits, - and _")
