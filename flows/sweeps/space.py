@@ -11,6 +11,7 @@ from pydantic import Field
 from flows.outcome import UserError
 from flows.settings import Name, read_section
 from plm_core import config
+from plm_core.shared.paths import METRICS
 
 Number = int | float
 Value = bool | Number | str
@@ -72,7 +73,7 @@ class Sweep:
     @property
     def file(self) -> str:
         """The metrics file, relative to the checkout."""
-        return f"artifacts/metrics/{self.metric.partition('/')[0]}.json"
+        return (METRICS / f"{self.metric.partition('/')[0]}.json").as_posix()
 
     @property
     def name(self) -> str:

@@ -60,7 +60,8 @@ class Study:
         self._optuna = optuna
         self._sweep = sweep
         folder.mkdir(parents=True, exist_ok=True)
-        self.begun = not (folder / STORE).exists()
+        self.new = not (folder / STORE).exists()
+        """Whether it is begun here, and no trial of it was ever asked for."""
         self.study = optuna.create_study(
             study_name=name,
             storage=JournalStorage(JournalFileBackend(str(folder / STORE))),

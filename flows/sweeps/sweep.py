@@ -71,7 +71,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         study = Study(workspaces.folder, name, sweep)
         if changed := workspaces.freeze():
             print(f"changed since the sweep {name} began, which its trials do not see: {', '.join(changed)}")
-        if study.begun:
+        if study.new:
             _begin_with_what_is(root, sweep, study)
         with _terminated_as_interrupted(), pipeline_run(root, f"sweep {name}") as parent:
             env = _environment(root, parent)
