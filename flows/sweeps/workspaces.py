@@ -92,6 +92,10 @@ class Workspaces:
             ready.touch()
         return place
 
+    def _linked(self, here: Path, path: str) -> bool:
+        """Whether ``open`` has put a link here; one of the project's own leads elsewhere."""
+        return here.is_symlink() and here.readlink() == self._root / path
+
     def _write_settings(self, place: Path) -> None:
         """Give DVC in a worktree this machine's settings, and the checkout's cache."""
         found = configparser.ConfigParser(interpolation=None)
@@ -105,7 +109,7 @@ class Workspaces:
         place = self.place(number)
         with self._index(self.commit) as index:
             self._git("add", "--all", index=index, folder=place)
-            linked = [path for path in self._given if (place / path).is_symlink()]
+            linked = [path for path in self._given if self._linked(place / path, path)]
             self._git("update-index", "--force-remove", "-z", "--stdin", index=index, text="\0".join(linked))
             tree = self._git("write-tree", index=index)
         made = self._committed(tree, f"{self.commit}^", f"Trial {number} of the sweep {self._name}")
@@ -135,7 +139,7 @@ class Workspaces:
             yield index
 
     def _committed(self, tree: str, parent: str, message: str) -> str:
-        return self._git("commit-tree", tree, "-p", self._git("rev-parse", parent), "-m", message)
+        return self._git("commit-tree", tree, "-p", parent, "-m", message)
 
     def _git(self, *arguments: str, index: str | None = None, folder: Path | None = None, text: str = "") -> str:
         environment = IDENTITY | ({"GIT_INDEX_FILE": index} if index else {})
@@ -143,7 +147,7 @@ class Workspaces:
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, text: str = "") -> str:
-    """What a command prints. Raises UserError with its last line: it fails."""
+    """What a command prints. Raises UserError with the first line of its error: it fails."""
     env = {**os.environ, **(environment or {})}
     done = subprocess.run(command, cwd=folder, env=env, input=text, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -73,6 +73,8 @@ def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(
 def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, made):
     (root / "data").mkdir()
     (root / "data/raw.txt").write_text("raw")
+    (root / "code.py").unlink()
+    (root / "code.py").symlink_to("params.yaml")  # a link that is the project's own
     made.freeze()
     place = made.open(1, {"a.x": 7})
     (place / "artifacts/metrics").mkdir(parents=True)
@@ -93,6 +95,7 @@ def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, m
     names = git(root, "ls-tree", "-r", "--name-only", experiment).split()
     assert "artifacts/metrics/train.json" in names
     assert "data/raw.txt" not in names  # a link to what git does not have
+    assert "code.py" in names
     assert made.difference(1).count("\n-  x: 1 # a comment\n+  x: 7 # a comment\n") == 1
     (root / "change.diff").write_text(made.difference(1))
     git(root, "apply", "change.diff")
