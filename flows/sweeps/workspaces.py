@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,8 @@ class Workspaces:
         self.commit = ""
         """The files that all trials begin with; its parent is the commit that was checked out."""
         self._root, self._name, self._given, self._cache = root, name, given, cache
+        self._worktrees = threading.Lock()
+        """Git takes a worktree that is being added for one that is gone, and prunes it."""
 
     def freeze(self) -> list[str]:
         """Take the checkout as it is for the sweep's own, or return what has changed in it since that was done.
@@ -79,7 +82,8 @@ class Workspaces:
         ready = self.beside(number, "ready")
         if not (ready.exists() and place.exists()):
             self.close(number)  # it was not made whole
-            self._git("worktree", "add", "--quiet", "--detach", str(place), self.commit)
+            with self._worktrees:
+                self._git("worktree", "add", "--quiet", "--detach", str(place), self.commit)
             (self._root / JOURNALS).mkdir(parents=True, exist_ok=True)
             # One recorder sends the runs of all trials, and outlives them.
             for path in (*self._given, JOURNALS.as_posix()):
@@ -119,7 +123,8 @@ class Workspaces:
         """Remove the worktree of a trial."""
         self.beside(number, "ready").unlink(missing_ok=True)
         shutil.rmtree(self.place(number), ignore_errors=True)
-        self._git("worktree", "prune")
+        with self._worktrees:
+            self._git("worktree", "prune")
 
     def difference(self, number: int) -> str:
         """What a trial that was kept has in ``params.yaml``, as a diff."""

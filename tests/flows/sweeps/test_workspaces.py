@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,22 @@ def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(
     made.open(1, {"a.x": 8})
     assert not (place / "state").exists()
     assert "x: 8" in (place / "params.yaml").read_text()
+
+
+def test_worktrees_are_made_and_removed_side_by_side(root, made):
+    made.freeze()
+
+    def close(number):
+        for _ in range(200):
+            made.close(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        closing = [pool.submit(close, number) for number in (7, 8, 9)]
+        for number in range(6):
+            made.open(number, {})
+            made.close(number)
+        assert [each.result() for each in closing] == [None] * 3
+    assert len(git(root, "worktree", "list").splitlines()) == 1
 
 
 def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, made):
