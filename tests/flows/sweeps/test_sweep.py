@@ -1,5 +1,6 @@
 """``plm sweep`` on a toy whose training can be killed: what it finds, leaves, and goes on with."""
 
+import contextlib
 import json
 import os
 import signal
@@ -106,6 +107,16 @@ def found(root, name="sweep"):
     return json.loads((root / f"artifacts/sweeps/{name}/trials.json").read_text())["trials"]
 
 
+def at_work(root):
+    """The commands whose folder is the toy's or a trial's, whoever their parents are by now."""
+    commands = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is another user's
+            if process.cwd().startswith(str(root)) and process.status() != psutil.STATUS_ZOMBIE:
+                commands.append(process.cmdline())
+    return commands
+
+
 def steps(root, number):
     """The steps that a trial's training took, in order, as it says in what it made."""
     model = git(root, "rev-parse", "--verify", "--quiet", ref_of(root, number)).strip()
@@ -208,11 +219,12 @@ def test_a_ctrl_c_ends_trials_gently_and_says_how_it_goes_on(root):
     process = start(root)
     wait_for(lambda: (root / "artifacts/sweeps/sweep/trials/0/steps.txt").exists())
     assert "this sweep runs already; wait for it, or give another --name" in sweep(root, code=2)
+    assert [sys.executable, "-m", "flows.cli", "sweep"] in at_work(root)
     os.kill(process.pid, signal.SIGTERM)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 75, said
     assert said.rstrip().endswith("interrupted: trials keep their state, and the next `plm sweep` goes on")
-    assert psutil.Process().children(recursive=True) == []
+    assert at_work(root) == []
 
 
 @pytest.mark.slow
