@@ -1,19 +1,21 @@
 """Stage clean: the documents of all sources in one order, without what breaks a rule; what is removed is kept."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.corpus.clean import CleanConfig, account, clean_document, counted
-from plm_core.corpus.document import document_writer, merge_documents
+from plm_core.corpus.account import COUNTS, KEPT, REMOVED
+from plm_core.corpus.clean import CleanConfig, clean_part, counted
 from plm_core.corpus.language import require_known
-from plm_core.corpus.removal import removal_writer
+from plm_core.corpus.parts import gather, parts_of
 from plm_core.shared import paths
+from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
-REMOVED = paths.REMOVED / "clean.parquet"
+REMOVALS = paths.REMOVED / "clean.parquet"
 
 
 def clean() -> None:
@@ -22,20 +24,15 @@ def clean() -> None:
     if config.languages is not None:
         require_known(config.languages)
     with stage("clean", ["clean", "sources"], [paths.RAW]) as run:
-        counts: dict[str, Counter[str]] = {}
-        with document_writer(paths.CLEAN) as kept:
-            with removal_writer(REMOVED) as removals:
-                for document in merge_documents(_sources()):
-                    cleaned = clean_document(document, config)
-                    for removal in cleaned.removals:
-                        removals.write(removal)
-                    if cleaned.document is not None:
-                        kept.write(cleaned.document)
-                    counts.setdefault(document.source, Counter()).update(account(document, cleaned))
+        with pool(run, config) as workers:
+            results = workers.map("clean", clean_part, [(part, config) for part in parts_of(_sources())])
+            gather([result / REMOVED for result in results], REMOVALS)
+            counts = _sum(results)
             total = sum(counts.values(), Counter())
             _require_some(total)
+            gather([result / KEPT for result in results], paths.CLEAN)
         run.metrics |= _metrics(total, counts, config)
-        run.outputs += [paths.CLEAN, REMOVED]
+        run.outputs += [paths.CLEAN, REMOVALS]
         print(
             f"documents: {total['kept_documents']} of {total['read_documents']}, "
             f"paragraphs: {total['kept_paragraphs']} of {total['read_paragraphs']}; removed: {_removed(total)}"
@@ -48,6 +45,15 @@ def _sources() -> list[Path]:
     for other in sorted(set(paths.RAW.glob("*.parquet")) - set(expected)):
         print(f"{other}: is of no source in the parameters (sources); not read")
     return expected
+
+
+def _sum(results: list[Path]) -> dict[str, Counter[str]]:
+    """The counts of all parts by source."""
+    counts: dict[str, Counter[str]] = {}
+    for result in results:
+        for source, found in json.loads((result / COUNTS).read_bytes()).items():
+            counts.setdefault(source, Counter()).update(found)
+    return counts
 
 
 def _metrics(total: Counter[str], counts: Mapping[str, Counter[str]], config: CleanConfig) -> dict[str, int]:
@@ -68,7 +74,7 @@ def _require_some(total: Counter[str]) -> None:
     """The removals are written by then, so that people can look at what was removed."""
     if not total["kept_documents"]:
         raise UserError(
-            f"clean: no document is left of {total['read_documents']} (removed: {_removed(total)}; see {REMOVED}); "
+            f"clean: no document is left of {total['read_documents']} (removed: {_removed(total)}; see {REMOVALS}); "
             "expected at least one: loosen the rules"
         )
 

@@ -24,8 +24,8 @@ def cached(root: Path, rules: Retention) -> Iterator[Waste]:
 
 
 def snapshots(root: Path, rules: Retention) -> Iterator[Waste]:
-    """The snapshots of trainings that nobody has gone on with."""
-    folders = sorted((root / paths.SNAPSHOTS).glob("*/"))
+    """The snapshots of trainings, and the parts of stages of the corpus, that nobody has gone on with."""
+    folders = sorted(folder for kind in (paths.SNAPSHOTS, paths.PARTS) for folder in (root / kind).glob("*/"))
     for folder in folders if folders and not _trains(root) else []:
         files = _files(folder)
         if _old([folder, *files], rules.snapshots_days):

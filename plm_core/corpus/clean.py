@@ -1,20 +1,24 @@
 """Cleaning: normal form, masking, rules for paragraphs and documents, each removal with what was measured.
 
-Used by the clean stage. A document is cleaned by itself, a function of its text and the parameters: documents can be
-cleaned in any order and side by side. Nothing vanishes: what is not kept comes out as a ``Removal``.
+Used by the clean stage. A document is cleaned by itself, a function of its text and the parameters: parts of a corpus
+are cleaned in any order and side by side. Nothing vanishes: what is not kept comes out as a ``Removal``.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from plm_core.config import section
-from plm_core.corpus.document import Document
+from plm_core.corpus.account import COUNTS, KEPT, REMOVED
+from plm_core.corpus.document import Document, document_writer
 from plm_core.corpus.language import LanguageConfig, language_of
 from plm_core.corpus.masking import Kind, mask
 from plm_core.corpus.measures.text import Text
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs
-from plm_core.corpus.removal import Removal
+from plm_core.corpus.parts import Part
+from plm_core.corpus.removal import Removal, removal_writer
 from plm_core.corpus.rules import Bounds, Rules
 
 EMPTY = "empty"
@@ -59,6 +63,21 @@ class Cleaned:
     """How often each kind was masked in it, in what was removed too."""
     language: str | None
     """The code of the language found; None: none was looked for."""
+
+
+def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:
+    """Clean the documents of a part: what is kept, what is removed, and the counts by source."""
+    part, config = work
+    counts: dict[str, Counter[str]] = {}
+    with document_writer(folder / KEPT) as kept, removal_writer(folder / REMOVED) as removals:
+        for document in part.documents():
+            cleaned = clean_document(document, config)
+            for removal in cleaned.removals:
+                removals.write(removal)
+            if cleaned.document is not None:
+                kept.write(cleaned.document)
+            counts.setdefault(document.source, Counter()).update(account(document, cleaned))
+    (folder / COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
 
 def clean_document(document: Document, config: CleanConfig) -> Cleaned:

@@ -9,6 +9,8 @@ hold one page of it. Examples are looked for some at a time, those of ``WORDS_AT
 Shapes: G n-grams of the examples.
 """
 
+import functools
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from plm_core.config import Share, section
-from plm_core.corpus.document import Document
+from plm_core.corpus.account import KEPT, Account, accounted
+from plm_core.corpus.document import Document, read_documents, write_documents
 from plm_core.corpus.examples import ExampleFile
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
 from plm_core.corpus.removal import Removal
@@ -98,6 +101,10 @@ def hit_writer(path: Path) -> AbstractContextManager[RowWriter[Hit]]:
     return row_writer(path, SCHEMA, asdict)
 
 
+HITS = "hits.parquet"
+"""What was found in a part, beside what it leaves and its account."""
+
+
 class Examples:
     """The n-grams of evaluation examples, to be looked for in documents."""
 
@@ -118,24 +125,38 @@ class Examples:
         """How many examples are looked for."""
         return len(self._names)
 
-    def add(self, evaluation: str, name: str, text: str) -> None:
-        """Add an example of an evaluation set. Of parts with the same words, the first stands for all."""
+    def add(self, examples: Sequence[tuple[str, str, str]]) -> None:
+        """Add examples: of each the evaluation set, its name there and its text."""
         self._tables = None
-        found = words([normalize(text)]).hashes
-        if len(found) < self._config.shortest:
-            self.too_short += 1
-            return
-        for start in range(0, len(found), PART):
-            part = found[max(0, min(start, len(found) - PART)) :][:PART]
-            grams = np.unique(Words(part, np.array([len(part)])).shingles(self._config.ngram).hashes)
+        found = words([normalize(text) for _, _, text in examples])
+        parts: list[np.ndarray] = []
+        example_of = []
+        begins = np.concatenate((np.zeros(1, dtype=np.int64), found.ends[:-1]))
+        for (evaluation, name, _), begin, end in zip(examples, begins.tolist(), found.ends.tolist(), strict=False):
+            example = found.hashes[begin:end]
+            if len(example) < self._config.shortest:
+                self.too_short += 1
+                continue
+            for start in range(0, len(example), PART):
+                parts.append(example[max(0, min(start, len(example) - PART)) :][:PART])
+                example_of.append(len(self._names))
+            self._names.append((evaluation, name))
+            self.words += len(example)
+        if parts:
+            self._add_parts(parts, example_of)
+
+    def _add_parts(self, parts: Sequence[np.ndarray], example_of: Sequence[int]) -> None:
+        """Parts of examples as hashes of words. Of those with the same words, the first stands for all."""
+        n = self._config.ngram
+        shingles = Words(np.concatenate(parts), np.cumsum([len(part) for part in parts])).shingles(n)
+        for part, example, found in zip(parts, example_of, np.split(shingles.hashes, shingles.ends[:-1]), strict=True):
+            grams = np.unique(found)
             if (key := sha256(grams.tobytes()).digest()) not in self._known:
                 self._known.add(key)
                 entries = np.full(len(grams), len(self._sizes), dtype=np.int32)
-                self._found.setdefault(min(len(part), self._config.ngram), []).append((grams, entries))
+                self._found.setdefault(min(len(part), n), []).append((grams, entries))
                 self._sizes.append(len(grams))
-                self._example.append(len(self._names))
-        self._names.append((evaluation, name))
-        self.words += len(found)
+                self._example.append(example)
 
     def find(self, documents: Sequence[Sequence[str]]) -> list[list[Found]]:
         """The examples that stand in each document, which is given as its paragraphs."""
@@ -220,12 +241,33 @@ class _Table:
 def in_parts(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[Examples]:
     """Yield examples, given as evaluation set, name and text, as many at a time as are looked for together."""
     part = Examples(config)
-    for example in examples:
+    for group in batches(examples, lambda example: example[2]):
         if part.words >= WORDS_AT_ONCE:
             yield part
             part = Examples(config)
-        part.add(*example)
+        part.add(group)
     yield part
+
+
+def decontaminate_part(work: tuple[Path, Path, str], folder: Path) -> None:
+    """Take the examples of one file, as ``pickle`` wrote them, out of the documents of another, which are of a side."""
+    file, examples, side = work
+
+    def kept(account: Account, hits: RowWriter[Hit]) -> Iterator[Document]:
+        for document, removals, found in decontaminate(read_documents(file), _opened(examples)):
+            for hit in found:
+                hits.write(hit)
+            if account.kept(document, removals):
+                yield document
+
+    with accounted(folder) as account, hit_writer(folder / HITS) as hits:
+        write_documents(folder / KEPT, account.measured(kept(account, hits), side))
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(file: Path) -> Examples:
+    examples: Examples = pickle.loads(file.read_bytes())
+    return examples
 
 
 def decontaminate(

@@ -1,21 +1,54 @@
 """Deduplication of documents and of their paragraphs, each removal with the text that it repeats.
 
 Used by the stage deduplicate. Of texts that are duplicates of each other, directly or through others, the first by id
-is kept; of paragraphs, the first of the first document. In which order sources deliver changes nothing.
+is kept; of paragraphs, the first of the first document. In which order sources deliver changes nothing, and all but the
+search itself is done part by part in a ``Pool``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from plm_core.corpus.document import Document
-from plm_core.corpus.near import Duplicates, find_duplicates
+from plm_core.corpus.account import accounted
+from plm_core.corpus.document import Document, document_writer
+from plm_core.corpus.near import Duplicates, find_duplicates, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
+from plm_core.corpus.parts import Part
+from plm_core.corpus.pool import Pool, results_of
 from plm_core.corpus.removal import Removal
-from plm_core.sections.deduplicate import DeduplicateConfig
+from plm_core.corpus.split import SPLITS, SplitConfig, split_of
+from plm_core.files import atomic_file
+from plm_core.sections.deduplicate import DeduplicateConfig, Similarity
+
+NAMES, NAME_ENDS = "names.txt", "names.npy"
+"""Beside the index of a part: the names of its texts one behind the other, in UTF-8, and where each ends."""
+
+
+class Repeat(NamedTuple):
+    """What a text repeats."""
+
+    name: str
+    """The id of the first of its duplicates; of a paragraph, with its place behind it."""
+    rule: str
+    value: str
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """A part of the corpus with what was found in it."""
+
+    part: Part
+    config: DeduplicateConfig
+    documents: Path | None = None
+    """The file of the documents that are repeats: by their number in the part, each a ``Repeat``; None: none is."""
+    paragraphs: Path | None = None
+    """The same of the paragraphs of the documents that are kept."""
 
 
 @dataclass(frozen=True)
@@ -30,87 +63,134 @@ class Deduplicated:
     """What was taken out of it: paragraphs, or the document as a whole."""
 
 
-def deduplicate(
-    read: Callable[[], Iterable[Document]], config: DeduplicateConfig, scratch: Path, memory: str
-) -> Iterator[Deduplicated]:
-    """Yield every document, in the order of ``read``, with what it keeps.
+def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool, memory: str) -> list[PartOf]:
+    """Find what is repeated in a corpus.
 
     Args:
-        read: gives the documents sorted by id, the same ones every time that it is called.
+        parts: in the order of their ids.
         config: what is looked for.
-        scratch: an existing folder for what does not fit in memory.
+        pool: who reads and compares.
         memory: what the database of ``find_duplicates`` may take, such as ``1GB``.
 
     Raises:
-        UserError: ``memory`` is too small for one step of the work.
+        UserError: ``memory`` is too small for one step of the work, or a file is damaged.
         OSError: the disk is full.
     """
-    documents = _Originals(None)
+    found = [PartOf(part, config) for part in parts]
     if config.documents != "off":
-        documents = _search((document.text for document in read()), config, scratch / "documents", memory)
-    removed = documents.repeated if config.documents == "keep_one" else frozenset[int]()
-    paragraphs = _Originals(None)
+        pool.map("documents", index_documents, found)
+        repeats = _search("documents", config.similarity, pool, memory)
+        found = [replace(one, documents=file) for one, file in zip(found, repeats, strict=True)]
     if config.paragraphs == "keep_one":
-        kept = (document for row, document in enumerate(read()) if row not in removed)
-        texts = (text for document in kept for text in paragraphs_of(document.text))
-        paragraphs = _search(texts, config, scratch / "paragraphs", memory)
-    for row, document in enumerate(read()):
-        repeat = documents.look_up(document.id)
+        pool.map("paragraphs", index_paragraphs, found)
+        repeats = _search("paragraphs", config.similarity, pool, memory)
+        found = [replace(one, paragraphs=file) for one, file in zip(found, repeats, strict=True)]
+    return found
+
+
+def without_repeats(found: PartOf) -> Iterator[Deduplicated]:
+    """Yield every document of a part, in order, with what it keeps."""
+    documents, paragraphs = _repeats(found.documents), _repeats(found.paragraphs)
+    before = 0
+    for number, document in enumerate(found.part.documents()):
+        repeat = documents.get(number)
         group = repeat.name if repeat else document.id
-        if repeat and row in removed:
+        if repeat and found.config.documents == "keep_one":
             removal = Removal(document.id, None, document.source, repeat.rule, repeat.value, document.text)
             yield Deduplicated(replace(document, text=""), group, [removal])
-        else:
-            yield _without_repeated(document, group, paragraphs)
+            continue
+        kept, removals = [], []
+        texts = paragraphs_of(document.text)
+        for place, text in enumerate(texts):
+            if again := paragraphs.get(before + place):
+                removals.append(Removal(document.id, place, document.source, again.rule, again.value, text))
+            else:
+                kept.append(text)
+        before += len(texts)
+        yield Deduplicated(replace(document, text=BETWEEN.join(kept)), group, removals)
 
 
-class _Repeat(NamedTuple):
-    name: str
-    """Of the text that is repeated."""
-    rule: str
-    value: str
+def split_part(work: tuple[PartOf, SplitConfig], folder: Path) -> None:
+    """Write each document of a part that keeps something into the file of its side, and an account of the rest."""
+    found, shares = work
+    with accounted(folder) as account, ExitStack() as files:
+        sides = {name: files.enter_context(document_writer(folder / f"{name}.parquet")) for name in SPLITS}
+        for each in without_repeats(found):
+            if account.kept(each.document, each.removals):
+                sides[split_of(each.group, shares)].write(each.document)
 
 
-class _Originals:
-    """Goes through texts in the order in which they were searched, and says of each what it repeats."""
-
-    def __init__(self, found: Duplicates | None) -> None:
-        """With None, no text repeats another."""
-        self.repeated: frozenset[int] = frozenset()
-        """The rows of texts that repeat one before."""
-        self._found = found
-        self._row = -1
-        self._names: dict[int, str] = {}
-        if found:
-            rows = np.flatnonzero(found.original != np.arange(len(found.original)))
-            self.repeated = frozenset(rows.tolist())
-            self._needed = frozenset(found.original[rows].tolist())
-
-    def look_up(self, name: str) -> _Repeat | None:
-        """What the next text, which has this name, repeats."""
-        self._row += 1
-        if self._found is None:
-            return None
-        if self._row not in self.repeated:
-            if self._row in self._needed:
-                self._names[self._row] = name
-            return None
-        original = self._names[int(self._found.original[self._row])]
-        if self._found.exact[self._row]:
-            return _Repeat(original, "exact_duplicate", original)
-        return _Repeat(original, "near_duplicate", f"{original} (similarity {self._found.similarity[self._row]:.2f})")
+def index_documents(found: PartOf, folder: Path) -> None:
+    """Write the index of a part's documents."""
+    named = ((document.id, document.text) for document in found.part.documents())
+    _write_index(named, found.config.similarity, folder)
 
 
-def _search(texts: Iterable[str], config: DeduplicateConfig, scratch: Path, memory: str) -> _Originals:
-    scratch.mkdir()
-    return _Originals(find_duplicates(texts, config.similarity, scratch, memory))
+def index_paragraphs(found: PartOf, folder: Path) -> None:
+    """Write the index of the paragraphs of a part's documents, without those that are removed whole."""
+    removed = _repeats(found.documents) if found.config.documents == "keep_one" else {}
+    named = (
+        (f"{document.id}#{place}", text)
+        for number, document in enumerate(found.part.documents())
+        if number not in removed
+        for place, text in enumerate(paragraphs_of(document.text))
+    )
+    _write_index(named, found.config.similarity, folder)
 
 
-def _without_repeated(document: Document, group: str, paragraphs: _Originals) -> Deduplicated:
-    kept, removals = [], []
-    for position, text in enumerate(paragraphs_of(document.text)):
-        if repeat := paragraphs.look_up(f"{document.id}#{position}"):
-            removals.append(Removal(document.id, position, document.source, repeat.rule, repeat.value, text))
-        else:
-            kept.append(text)
-    return Deduplicated(replace(document, text=BETWEEN.join(kept)), group, removals)
+def _write_index(named: Iterable[tuple[str, str]], similarity: Similarity, folder: Path) -> None:
+    names: list[bytes] = []
+
+    def texts() -> Iterator[str]:
+        for name, text in named:
+            names.append(name.encode())
+            yield text
+
+    write_index(texts(), similarity, folder)
+    (folder / NAMES).write_bytes(b"".join(names))
+    np.save(folder / NAME_ENDS, np.array(list(accumulate(map(len, names))), dtype=np.int64))
+
+
+def _search(job: str, similarity: Similarity, pool: Pool, memory: str) -> list[Path]:
+    """What of the texts that a job has indexed is repeated: a file for each part."""
+    found = find_duplicates(pool.folder / job, similarity, pool, memory)
+    repeated = np.flatnonzero(found.original != np.arange(len(found.original)))
+    indexes = results_of(pool.folder / job)
+    ends = np.cumsum([len(np.load(index / NAME_ENDS, mmap_mode="r")) for index in indexes])
+    names = _names(np.unique(found.original[repeated]), indexes, ends)
+    files = []
+    for number, rows in enumerate(np.split(repeated, repeated.searchsorted(ends[:-1]))):
+        begin = int(ends[number - 1]) if number else 0
+        files.append(pool.folder / f"{job}-repeats" / f"{number:06d}.pickle")
+        with atomic_file(files[-1]) as file:
+            file.write_bytes(pickle.dumps({row - begin: _repeat(row, found, names) for row in rows.tolist()}))
+    return files
+
+
+def _names(rows: np.ndarray, indexes: Sequence[Path], ends: np.ndarray) -> dict[int, str]:
+    """The names of these rows, which are sorted."""
+    names = {}
+    for number, some in enumerate(np.split(rows, rows.searchsorted(ends[:-1]))):
+        begin = int(ends[number - 1]) if number else 0
+        stops = np.load(indexes[number] / NAME_ENDS, mmap_mode="r")
+        with (indexes[number] / NAMES).open("rb") as file:
+            for row in some.tolist():
+                place = row - begin
+                start = int(stops[place - 1]) if place else 0
+                file.seek(start)
+                names[row] = file.read(int(stops[place]) - start).decode()
+    return names
+
+
+def _repeat(row: int, found: Duplicates, names: dict[int, str]) -> Repeat:
+    original = names[int(found.original[row])]
+    if found.exact[row]:
+        return Repeat(original, "exact_duplicate", original)
+    return Repeat(original, "near_duplicate", f"{original} (similarity {found.similarity[row]:.2f})")
+
+
+def _repeats(file: Path | None) -> dict[int, Repeat]:
+    if file is None:
+        return {}
+    repeats: dict[int, Repeat] = pickle.loads(file.read_bytes())
+    return repeats

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,13 +46,13 @@ def write_documents(path: Path, documents: Iterable[Document]) -> int:
     return writer.count
 
 
-def read_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents of a Parquet file in order, holding a few at a time.
+def read_documents(path: Path, groups: slice = slice(None)) -> Iterator[Document]:
+    """Yield the documents of a table in order, holding a few at a time; of a file, those of these row groups.
 
     Raises:
-        UserError: the file is missing, damaged, or has other columns than those above.
+        UserError: a file is missing, damaged, or has other columns than those above.
     """
-    for row in read_rows(path, SCHEMA):
+    for row in read_rows(path, SCHEMA, groups):
         try:
             metadata = json.loads(row["metadata"])
         except (TypeError, ValueError) as error:
@@ -59,26 +60,29 @@ def read_documents(path: Path) -> Iterator[Document]:
         yield Document(row["id"], row["text"], row["source"], metadata)
 
 
-def merge_documents(paths: Sequence[Path]) -> Iterator[Document]:
-    """Yield the documents of several files, each sorted by id, in the order of their ids, holding a few of each.
+def merge_documents(pieces: Sequence[tuple[Path, slice]]) -> Iterator[Document]:
+    """Yield the documents of several row groups, each sorted by id, in the order of their ids, holding a few of each.
 
     Raises:
         UserError: as ``read_documents``, or an id does not come after the one before.
     """
     last: str | None = None
-    for document in heapq.merge(*map(read_documents, paths), key=lambda document: document.id):
-        if last is not None and document.id <= last:
-            names = ", ".join(map(str, paths))
-            raise UserError(
-                f"{names}: the id {document.id!r} comes after {last!r}; expected unique ids in order; {RESTORE}"
-            )
+    for document in heapq.merge(*starmap(read_documents, pieces), key=lambda document: document.id):
+        require_order(last, document.id, [path for path, _ in pieces])
         last = document.id
         yield document
 
 
+def require_order(before: str | None, after: str, paths: Iterable[Path]) -> None:
+    """Raise UserError unless the id ``after``, found in one of the files, comes behind ``before``."""
+    if before is not None and after <= before:
+        names = ", ".join(map(str, paths))
+        raise UserError(f"{names}: the id {after!r} comes after {before!r}; expected unique ids in order; {RESTORE}")
+
+
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a Parquet file, read from the disk anew each time that they are asked for."""
+    """The texts of a table, read from the disk anew each time that they are asked for."""
 
     path: Path
 

@@ -1,20 +1,21 @@
 """Exact and near duplicates among many texts, in bounded memory: MinHash, bands, verification, connected components.
 
 Used by ``deduplicate``. Broder 1997 (resemblance of shingle sets, min-wise hashing); Leskovec, Rajaraman and Ullman
-2020, chapter 3 (bands). Signatures are computed by rensa. What grows with the text lies in a scratch folder: shingles
-in a file that is mapped, keys and bands in a DuckDB database, which keeps to ``memory`` and spills what is more. In
-memory a text costs some 30 bytes, whatever its length.
+2020, chapter 3 (bands). Signatures are computed by rensa. Texts are read, and pairs are compared, part by part in a
+``Pool``; what joins them lies in a DuckDB database, which keeps to ``memory`` and spills what is more. In memory a text
+costs some 30 bytes, whatever its length.
 
 Rows are numbered in the order given: when texts come sorted by id, the smallest row is the smallest id, and the result
 does not depend on the order in which they arrived.
 
-Shapes: N texts, K values of a signature, P pairs.
+Shapes: N texts, of one part or of all, K values of a signature, b buckets of a text, P pairs.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -27,16 +28,22 @@ from scipy.sparse.csgraph import connected_components
 
 from plm_core.config import UserError
 from plm_core.corpus.normalize import duplicate_key
+from plm_core.corpus.pairs import ENDS, SHINGLES, Pairs, Shingles, mapped
+from plm_core.corpus.pool import Pool, results_of
 from plm_core.corpus.shingles import batches, scrambled, words
+from plm_core.files import scratch_folder
 from plm_core.sections.deduplicate import Similarity
 
 SEED = 1
 """Of the permutations; a constant, so that equal texts are found equal in every run."""
 NEIGHBOURS = 4
 """With how many members before it, by row, a member of a bucket is compared, besides the first."""
-PAIRS_AT_ONCE = 1 << 14
 ROWS_AT_ONCE = 1 << 15
-"""Texts whose keys and bands go into the database at once."""
+"""How many texts' keys and bands go into the database at once."""
+KEYS, BANDS = "keys.u64", "bands.u64"
+"""Files of an index beside the shingles: what exact duplicates share, ``[N, 2]``, and the buckets, ``[N, b]``."""
+FETCHED = 1 << 14
+"""How many rows are fetched from the database at once."""
 
 
 @dataclass(frozen=True)
@@ -54,33 +61,55 @@ class Duplicates:
     """``[N]`` bool: whether it is the same text as its original but for case and white space."""
 
 
-def find_duplicates(texts: Iterable[str], similarity: Similarity, scratch: Path, memory: str) -> Duplicates:
+def write_index(texts: Iterable[str], similarity: Similarity, folder: Path) -> None:
+    """Write what the search has to know of the texts of a part into an existing folder."""
+    ends: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+    last = 0
+    with (
+        (folder / SHINGLES).open("wb") as shingles,
+        (folder / KEYS).open("wb") as keys,
+        (folder / BANDS).open("wb") as bands,
+    ):
+        for group in batches(texts, str):
+            found = words(group).shingles(similarity.shingle)
+            shingles.write(found.hashes.tobytes())
+            keys.writelines(map(_key, group))
+            bands.write(_bands(found.hashes, found.ends, similarity).tobytes())
+            ends.append(found.ends + last)
+            last += len(found.hashes)
+    np.save(folder / ENDS, np.concatenate(ends))
+
+
+def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool, memory: str) -> Duplicates:
     """Group texts that are exact or near duplicates of each other, directly or through others.
 
     Args:
-        similarity: the threshold, and how candidates are found; those are then compared exactly.
-        scratch: an existing folder for what does not fit in memory, about three times the size of the texts.
+        indexes: a folder whose folders, by name, are what ``write_index`` made of each part.
+        similarity: how candidates were found, and the threshold for those, which are compared exactly.
+        pool: who compares; beside the indexes its folder takes about as much as they do.
         memory: what the database may take, such as ``1GB``.
 
     Raises:
         UserError: ``memory`` is too small for one step of the work.
         OSError: the disk is full.
     """
-    with _database(scratch, memory) as database:
-        shingles = _index(texts, similarity, scratch, database)
-        N = len(shingles)
+    pairs = Pairs(indexes, pool)
+    shingles = Shingles(indexes)
+    N = len(shingles)
+    with scratch_folder(pool.folder / "database") as scratch, _database(scratch, memory) as database:
+        _fill(database, indexes, similarity.bands)
         firsts = _firsts(database, N)
         _collect_buckets(database, firsts)
         # Two rounds: most members are near the first of their bucket, and need be compared with no other.
-        edges = _verified(_fetched(database, FIRST), shingles, similarity.threshold)
+        edges = pairs.near("first", _fetched(database, FIRST), similarity.threshold)
         groups = _components(N, edges)
-        others = (pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]] for pairs in _fetched(database, NEIGHBOURING))
-        more = _verified(others, shingles, similarity.threshold)
+        others = (found[groups[found[:, 0]] != groups[found[:, 1]]] for found in _fetched(database, NEIGHBOURING))
+        more = pairs.near("neighbouring", others, similarity.threshold)
     groups = _components(N, np.concatenate((edges, more)))
     _, smallest = np.unique(groups, return_index=True)
     original = smallest[groups][firsts]
     exact = firsts == original
-    return Duplicates(original, _similarities(original, exact, shingles), exact)
+    return Duplicates(original, _similarities(original, exact, pairs), exact)
 
 
 @contextlib.contextmanager
@@ -97,44 +126,6 @@ def _database(scratch: Path, memory: str) -> Iterator[DuckDBPyConnection]:
         raise UserError(f"PLM_MEMORY: {memory} is too little ({reason}); expected more") from error
     except duckdb.IOException as error:
         raise OSError(f"{scratch}: {' '.join(str(error).split())}") from error
-
-
-class _ShingleFile:
-    """The shingles of all texts, mapped from a file."""
-
-    def __init__(self, path: Path, ends: np.ndarray) -> None:
-        self._ends = ends
-        self._hashes = np.memmap(path, dtype=np.uint64, mode="r") if len(ends) and ends[-1] else np.empty(0, np.uint64)
-
-    def __len__(self) -> int:
-        """N."""
-        return len(self._ends)
-
-    def set_of(self, row: int) -> np.ndarray:
-        """The different shingles of a text, sorted."""
-        return np.unique(self._hashes[self._ends[row - 1] if row else 0 : self._ends[row]])
-
-
-def _index(texts: Iterable[str], similarity: Similarity, scratch: Path, database: DuckDBPyConnection) -> _ShingleFile:
-    """Read all texts once: keys and bands go into the database, shingles into a file."""
-    database.execute("CREATE TABLE keys (high UBIGINT, low UBIGINT, row BIGINT)")
-    database.execute("CREATE TABLE bands (bucket UBIGINT, row BIGINT)")
-    ends: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    keys: list[bytes] = []
-    bands: list[np.ndarray] = []
-    row, last = 0, 0
-    with (scratch / "shingles.u64").open("wb") as file:
-        for group in batches(texts, str):
-            found = words(group).shingles(similarity.shingle)
-            file.write(found.hashes.tobytes())
-            ends.append(found.ends + last)
-            last += len(found.hashes)
-            keys += [_key(text) for text in group]
-            bands.append(_bands(found.hashes, found.ends, similarity))
-            if len(keys) >= ROWS_AT_ONCE:
-                row = _insert(database, row, keys, bands)
-        _insert(database, row, keys, bands)
-    return _ShingleFile(scratch / "shingles.u64", np.concatenate(ends))
 
 
 def _key(text: str) -> bytes:
@@ -158,22 +149,22 @@ def _bands(hashes: np.ndarray, ends: np.ndarray, similarity: Similarity) -> np.n
     return buckets
 
 
-def _insert(database: DuckDBPyConnection, row: int, keys: list[bytes], bands: list[np.ndarray]) -> int:
-    """Move what was collected into the database; returns the row that comes next."""
-    if not keys:
-        return row
-    halves = np.frombuffer(b"".join(keys), dtype="<u8").reshape(-1, 2)
-    rows = np.arange(row, row + len(halves))
-    buckets = np.concatenate(bands)
-    places = np.repeat(rows, buckets.shape[1])
-    filled = buckets.reshape(-1) != 0
-    new_keys = pa.table({"high": halves[:, 0], "low": halves[:, 1], "row": rows})
-    new_bands = pa.table({"bucket": buckets.reshape(-1)[filled], "row": places[filled]})
-    database.from_arrow(new_keys).insert_into("keys")
-    database.from_arrow(new_bands).insert_into("bands")
-    keys.clear()
-    bands.clear()
-    return row + len(halves)
+def _fill(database: DuckDBPyConnection, indexes: Path, bands: int) -> None:
+    """Move the keys and buckets of all texts into the database."""
+    database.execute("CREATE TABLE keys (high UBIGINT, low UBIGINT, row BIGINT)")
+    database.execute("CREATE TABLE bands (bucket UBIGINT, row BIGINT)")
+    row = 0
+    for part in results_of(indexes):
+        keys = mapped(part / KEYS).reshape(-1, 2)
+        buckets = mapped(part / BANDS).reshape(-1, bands)
+        for start, stop in pairwise([*range(0, len(keys), ROWS_AT_ONCE), len(keys)]):
+            rows = np.arange(row + start, row + stop)
+            some = keys[start:stop]
+            database.from_arrow(pa.table({"high": some[:, 0], "low": some[:, 1], "row": rows})).insert_into("keys")
+            flat = buckets[start:stop].reshape(-1)
+            filled = {"bucket": flat[flat != 0], "row": np.repeat(rows, bands)[flat != 0]}
+            database.from_arrow(pa.table(filled)).insert_into("bands")
+        row += len(keys)
 
 
 def _firsts(database: DuckDBPyConnection, N: int) -> np.ndarray:
@@ -214,32 +205,8 @@ NEIGHBOURING = f"""
 def _fetched(database: DuckDBPyConnection, query: str) -> Iterator[np.ndarray]:
     """The rows of a query of whole numbers as arrays, some at a time."""
     result = database.execute(query)
-    while rows := result.fetchmany(PAIRS_AT_ONCE):
+    while rows := result.fetchmany(FETCHED):
         yield np.array(rows, dtype=np.int64)
-
-
-def _verified(candidates: Iterable[np.ndarray], shingles: _ShingleFile, threshold: float) -> np.ndarray:
-    """Those pairs ``[P, 2]`` whose Jaccard similarity is at least the threshold."""
-    kept = [np.zeros((0, 2), dtype=np.int64)]
-    for pairs in candidates:
-        kept.append(pairs[_jaccard(pairs, shingles) >= threshold])
-    return np.concatenate(kept)
-
-
-def _jaccard(pairs: Sequence[Sequence[int]] | np.ndarray, shingles: _ShingleFile) -> np.ndarray:
-    """The Jaccard similarity of each pair's sets of shingles, ``[P]``; pairs with one first come together."""
-    values = np.zeros(len(pairs))
-    first = -1
-    one = np.empty(0, dtype=np.uint64)
-    for i, (a, b) in enumerate(pairs):
-        if a != first:
-            first = a
-            one = shingles.set_of(a)
-        other = shingles.set_of(b)
-        both = np.sort(np.concatenate((one, other)), kind="stable")
-        shared = int(np.count_nonzero(both[1:] == both[:-1]))
-        values[i] = shared / max(1, len(one) + len(other) - shared)
-    return values
 
 
 def _components(N: int, edges: np.ndarray) -> np.ndarray:
@@ -248,10 +215,11 @@ def _components(N: int, edges: np.ndarray) -> np.ndarray:
     return connected_components(graph, directed=False)[1]
 
 
-def _similarities(original: np.ndarray, exact: np.ndarray, shingles: _ShingleFile) -> np.ndarray:
+def _similarities(original: np.ndarray, exact: np.ndarray, pairs: Pairs) -> np.ndarray:
     """How similar each text is to its original, ``[N]``."""
     similarity = np.ones(len(original))
     near = np.flatnonzero(~exact)
     near = near[np.argsort(original[near], kind="stable")]
-    similarity[near] = _jaccard(np.stack((original[near], near), axis=1), shingles)
+    for found, values in pairs.compared("originals", [np.stack((original[near], near), axis=1)]):
+        similarity[found[:, 1]] = values
     return similarity

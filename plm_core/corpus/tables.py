@@ -1,4 +1,7 @@
-"""Rows to and from a Parquet file, a few at a time. Used by documents, quarantined records and removals."""
+"""Rows to and from Parquet, a few at a time. Used by documents, quarantined records and removals.
+
+A table is one Parquet file, or a folder of them in the order of their names, as other tools know it too.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -65,11 +68,30 @@ def row_writer(path: Path, schema: pa.Schema, to_row: Callable[[T], Row]) -> Ite
         writer.flush()
 
 
-def read_rows(path: Path, schema: pa.Schema) -> Iterator[Row]:
-    """Yield the rows of a Parquet file in order, holding at most one of its row groups.
+def files_of(table: Path) -> list[Path]:
+    """The Parquet files of a table, in order."""
+    return sorted(table.glob("*.parquet")) if table.is_dir() else [table]
+
+
+def read_rows(table: Path, schema: pa.Schema, groups: slice = slice(None)) -> Iterator[Row]:
+    """Yield the rows of a table in order, of these row groups of a file, holding at most one row group.
 
     Raises:
-        UserError: the file is missing, damaged, or has other columns than ``schema``.
+        UserError: a file is missing, damaged, or has other columns than ``schema``.
+    """
+    for path in files_of(table):
+        with parquet_file(path, schema) as file:
+            for group in range(file.num_row_groups)[groups]:
+                for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group]):
+                    yield from batch.to_pylist()
+
+
+@contextlib.contextmanager
+def parquet_file(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file for the block.
+
+    Raises:
+        UserError: the file is missing, has other columns than ``schema``, or is found to be damaged in the block.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -77,9 +99,7 @@ def read_rows(path: Path, schema: pa.Schema) -> Iterator[Row]:
                 found = _columns(file.schema_arrow)
                 expected = _columns(schema)
                 raise UserError(f"{path}: has the columns {found}; expected {expected}")
-            for group in range(file.num_row_groups):
-                for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group]):
-                    yield from batch.to_pylist()
+            yield file
     except FileNotFoundError:
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
     except (pa.ArrowException, OSError, ValueError) as error:

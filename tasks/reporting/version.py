@@ -58,7 +58,7 @@ def facts(model: str) -> Facts:
 
 
 def _splits() -> list[Path]:
-    return [path for name in ("train", "valid", "test") if (path := paths.CORPUS / f"{name}.parquet").is_file()]
+    return [path for name in ("train", "valid", "test") if (path := paths.CORPUS / f"{name}.parquet").exists()]
 
 
 def _section(name: str) -> Any:

@@ -20,6 +20,14 @@ def memory() -> str:
     return value
 
 
+def cores() -> int:
+    """How many processes may work here side by side: ``PLM_CORES``, else as many as this one has cores."""
+    limit = os.environ.get("PLM_CORES", "")
+    if limit.isdecimal():
+        return max(1, int(limit))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def leads() -> bool:
     """Whether this process writes and says what is written and said once: the first of those that train together."""
     return os.environ.get("RANK", "0") == "0"

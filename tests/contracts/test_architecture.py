@@ -89,7 +89,7 @@ def test_what_a_stage_reads_is_written_by_another(stage):
             assert any(covers(out, dep) or covers(dep, out) for out in outs), dep
 
 
-OF_NO_STAGE = ("SNAPSHOTS", "JOURNALS", "METERS", "RUN_LINKS", "COMPILED", "COMPARE", "IMPORTED", "SWEEPS")
+OF_NO_STAGE = ("SNAPSHOTS", "PARTS", "JOURNALS", "METERS", "RUN_LINKS", "COMPILED", "COMPARE", "IMPORTED", "SWEEPS")
 
 
 def test_the_graph_and_the_paths_in_the_code_are_the_same():

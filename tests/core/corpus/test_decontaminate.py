@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError
 from plm_core.corpus import decontaminate as decontamination
+from plm_core.corpus import shingles
 from plm_core.corpus.decontaminate import DecontaminateConfig, Examples, decontaminate
 from plm_core.corpus.document import Document
 from plm_core.corpus.examples import ExampleFile, read_examples
@@ -25,8 +26,7 @@ def text(seed, length):
 
 def examples(*texts, **config):
     found = Examples(DecontaminateConfig(**config))
-    for i, one in enumerate(texts):
-        found.add("quiz", f"q{i}", one)
+    found.add([("quiz", f"q{i}", one) for i, one in enumerate(texts)])
     return found
 
 
@@ -98,6 +98,7 @@ def test_documents_together_are_as_each_alone_and_nothing_is_lost(texts, asked):
 
 def test_examples_are_looked_for_some_at_a_time(monkeypatch):
     monkeypatch.setattr(decontamination, "WORDS_AT_ONCE", 50)
+    monkeypatch.setattr(shingles, "CHARACTERS_AT_ONCE", 100)
     asked = [("quiz", f"q{i}", text(i, 20)) for i in range(7)]
     parts = list(decontamination.in_parts(iter(asked), DecontaminateConfig()))
     assert [(len(part), part.words) for part in parts] == [(3, 60), (3, 60), (1, 20)]

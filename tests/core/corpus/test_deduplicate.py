@@ -6,9 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plm_core.corpus.deduplicate import DeduplicateConfig, deduplicate
-from plm_core.corpus.document import Document
+from plm_core.corpus.deduplicate import DeduplicateConfig, deduplicate, without_repeats
+from plm_core.corpus.document import Document, write_documents
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
+from plm_core.corpus.parts import parts_of
+from plm_core.corpus.pool import Pool
 
 WORDS = [f"w{i}" for i in range(500)]
 
@@ -26,10 +28,11 @@ def document(name, *paragraphs):
 
 
 def run(corpus, tmp_path_factory, **config):
-    def read():
-        return iter(sorted(corpus, key=lambda d: d.id))
-
-    return list(deduplicate(read, DeduplicateConfig(**config), tmp_path_factory.mktemp("dedup"), "100MB"))
+    folder = tmp_path_factory.mktemp("dedup")
+    write_documents(folder / "x.parquet", sorted(corpus, key=lambda d: d.id))
+    parts = parts_of([folder / "x.parquet"])
+    found = deduplicate(parts, DeduplicateConfig(**config), Pool(folder / "pool", 1), "100MB")
+    return [document for part in found for document in without_repeats(part)]
 
 
 def test_a_document_that_repeats_another_is_removed_with_the_one_that_it_repeats(tmp_path_factory):

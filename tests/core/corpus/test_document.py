@@ -78,7 +78,8 @@ def test_the_documents_of_several_files_come_in_the_order_of_their_ids(tmp_path_
     paths = [folder / f"{i}.parquet" for i in range(files)]
     for path, part in zip(paths, parts, strict=True):
         write_documents(path, part)
-    assert list(merge_documents(paths)) == [Document(name, f"text of {name}", "s") for name in sorted(ids)]
+    merged = merge_documents([(path, slice(None)) for path in paths])
+    assert list(merged) == [Document(name, f"text of {name}", "s") for name in sorted(ids)]
 
 
 @pytest.mark.parametrize("ids", [("a", "c", "b"), ("a", "a", "b"), ("b", "c", "a")])
@@ -87,7 +88,7 @@ def test_ids_out_of_order_or_twice_are_refused(tmp_path, ids):
     write_documents(tmp_path / "y.parquet", [Document(i, "t", "s") for i in ids[2:]])
     write_documents(tmp_path / "z.parquet", [Document(i, "t", "s") for i in ids])
     with pytest.raises(UserError, match=r"z\.parquet: the id '.' comes after '.'; expected unique ids in order"):
-        list(merge_documents([tmp_path / "z.parquet"]))
+        list(merge_documents([(tmp_path / "z.parquet", slice(None))]))
     if len(set(ids)) < len(ids):
         with pytest.raises(UserError, match=r"x\.parquet, .*y\.parquet: the id 'a' comes after 'a'"):
-            list(merge_documents([tmp_path / "x.parquet", tmp_path / "y.parquet"]))
+            list(merge_documents([(tmp_path / name, slice(None)) for name in ("x.parquet", "y.parquet")]))

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from searches import search
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.near import Similarity, find_duplicates
+from plm_core.corpus import pairs
+from plm_core.corpus.near import Similarity
 from plm_core.corpus.shingles import words
 
 VOCABULARY = [f"w{i}" for i in range(2000)]
 
 
-def find(texts, tmp_path_factory, similarity=Similarity(), memory="100MB"):  # noqa: B008
-    return find_duplicates(texts, similarity, tmp_path_factory.mktemp("near"), memory)
+def find(texts, tmp_path_factory, **options):
+    return search(texts, tmp_path_factory.mktemp("near"), Similarity(), **options)
 
 
 def jaccard(a, b, n=5):
@@ -45,10 +47,10 @@ def planted(draw, count):
 
 def test_planted_pairs_are_found_and_nothing_else(tmp_path_factory):
     draw = random.Random(5)
-    pairs = list(planted(draw, 600))
-    texts = [text for pair in pairs for text in pair]
+    both = list(planted(draw, 600))
+    texts = [text for pair in both for text in pair]
     found = find(texts, tmp_path_factory)
-    truth = np.array([jaccard(*pair) for pair in pairs])
+    truth = np.array([jaccard(*pair) for pair in both])
     joined = found.original[1::2] == found.original[::2]
     assert (truth >= 0.8).sum() > 200
     assert (truth < 0.75).sum() > 50
@@ -118,6 +120,17 @@ def test_a_small_memory_gives_the_same(tmp_path_factory):
     small, large = (find(texts, tmp_path_factory, memory=memory) for memory in ("25MB", "1GB"))
     for name in ("original", "similarity", "exact"):
         assert (getattr(small, name) == getattr(large, name)).all()
+
+
+@pytest.mark.parametrize("parts", [2, 7])
+def test_parts_give_the_same_wherever_they_end(tmp_path_factory, monkeypatch, parts):
+    monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", 100)
+    draw = random.Random(11)
+    texts = [text for pair in planted(draw, 300) for text in pair] + ["short", "Short", "", ""]
+    whole, found = find(texts, tmp_path_factory), find(texts, tmp_path_factory, parts=parts)
+    assert (whole.original != np.arange(len(texts))).sum() > 200
+    for name in ("original", "similarity", "exact"):
+        assert (getattr(whole, name) == getattr(found, name)).all()
 
 
 def test_no_text_and_no_words_are_nothing_special(tmp_path_factory):

@@ -99,14 +99,14 @@ def through(folder, count):
     for file in files:
         texts = (f"{i:06d} " * 2000 for i in range(count))
         write_documents(file, (Document(f"{i:06d}{file.stem}", text, "s") for i, text in enumerate(texts)))
-    return write_documents(Path(folder, "merged.parquet"), merge_documents(files))
+    return write_documents(Path(folder, "merged.parquet"), merge_documents([(file, slice(None)) for file in files]))
 
 folder, held = sys.argv[1], []
 through(folder, 300)
 before = peak()
 written = through(folder, 5000)
 print(written, peak() - before)
-held = list(merge_documents([Path(folder, "merged.parquet")]))
+held = list(merge_documents([(Path(folder, "merged.parquet"), slice(None))]))
 print(peak() - before)
 """
 

@@ -153,6 +153,18 @@ def training(root):
     return process
 
 
+def test_old_parts_of_a_stage_that_nobody_has_run_again_go(root):
+    for name, days in (("clean", 8), ("pack", 6)):
+        folder = root / "artifacts/parts" / name
+        (folder / "documents/000000").mkdir(parents=True)
+        (folder / "documents/000000/keys.u64").write_bytes(b"12345678")
+        aged(folder, days)
+    (waste,) = files.snapshots(root, RULES)
+    assert (waste.what, waste.bytes) == ("artifacts/parts/clean", 8)
+    waste.delete()
+    assert [path.name for path in (root / "artifacts/parts").iterdir()] == ["pack"]
+
+
 def test_old_snapshots_go_unless_a_training_is_at_work(root):
     old, young = (root / f"artifacts/snapshots/pretrain-{name}-0123456789abcdef" for name in ("a", "b"))
     for folder in (old, young):

@@ -1,0 +1,117 @@
+"""A corpus in parts that hold about as much text each. Used by the stages that work on them.
+
+Where a part ends follows from the files alone, never from how many processes there are, so that a result has the same
+bytes whoever has made it.
+"""
+
+import os
+import shutil
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from plm_core.corpus.document import SCHEMA, Document, merge_documents, require_order
+from plm_core.corpus.tables import files_of, parquet_file
+from plm_core.files import atomic_folder
+
+PART_BYTES = 1 << 26
+"""A part ends as soon as its rows have so many bytes; a row group, however long, is in one or two."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The documents with ids from ``first`` on and before ``stop``; None: without a bound."""
+
+    pieces: tuple[tuple[Path, slice], ...]
+    """The files and row groups that they lie in, among others."""
+    first: str | None = None
+    stop: str | None = None
+
+    def documents(self) -> Iterator[Document]:
+        """Yield them in the order of their ids.
+
+        Raises:
+            UserError: as ``merge_documents``.
+        """
+        for document in merge_documents(self.pieces):
+            if self.stop is not None and document.id >= self.stop:
+                return
+            if self.first is None or document.id >= self.first:
+                yield document
+
+
+def pieces_of(table: Path) -> list[tuple[Path, slice]]:
+    """The row groups of a table of documents in pieces, one behind the other, in whatever order their ids are.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    pieces = []
+    for path in files_of(table):
+        begin = size = 0
+        with parquet_file(path, SCHEMA) as file:
+            for number in range(file.num_row_groups):
+                size += file.metadata.row_group(number).total_byte_size
+                if size >= PART_BYTES or number + 1 == file.num_row_groups:
+                    pieces.append((path, slice(begin, number + 1)))
+                    begin = number + 1
+                    size = 0
+    return pieces
+
+
+def parts_of(tables: Iterable[Path]) -> list[Part]:
+    """The parts of one or more tables of documents, each sorted by id; one part at least.
+
+    Raises:
+        UserError: a file is missing or damaged, or not sorted.
+    """
+    groups = {file: list(_groups(file)) for table in tables for file in files_of(table)}
+    cuts: list[str] = []
+    size = 0
+    for first, length in sorted(group for found in groups.values() for group in found):
+        if size >= PART_BYTES:
+            cuts.append(first)
+            size = 0
+        size += length
+    firsts = {file: [first for first, _ in found] for file, found in groups.items()}
+    return [_between(firsts, *bounds) for bounds in zip([None, *cuts], [*cuts, None], strict=True)]
+
+
+def _groups(file: Path) -> Iterator[tuple[str, int]]:
+    """Of each row group, the first id and its bytes."""
+    last: str | None = None
+    with parquet_file(file, SCHEMA) as table:
+        for number in range(table.num_row_groups):
+            first = table.read_row_group(number, columns=["id"]).column(0)[0].as_py()
+            require_order(last, first, [file])
+            last = first
+            yield first, table.metadata.row_group(number).total_byte_size
+
+
+def _between(firsts: dict[Path, list[str]], first: str | None, stop: str | None) -> Part:
+    pieces = []
+    for file, ids in firsts.items():
+        begin = 0 if first is None else max(0, bisect_right(ids, first) - 1)
+        end = len(ids) if stop is None else bisect_left(ids, stop)
+        if begin < end:
+            pieces.append((file, slice(begin, end)))
+    return Part(tuple(pieces), first, stop)
+
+
+def gather(files: Sequence[Path], table: Path) -> None:
+    """Make a table of the files of its parts; those without a row are left out, unless all are."""
+    filled = [file for file in files if pq.read_metadata(file).num_rows]
+    with atomic_folder(table, checksums=False) as folder:
+        for number, file in enumerate(filled or files[:1]):
+            _place(file, folder / f"{number:05d}.parquet")
+
+
+def _place(file: Path, place: Path) -> None:
+    """The file in another place too: it stays in its own, where a stage that is killed looks for it again."""
+    try:
+        os.link(file, place)
+    except OSError:  # not every file system can
+        shutil.copyfile(file, place)

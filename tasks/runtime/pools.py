@@ -1,0 +1,43 @@
+"""The processes that work on the parts of a corpus for a stage, and where. Used by the stages that have parts."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+
+from plm_core.config import UserError, digest
+from plm_core.corpus.pool import Pool
+from plm_core.files import atomic_text
+from plm_core.shared import paths
+from tasks.runtime.stage import Stage
+from tasks.settings.machine import cores
+
+KEY = "key"
+"""The file that says which inputs, parameters and code the results lying there are of."""
+
+
+@contextlib.contextmanager
+def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
+    """Yield a pool for the block, which goes on where a run of the same stage was killed or had no room left.
+
+    ``parameters`` are all on which results depend besides the stage's inputs and its code. Nothing is left of it when
+    the block ends well, or with a UserError: that does not go away by itself.
+    """
+    folder = paths.PARTS / stage.name
+    key = digest(*parameters, stage.inputs, stage.guard.code)
+    if (file := folder / KEY).is_file() and file.read_text() == key:
+        print(f"{stage.name}: goes on with the parts that are done in {folder}", flush=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        atomic_text(file, key)
+    found = Pool(folder, cores())
+    keep = True
+    try:
+        yield found
+        keep = False
+    except UserError:
+        keep = False
+        raise
+    finally:
+        found.end()
+        if not keep:
+            shutil.rmtree(folder)

@@ -1,0 +1,127 @@
+"""Stages that work part by part give the same whoever does it, and whoever is killed."""
+
+import random
+import shutil
+import time
+
+import psutil
+import pytest
+from projects import Project, finish, source
+
+from plm_core.corpus import tables
+from plm_core.corpus.document import Document, read_documents, write_documents
+from plm_core.corpus.removal import read_removals
+
+SMALL_PARTS = """
+import importlib
+import os
+import sys
+import time
+
+from plm_core.corpus import pairs, parts, pool
+from tasks.runtime.stage import main
+
+do = pool._Job._do
+
+
+def slowly(job, number):
+    time.sleep(float(os.environ.get("SLOW", 0)))
+    do(job, number)
+
+
+pool._Job._do = slowly  # not in the processes that work for this one
+parts.PART_BYTES = 40_000
+pairs.PAIRS_AT_ONCE = 20
+task = getattr(importlib.import_module(f"tasks.{sys.argv[1]}"), sys.argv[2])
+del sys.argv[1:]
+main(task)
+"""
+STAGES = {"clean": "clean", "deduplicate": "deduplicate_and_split", "pack": "pack"}
+TABLES = ("clean", "splits/train", "splits/valid", "splits/test")
+
+
+def corpus(draw):
+    """Documents of five paragraphs, of which every fourth repeats another, or nearly, or some of its paragraphs."""
+    words = [f"w{i}" for i in range(3000)]
+    documents = []
+    for number in range(160):
+        paragraphs = [[draw.choice(words) for _ in range(40)] for _ in range(5)]
+        if number % 4 == 3:
+            before = [paragraph.split() for paragraph in draw.choice(documents).text.split("\n\n")]
+            paragraphs = before[: draw.choice([1, 5])] + paragraphs[: draw.choice([0, 2])]
+            for _ in range(draw.choice([0, 2])):
+                paragraphs[0][draw.randrange(40)] = "changed"
+        documents.append(Document(f"{number:03}", "\n\n".join(map(" ".join, paragraphs)), draw.choice("ab")))
+    return documents
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with the raw text of two sources, in small row groups."""
+    project = Project(source(tmp_path / "project"))
+    project.change(sources={name: {"reader": "folder", "input": "data"} for name in "ab"})
+    documents = corpus(random.Random(4))
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "ROWS_AT_ONCE", 4)
+        for name in "ab":
+            own = [document for document in documents if document.source == name]
+            write_documents(project.root / f"artifacts/corpus/raw/{name}.parquet", own)
+    (project.root / "small_parts.py").write_text(SMALL_PARTS)
+    return project
+
+
+def run(project, stage, **env):
+    return finish(project.start("small_parts", stage, STAGES[stage], **env), 0)
+
+
+def contents(project):
+    """What the tables hold, wherever their parts end, and the metrics."""
+    folder = project.root / "artifacts/corpus"
+    held = {name: list(read_documents(folder / f"{name}.parquet")) for name in TABLES}
+    removed = {name: list(read_removals(folder / f"removed/{name}.parquet")) for name in ("clean", "deduplicate")}
+    return held, removed, project.metrics("clean"), project.metrics("deduplicate"), project.metrics("pack")
+
+
+def test_parts_and_processes_make_no_difference(project, tmp_path):
+    one, three = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
+    for stage in ("clean", "deduplicate", "tokenizer", "pack"):
+        project.run(f"tasks.{stage}")
+    for each, cores in ((one, "1"), (three, "3")):
+        shutil.copytree(project.root / "artifacts/tokenizer", each.root / "artifacts/tokenizer")
+        for stage in STAGES:
+            run(each, stage, PLM_CORES=cores)
+    assert len(list((one.root / "artifacts/corpus/clean.parquet").iterdir())) > 4
+    assert len(list((project.root / "artifacts/corpus/clean.parquet").iterdir())) == 1
+    assert contents(one) == contents(project)
+    for level in ("documents", "paragraphs"):
+        assert all(project.metrics("deduplicate")[f"removed_{level}_{kind}_duplicate"] for kind in ("exact", "near"))
+    assert one.files() == three.files()
+
+
+def wait_for_results(project, stage, process, count):
+    results = project.root / "artifacts/parts" / stage
+    while sum(path.name.isdecimal() for path in results.glob("*/*")) < count:
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stage", ["clean", pytest.param("deduplicate", marks=pytest.mark.slow)])
+def test_whoever_is_killed_what_is_done_is_not_done_again_and_the_bytes_are_the_same(project, tmp_path, stage):
+    calm = project.copied(tmp_path / "calm")
+    if stage == "deduplicate":
+        for each in (calm, project):
+            run(each, "clean", PLM_CORES="1")
+    run(calm, stage, PLM_CORES="1")
+    process = project.start("small_parts", stage, STAGES[stage], PLM_CORES="3", SLOW="0.7")
+    wait_for_results(project, stage, process, 2)
+    others = psutil.Process(process.pid).children()
+    assert len(others) == 2
+    others[0].kill()
+    wait_for_results(project, stage, process, 3)
+    process.kill()
+    process.communicate()
+    process = project.start("small_parts", stage, STAGES[stage], PLM_CORES="3")
+    out, _ = finish(process, 0)
+    assert f"{stage}: goes on with the parts that are done in artifacts/parts/{stage}" in out
+    assert project.files() == calm.files()
+    assert not (project.root / "artifacts/parts" / stage).exists()
