@@ -52,6 +52,11 @@ class Grant:
     """Claims that last as long as its processes hold them open."""
     launcher: tuple[str, ...] = ()
     """What its command stands behind, to be run somewhere else."""
+    helpers: int = 0
+    """On how many more nodes there is help for it, as soon as the file ``wanted`` is there ..."""
+    helper: tuple[str, ...] = ()
+    """... by this command behind the launcher."""
+    wanted: Path = Path()
 
 
 @dataclass

@@ -19,6 +19,7 @@ from threading import Event
 from flows.machine import Grant, Machine, number
 from flows.outcome import UserError
 from flows.stages import Stage
+from plm_core.shared import paths
 
 RAY = "python -m flows.onray --cores {cores} --gpus {gpus} --name {stage} --"
 """What ``PLM_CLUSTER=ray`` stands for."""
@@ -34,16 +35,29 @@ class Cluster:
     """What a stage gets that wants all: those of a node."""
     gpus: int
     """The same of GPUs; 0 where nodes have none."""
+    nodes: int = 1
+    """On how many a stage works that can use several."""
 
     @contextlib.contextmanager
     def acquire(
         self, stage: Stage, seconds: float = 0.0, path: float = 0.0, say: Callable[[str], object] = print
     ) -> Iterator[Grant]:
         """As ``Machine.acquire``, at once."""
-        cores = self.cores if stage.cores == "all" else min(stage.cores, self.cores)
+        cores = self.cores if "all" in (stage.cores, stage.nodes) else min(int(stage.cores), self.cores)
         gpus = self.gpus if stage.gpu == "all" else min(int(stage.gpu), self.gpus)
         filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name}
-        yield Grant({}, launcher=tuple(part.format_map(filled) for part in self.launcher))
+        launcher = tuple(part.format_map(filled) for part in self.launcher)
+        if stage.nodes == 1:
+            yield Grant({}, launcher=launcher)
+            return
+        folder = paths.PARTS / stage.name
+        yield Grant(
+            {"PLM_CORES": str(cores)},
+            launcher=launcher,
+            helpers=self.nodes - 1,
+            helper=(sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(cores)),
+            wanted=folder / paths.HELP_WANTED,
+        )
 
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
         """Nothing: the queue of the cluster keeps no places."""
@@ -56,6 +70,7 @@ def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Clus
     """What stages run on: the cluster that ``PLM_CLUSTER`` names, else this machine.
 
     There ``PLM_CORES`` and ``PLM_GPUS`` are those of a node. By default it has as many cores as this one, and no GPU.
+    ``PLM_NODES`` is how many nodes a stage gets that can use several, by default one.
 
     Raises:
         UserError: one of them cannot be used.
@@ -76,4 +91,5 @@ def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Clus
     parts[0] = sys.executable if parts[0] == "python" else parts[0]
     if not shutil.which(parts[0]):
         raise UserError(f"PLM_CLUSTER: {given!r}: no program {parts[0]!r} on the PATH")
-    return Cluster(tuple(parts), Machine.detect().cores, number("PLM_GPUS", "GPUs") or 0)
+    cores = Machine.detect().cores
+    return Cluster(tuple(parts), cores, number("PLM_GPUS", "GPUs") or 0, number("PLM_NODES", "nodes") or 1)

@@ -193,6 +193,23 @@ class StageProcesses:
             raise failure(stage, returned, tail, memory, minutes if running.over else None)
         return used
 
+    @contextlib.contextmanager
+    def beside(self, command: Sequence[str], env: Mapping[str, str], launcher: Sequence[str]) -> Iterator[Running]:
+        """Start a command that nobody waits for to end; it ends with the block, or with the pipeline.
+
+        Raises:
+            CancelledError: ``interrupt_all`` was called before it could start.
+        """
+        whole = {**os.environ, "PYTHONUNBUFFERED": "1", **env}
+        running = self._start(self._supervised(command, launcher), (), whole, ())
+        try:
+            yield running
+        finally:
+            running.end()
+            running.wait()
+            with self._lock:
+                self._running.discard(running)
+
     def interrupt_all(self) -> None:
         """End every running stage and wait until their last processes have: SIGINT, time to save, SIGTERM,
         SIGKILL.

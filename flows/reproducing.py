@@ -10,6 +10,7 @@ from typing import Protocol
 
 from flows import placement, room, settings, timing
 from flows.checkout import Checkout
+from flows.helpers import helped
 from flows.outcome import Spent
 from flows.process import StageProcesses
 from flows.stages import Stage
@@ -85,7 +86,8 @@ class Reproducer:
                         minutes=stage.minutes,
                         launcher=grant.launcher,
                     )
-                    for used in map(run, command.lines):
-                        spent.cpu += used.cpu
-                        spent.memory = max(spent.memory, used.memory)
+                    with helped(self.processes, self._checkout.root, stage.name, grant, command.env | env, log.info):
+                        for used in map(run, command.lines):
+                            spent.cpu += used.cpu
+                            spent.memory = max(spent.memory, used.memory)
             then()

@@ -33,6 +33,8 @@ class Stage:
     """Whether it wants a GPU where the machine has one, or all that there are."""
     cores: int | Literal["all"] = 1
     """How many cores it wants."""
+    nodes: Literal[1, "all"] = 1
+    """Whether it can use whole nodes of a cluster, as many as there are: it works on parts of a corpus."""
     retries: int = RETRIES
     """How often a transient failure is tried again."""
     minutes: float | None = None
@@ -74,6 +76,8 @@ def _wrong(key: str, value: Any) -> str:
             return "" if isinstance(value, bool) or value == "all" else "true, false or `all`"
         case "cores":
             return "" if value == "all" or is_int(1) else "a number of cores, 1 or more, or `all`"
+        case "nodes":
+            return "" if value in (1, "all") else "1 or `all`"
         case "minutes":
             right = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_MINUTES
             return "" if right else f"a number of minutes above 0, at most {MOST_MINUTES:,}"
@@ -84,7 +88,7 @@ def _wrong(key: str, value: Any) -> str:
             right = right and all(isinstance(path, str) for path in value.values())
             return "" if right else f"a mapping of {' and '.join(sorted(REGISTER_KEYS))} to paths"
         case _:
-            return "one of the keys gpu, cores, minutes, retries, optional, register"
+            return "one of the keys gpu, cores, nodes, minutes, retries, optional, register"
 
 
 class Registration(Protocol):

@@ -9,6 +9,7 @@ import shutil
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,8 +18,10 @@ from plm_core.corpus.document import SCHEMA, Document, merge_documents, require_
 from plm_core.corpus.tables import files_of, parquet_file
 from plm_core.files import atomic_folder
 
-PART_BYTES = 1 << 26
-"""A part ends as soon as its rows have so many bytes; a row group, however long, is in one or two."""
+PART_BYTES = 1 << 24
+"""A part ends as soon as its rows have so many bytes, or more where there would be more than ``MOST_PARTS``."""
+MOST_PARTS = 1 << 12
+"""A part is some files, and DVC and file systems are slow with very many."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,17 @@ def pieces_of(table: Path) -> list[tuple[Path, slice]]:
     Raises:
         UserError: a file is missing or damaged.
     """
+    sizes = {file: [size for _, size in _groups(file)] for file in files_of(table)}
+    least = _least(sum(map(sum, sizes.values())))
     pieces = []
-    for path in files_of(table):
+    for file, of_groups in sizes.items():
         begin = size = 0
-        with parquet_file(path, SCHEMA) as file:
-            for number in range(file.num_row_groups):
-                size += file.metadata.row_group(number).total_byte_size
-                if size >= PART_BYTES or number + 1 == file.num_row_groups:
-                    pieces.append((path, slice(begin, number + 1)))
-                    begin = number + 1
-                    size = 0
+        for number, more in enumerate(of_groups, start=1):
+            size += more
+            if size >= least or number == len(of_groups):
+                pieces.append((file, slice(begin, number)))
+                begin = number
+                size = 0
     return pieces
 
 
@@ -69,25 +73,32 @@ def parts_of(tables: Iterable[Path]) -> list[Part]:
         UserError: a file is missing or damaged, or not sorted.
     """
     groups = {file: list(_groups(file)) for table in tables for file in files_of(table)}
+    every = sorted(group for found in groups.values() for group in found)
+    least = _least(sum(size for _, size in every))
     cuts: list[str] = []
     size = 0
-    for first, length in sorted(group for found in groups.values() for group in found):
-        if size >= PART_BYTES:
+    for first, more in every:
+        if size >= least:
             cuts.append(first)
             size = 0
-        size += length
+        size += more
     firsts = {file: [first for first, _ in found] for file, found in groups.items()}
+    for file, ids in firsts.items():
+        for before, after in pairwise(ids):
+            require_order(before, after, [file])
     return [_between(firsts, *bounds) for bounds in zip([None, *cuts], [*cuts, None], strict=True)]
+
+
+def _least(total: int) -> int:
+    """The bytes with which a part ends, of so many in all."""
+    return max(PART_BYTES, total // MOST_PARTS)
 
 
 def _groups(file: Path) -> Iterator[tuple[str, int]]:
     """Of each row group, the first id and its bytes."""
-    last: str | None = None
     with parquet_file(file, SCHEMA) as table:
         for number in range(table.num_row_groups):
             first = table.read_row_group(number, columns=["id"]).column(0)[0].as_py()
-            require_order(last, first, [file])
-            last = first
             yield first, table.metadata.row_group(number).total_byte_size
 
 

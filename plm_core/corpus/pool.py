@@ -25,6 +25,7 @@ from typing import Any
 
 from plm_core.config import UserError
 from plm_core.files import atomic_file
+from plm_core.shared.paths import HELP_WANTED
 
 Function = Callable[[Any, Path], object]
 """Does one item, and writes its result into the folder that it is given. A function of a module: it is sent by name."""
@@ -63,6 +64,8 @@ class Pool:
             failed.unlink()
         with atomic_file(folder / JOB) as file:
             file.write_bytes(pickle.dumps((function, items)))
+        if len(items) > self._cores:
+            (self.folder / HELP_WANTED).touch()  # where a cluster has nodes to give, they come now
         job = _Job(folder)
         while len(self._others) + 1 < min(self._cores, len(items)):
             self._others.append(_start(self.folder))

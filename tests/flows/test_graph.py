@@ -92,7 +92,7 @@ def test_data_added_by_hand_is_no_stage(toy):
     [
         (
             "{gpus: 1}",
-            "stages.s.meta.gpus: 1; expected one of the keys gpu, cores, minutes, retries, optional, register",
+            "stages.s.meta.gpus: 1; expected one of the keys gpu, cores, nodes, minutes, retries, optional, register",
         ),
         ("{gpu: 1}", "dvc.yaml: stages.s.meta.gpu: 1; expected true, false or `all`"),
         ("{cores: 0}", "dvc.yaml: stages.s.meta.cores: 0; expected a number of cores"),

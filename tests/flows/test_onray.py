@@ -158,3 +158,51 @@ def test_no_cluster_is_one_line_and_tried_again(tmp_path):
     assert [line for line in said.splitlines() if line.startswith("error: ")] == said.splitlines()[-1:]
     assert said.splitlines()[-1].startswith("error: no Ray cluster answers at 127.0.0.1:1 (")
     assert time.monotonic() - begun < 100
+
+
+MAKE = """
+from pathlib import Path
+from plm_core.corpus.pool import Pool
+from work import square
+
+results = Pool(Path("artifacts/parts/one"), 1).map("squares", square, list(range(24)))
+Path("one.txt").write_text(" ".join((folder / "square").read_text() for folder in results))
+"""
+WORK = """
+import os, time
+
+def square(item, folder):
+    with open("log", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(0.5)
+    (folder / "square").write_text(str(item ** 2))
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_stage_with_parts_is_helped_by_another_node_and_does_without_one_that_dies(cluster, toy, dies):
+    root = toy(
+        "stages:\n  one:\n    cmd: python make.py\n    outs: [one.txt]\n    meta: {nodes: all}\n",
+        params_yaml="tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n",
+        make_py=MAKE,
+        work_py=WORK,
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "run"],
+        cwd=root,
+        env={**os.environ, "PLM_CLUSTER": "ray", "PLM_CORES": "1", "PLM_NODES": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    log = root / "log"
+    wait_for(lambda: log.exists() and len(set(log.read_text().split())) == 2)
+    if dies:
+        cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+    said = process.communicate(timeout=200)[0]
+    if dies:
+        cluster.add_node(num_cpus=1)
+    assert process.returncode == 0, said
+    assert (root / "one.txt").read_text() == " ".join(str(n**2) for n in range(24))
+    # An item or two that the dead node had in hand were done again.
+    assert len(log.read_text().split()) <= 24 + 2 * dies

@@ -5,13 +5,16 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from toys import alive, pids, wait_for
 
 from flows import placement
 from flows.failures import StageError
-from flows.machine import Machine
+from flows.helpers import helped
+from flows.machine import Grant, Machine
 from flows.outcome import UserError
 from flows.placement import Cluster
 from flows.process import StageProcesses
@@ -20,7 +23,7 @@ from flows.stages import Stage
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    for name in ("PLM_CLUSTER", "PLM_CORES", "PLM_GPUS"):
+    for name in ("PLM_CLUSTER", "PLM_CORES", "PLM_GPUS", "PLM_NODES"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -53,6 +56,21 @@ def test_a_launcher_is_told_what_a_stage_wants_of_a_node():
 def test_ray_is_a_launcher_of_this_python():
     said = launcher(Stage("pretrain@gpt", gpu=True), PLM_CLUSTER="ray", PLM_CORES="3", PLM_GPUS="2")
     assert said == f"{sys.executable} -m flows.onray --cores 1 --gpus 1 --name pretrain@gpt --"
+
+
+def test_a_stage_that_can_use_nodes_gets_whole_ones(monkeypatch):
+    for name, value in (("CLUSTER", "env {cores}"), ("CORES", "8"), ("NODES", "3")):
+        monkeypatch.setenv(f"PLM_{name}", value)
+    cluster = placement.detect()
+    with cluster.acquire(Stage("clean", nodes="all")) as grant:
+        assert (grant.launcher, grant.env, grant.helpers) == (("env", "8"), {"PLM_CORES": "8"}, 2)
+        assert grant.helper == (sys.executable, "-m", "plm_core.corpus.pool", "artifacts/parts/clean", "8")
+        assert grant.wanted == Path("artifacts/parts/clean/help-wanted")
+    with cluster.acquire(Stage("tokenizer")) as grant:
+        assert (grant.launcher, grant.env, grant.helpers) == (("env", "1"), {}, 0)
+    monkeypatch.setenv("PLM_NODES", "many")
+    with pytest.raises(UserError, match="PLM_NODES: 'many'; expected a number of nodes, 1 or more"):
+        placement.detect()
 
 
 def test_the_queue_of_the_cluster_decides_what_runs_when(monkeypatch):
@@ -160,3 +178,46 @@ def test_a_stage_ends_with_its_state_saved_when_the_launcher_s_input_closes(laun
     thread.join()
     wait_for(lambda: not alive(pid))
     assert (tmp_path / "state").read_text() == "saved\n"
+
+
+@pytest.fixture
+def helping(tmp_path):
+    """Runs the block as a stage that is helped by a shell's command on so many nodes; ``env`` stands for a cluster."""
+    processes = StageProcesses(tmp_path, grace_s=10)
+    lines = []
+
+    def run(command, nodes=1):
+        grant = Grant({}, launcher=("env",), helpers=nodes, helper=("sh", "-c", command), wanted=Path("wanted"))
+        return helped(processes, tmp_path, "clean", grant, {"PLM_STAGE": "clean"}, lines.append)
+
+    run.processes, run.lines, run.wanted = processes, lines, tmp_path / "wanted"
+    return run
+
+
+def test_a_stage_is_helped_when_it_wants_that_until_it_ends(helping, tmp_path):
+    helping.wanted.touch()  # by one that was killed
+    with helping("echo $$ >> helpers; echo $PLM_STAGE; exec sleep 60", nodes=2):
+        time.sleep(1.2)
+        assert not (tmp_path / "helpers").exists()
+        helping.wanted.touch()
+        found = pids(tmp_path / "helpers", 2)
+        assert all(map(alive, found))
+        wait_for(lambda: len(helping.lines) == 2)
+    assert not any(map(alive, found))
+    assert helping.lines == ["clean", "clean"]
+
+
+def test_a_helper_that_fails_is_said_and_the_stage_goes_on(helping):
+    with helping("echo no room; exit 3"):
+        helping.wanted.touch()
+        wait_for(lambda: len(helping.lines) == 2)
+        helping.processes.run("clean", ["echo", "done"], helping.lines.append)
+    assert helping.lines == ["no room", "clean: a node that helped has ended with status 3: no room", "done"]
+
+
+def test_helpers_end_with_the_pipeline(helping, tmp_path):
+    with helping("echo $$ > helper; exec sleep 60"):
+        helping.wanted.touch()
+        (found,) = pids(tmp_path / "helper", 1)
+        helping.processes.interrupt_all()
+        assert not alive(found)

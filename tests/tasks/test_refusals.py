@@ -171,7 +171,7 @@ def test_a_folder_without_text_is_refused(small, content, error):
     ("path", "command"),
     [
         ("artifacts/corpus/raw/own.parquet", ["clean"]),
-        ("artifacts/corpus/splits/train.parquet", ["tokenizer"]),
+        ("artifacts/corpus/splits/train.parquet/00000.parquet", ["tokenizer"]),
         ("artifacts/tokenizer/tokenizer.model", ["pack"]),
         ("artifacts/tokens/train/shard-00000.bin", ["pretrain", "gpt"]),
         ("artifacts/models/gpt/model.safetensors", ["evaluate", "gpt"]),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 
@@ -91,6 +92,6 @@ def test_a_sample_is_trained_on_where_it_is_asked_for(built):
 
 
 def test_a_workspace_without_a_corpus_is_refused(small):
-    (small.root / "artifacts/corpus/splits/valid.parquet").unlink()
+    shutil.rmtree(small.root / "artifacts/corpus/splits/valid.parquet")
     error = small.refused("tasks.compare_tokenizers", "307")
     assert error.startswith("error: artifacts/corpus/splits/valid.parquet: missing; run the stage that writes it")

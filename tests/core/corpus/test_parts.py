@@ -56,6 +56,15 @@ def test_a_part_ends_when_it_is_large_enough_and_reads_no_more_than_it_must(tmp_
     ]
 
 
+def test_there_are_so_many_parts_at_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(module, "PART_BYTES", 1)
+    write_documents(tmp_path / "x.parquet", [Document(f"{i:02}", "x" * 500, "s") for i in range(60)])
+    assert len(parts_of([tmp_path / "x.parquet"])) == len(pieces_of(tmp_path / "x.parquet")) == 60
+    monkeypatch.setattr(module, "MOST_PARTS", 7)
+    assert len(parts_of([tmp_path / "x.parquet"])) == len(pieces_of(tmp_path / "x.parquet")) <= 7
+
+
 def test_a_table_may_be_a_folder_of_files_and_is_read_in_their_order(tmp_path):
     documents = [Document(f"{i:03}", f"text {i}", "s") for i in range(30)]
     for number in range(4):

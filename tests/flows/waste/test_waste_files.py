@@ -158,7 +158,7 @@ def test_old_parts_of_a_stage_that_nobody_has_run_again_go(root):
         folder = root / "artifacts/parts" / name
         (folder / "documents/000000").mkdir(parents=True)
         (folder / "documents/000000/keys.u64").write_bytes(b"12345678")
-        aged(folder, days)
+        aged(folder, days=days)
     (waste,) = files.snapshots(root, RULES)
     assert (waste.what, waste.bytes) == ("artifacts/parts/clean", 8)
     waste.delete()
