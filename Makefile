@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup cluster demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-snapshot bench-train reference roofline check fast-tests lock clean
+.PHONY: setup cluster demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-train reference roofline check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -76,6 +76,10 @@ bench-generate: setup
 # With DRY=1 the same, tiny, on any machine; PARTS="correctness speed learning" are all.
 bench-gpu:
 	python tests/bench/bench_gpu.py $(if $(DRY),--dry) $(PARTS)
+
+# With MEGABYTES="100 200" less of it.
+bench-scale: cluster
+	python tests/bench/bench_scale.py $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
 bench-data: setup
 	python tests/bench/bench_data.py

@@ -19,8 +19,9 @@ import numpy as np
 
 from plm_core.corpus.clean import CleanConfig, clean_document
 from plm_core.corpus.document import Document
-from plm_core.corpus.near import Similarity, find_duplicates
+from plm_core.corpus.near import Similarity, find_duplicates, write_index
 from plm_core.corpus.normalize import paragraphs
+from plm_core.corpus.pool import Pool
 from plm_core.corpus.rules import Bounds
 from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.text.packing import Packed
@@ -66,7 +67,10 @@ def planted(words: np.ndarray, megabytes: int) -> Iterator[str]:
 def near_dedup(texts: Sequence[str]) -> None:
     """The project's: shingles, signatures, bands, verification of all candidates, groups."""
     with tempfile.TemporaryDirectory() as scratch:
-        find_duplicates(texts, SIMILARITY, Path(scratch), "1GB")
+        index = Path(scratch, "indexes/000000")
+        index.mkdir(parents=True)
+        write_index(texts, SIMILARITY, index)
+        find_duplicates(index.parent, SIMILARITY, Pool(Path(scratch, "pool"), 1), "1GB")
 
 
 def near_dedup_datasketch(texts: Sequence[str]) -> None:
