@@ -17,6 +17,7 @@ class ProgressBar:
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total = what, total
         self._start = self._last = monotonic()
+        self._before = 0
         self._bar: Progress | None = None
         if leads() and sys.stdout.isatty():
             columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}", TimeRemainingColumn())
@@ -32,6 +33,11 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
+    def resume(self, done: int) -> None:
+        """``done`` of the total was done by a process before this one, which says nothing of how long the rest takes."""
+        self._start = self._last = monotonic()
+        self._before = done
+
     def update(self, done: int, note: str = "") -> None:
         """``done`` of the total is done; ``note`` is what else to say."""
         now = monotonic()
@@ -41,6 +47,6 @@ class ProgressBar:
             return
         elif done == self._total or now - self._last >= LINE_EVERY_S:
             self._last = now
-            left = (now - self._start) * (self._total - done) / max(1, done)
+            left = (now - self._start) * (self._total - done) / max(1, done - self._before)
             share = f"{done}/{self._total} ({done / self._total:.0%})"
             print(f"{self._what}: {share}, {left:.0f} s left  {note}", flush=True)

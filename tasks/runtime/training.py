@@ -68,12 +68,14 @@ def follow(
             costs.add(report.steps, sum(each.positions for each in seen), report.throughput, report.first)
             stage.tracker.log(_points(report) | costs.points(), report.step)
             _tell(stage.name, report)
+            if report.throughput is None:  # restored from a snapshot
+                meter.resume(report.step)
+                continue
             meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
-            if report.throughput is not None:  # else restored from a snapshot
-                try:
-                    stage.guard.check()
-                except Edited as error:
-                    edited.append(error)
+            try:
+                stage.guard.check()
+            except Edited as error:
+                edited.append(error)
     return seen
 
 

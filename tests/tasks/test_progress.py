@@ -1,0 +1,33 @@
+"""How long the rest of a long work takes, as it is said in a log."""
+
+from tasks.runtime import progress
+from tasks.runtime.progress import ProgressBar
+
+
+def test_what_a_process_before_this_one_has_done_says_nothing_of_the_time_that_is_left(monkeypatch, capsys):
+    now = 100.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    with ProgressBar("pretrain", 1500) as meter:
+        now += 30  # reading the snapshot
+        for step in range(20, 1061, 20):
+            meter.resume(step)
+        now += 90
+        meter.update(1080, "loss 3.810")
+        now += 90
+        meter.update(1100)
+    assert capsys.readouterr().out.splitlines() == [
+        "pretrain: 1080/1500 (72%), 1890 s left  loss 3.810",
+        "pretrain: 1100/1500 (73%), 1800 s left  ",
+    ]
+
+
+def test_a_line_comes_every_few_seconds_and_at_the_end(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    with ProgressBar("pairs", 30) as meter:
+        for done in range(1, 31):
+            now += 1
+            meter.update(done)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in said] == [f"{done}/30" for done in (5, 10, 15, 20, 25, 30)]
+    assert "5/30 (17%), 25 s left" in said[0]
