@@ -53,10 +53,9 @@ class Grant:
     launcher: tuple[str, ...] = ()
     """What its command stands behind, to be run somewhere else."""
     helpers: int = 0
-    """On how many more nodes there is help for it, as soon as the file ``wanted`` is there ..."""
-    helper: tuple[str, ...] = ()
-    """... by this command behind the launcher."""
-    wanted: Path = Path()
+    """On how many more nodes there is help, behind the same launcher ..."""
+    wanted: str = ""
+    """... for a stage that asks for it in this file, which its environment names."""
 
 
 @dataclass

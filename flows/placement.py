@@ -13,8 +13,8 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from threading import Event
+from dataclasses import dataclass, field
+from threading import Event, Lock
 
 from flows.machine import Grant, Machine, number
 from flows.outcome import UserError
@@ -37,6 +37,8 @@ class Cluster:
     """The same of GPUs; 0 where nodes have none."""
     nodes: int = 1
     """On how many a stage works that can use several."""
+    _turn: Lock = field(default_factory=Lock)
+    """Such stages run one after the other, or each would wait for nodes that another one has."""
 
     @contextlib.contextmanager
     def acquire(
@@ -47,17 +49,14 @@ class Cluster:
         gpus = self.gpus if stage.gpu == "all" else min(int(stage.gpu), self.gpus)
         filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name}
         launcher = tuple(part.format_map(filled) for part in self.launcher)
-        if stage.nodes == 1:
-            yield Grant({}, launcher=launcher)
+        env = {"PLM_CORES": str(cores)} if stage.nodes == "all" else {}
+        if stage.nodes == 1 or self.nodes == 1:
+            yield Grant(env, launcher=launcher)
             return
-        folder = paths.PARTS / stage.name
-        yield Grant(
-            {"PLM_CORES": str(cores)},
-            launcher=launcher,
-            helpers=self.nodes - 1,
-            helper=(sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(cores)),
-            wanted=folder / paths.HELP_WANTED,
-        )
+        wanted = (paths.PARTS / f"{stage.name}.help").as_posix()
+        env |= {"PLM_NODES": str(self.nodes), "PLM_HELP": wanted}
+        with self._turn:
+            yield Grant(env, launcher=launcher, helpers=self.nodes - 1, wanted=wanted)
 
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
         """Nothing: the queue of the cluster keeps no places."""

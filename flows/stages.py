@@ -34,7 +34,7 @@ class Stage:
     cores: int | Literal["all"] = 1
     """How many cores it wants."""
     nodes: Literal[1, "all"] = 1
-    """Whether it can use whole nodes of a cluster, as many as there are: it works on parts of a corpus."""
+    """Whether it can use several nodes of a cluster: it works on parts of a corpus, or trains one model on all."""
     retries: int = RETRIES
     """How often a transient failure is tried again."""
     minutes: float | None = None

@@ -30,7 +30,7 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
-from tasks.runtime.launch import launch, ranks_wanted
+from tasks.runtime.launch import launch, nodes_wanted, ranks_wanted
 from tasks.runtime.stage import main, stage
 from tasks.runtime.training import follow, snapshots_folder, write_curve
 from tasks.settings import params
@@ -136,10 +136,12 @@ def described_by(
 
 
 def run(name: str) -> None:
-    """Train ``pretrain.NAME`` of params.yaml in this process, or in one for each visible GPU."""
-    ranks = ranks_wanted(pretrain_section(name).training.batch)
-    if ranks > 1:
-        launch("tasks.pretrain", [name], ranks)
+    """Train ``pretrain.NAME`` of params.yaml in this process, or in one for each visible GPU, of each node."""
+    rows = pretrain_section(name).training.batch
+    ranks = ranks_wanted(rows)
+    nodes = nodes_wanted(rows, ranks)
+    if ranks * nodes > 1:
+        launch("tasks.pretrain", [name], ranks, nodes)
     else:
         pretrain(name)
         leave()

@@ -25,7 +25,6 @@ from typing import Any
 
 from plm_core.config import UserError
 from plm_core.files import atomic_file
-from plm_core.shared.paths import HELP_WANTED
 
 Function = Callable[[Any, Path], object]
 """Does one item, and writes its result into the folder that it is given. A function of a module: it is sent by name."""
@@ -41,10 +40,14 @@ POLL_S = 0.05
 class Pool:
     """What a stage has processes do in its folder; it does itself what they do not."""
 
-    def __init__(self, folder: Path, cores: int) -> None:
-        """``folder`` may hold what a run that was killed has left; ``cores`` is how many processes work here."""
+    def __init__(self, folder: Path, cores: int, ask: Callable[[], object] = lambda: None) -> None:
+        """``folder`` may hold what a run that was killed has left; ``cores`` is how many processes work here.
+
+        ``ask`` is called when there is more to do than for these.
+        """
         self.folder = folder
         self._cores = cores
+        self._ask = ask
         self._others: list[subprocess.Popen[bytes]] = []
 
     def map(self, name: str, function: Function, items: Sequence[Any]) -> list[Path]:
@@ -65,7 +68,7 @@ class Pool:
         with atomic_file(folder / JOB) as file:
             file.write_bytes(pickle.dumps((function, items)))
         if len(items) > self._cores:
-            (self.folder / HELP_WANTED).touch()  # where a cluster has nodes to give, they come now
+            self._ask()
         job = _Job(folder)
         while len(self._others) + 1 < min(self._cores, len(items)):
             self._others.append(_start(self.folder))

@@ -1,19 +1,25 @@
-"""One stage on several GPUs: torchrun's launcher, started by the stage itself. Used by pretrain.
+"""One stage on several GPUs, of one or more nodes: torchrun's launcher, started by the stage itself. Used by pretrain.
 
-How many processes train is the machine's business: all visible GPUs, or what ``PLM_RANKS`` says. Who started the stage
-(a person, DVC, a flow) sees one process with the exit status of any stage.
+How many processes train is the machine's business: all visible GPUs, or what ``PLM_RANKS`` says, on as many nodes as
+the flow has to give. Who started the stage (a person, DVC, a flow) sees one process with the exit status of any stage.
 """
 
 import ctypes
 import os
 import signal
+import socket
 import sys
 
 from plm_core.config import UserError
 from plm_core.shared.limits import SAVING_S
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
+from tasks.runtime.nodes import ask_for_help, nodes_given
 
 PR_SET_PDEATHSIG = 1
+JOIN_S = 24 * 3600
+"""How long nodes may take to be there."""
+RESTARTS = 20
+"""How many nodes and processes may be lost before a training over several nodes ends; its next try goes on."""
 
 
 def ranks_wanted(rows: int) -> int:
@@ -44,20 +50,41 @@ def ranks_wanted(rows: int) -> int:
     return wanted
 
 
-def launch(module: str, arguments: list[str], ranks: int) -> None:
-    """Run ``python -m module arguments`` as so many processes that train together, and end as they do."""
+def nodes_wanted(rows: int, ranks: int) -> int:
+    """On how many nodes so many processes each are to train on batches of so many rows: a number that divides them."""
+    most = 1 if "RANK" in os.environ else nodes_given()
+    wanted = next(n for n in range(most, 0, -1) if rows % (n * ranks) == 0)
+    if wanted < most:
+        print(f"{wanted} of {most} nodes: more do not divide a batch of {rows} rows evenly", flush=True)
+    return wanted
+
+
+def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> None:
+    """Run ``python -m module arguments`` as so many processes that train together on each node, and end as they do.
+
+    The other nodes are asked for, and it begins when all are there. When one is lost, the processes wait for another in
+    its place, and go on from the last snapshot.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    run_id = str(os.getpid())
+    meeting = "localhost:0"
+    if nodes > 1:
+        meeting = f"{socket.gethostname()}:{_free_port()}"
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else restarted processes find addresses of dead ones
+        print(f"trains on {nodes} nodes, and begins when all are there", flush=True)
+        ask_for_help(_joining(meeting, run_id, nodes, ranks, [module, *arguments]))
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=nodes,
+        max_nodes=nodes,
         nproc_per_node=ranks,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        run_id=str(os.getpid()),
-        max_restarts=0,
+        rdzv_endpoint=meeting,
+        rdzv_configs={"join_timeout": JOIN_S} if nodes > 1 else {},
+        run_id=run_id,
+        max_restarts=RESTARTS if nodes > 1 else 0,
         shutdown_timeout=SAVING_S,
     )
     try:
@@ -77,3 +104,20 @@ def launch(module: str, arguments: list[str], ranks: int) -> None:
     except SignalException as error:
         print(f"interrupted: {error}", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)
+
+
+def _joining(meeting: str, run_id: str, nodes: int, ranks: int, program: list[str]) -> list[str]:
+    """The command by which another node joins."""
+    return [
+        *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
+        *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"),
+        *(f"--max-restarts={RESTARTS}", "--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", f"--rdzv-id={run_id}"),
+        *(f"--rdzv-conf=join_timeout={JOIN_S}", "-m", *program),
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port

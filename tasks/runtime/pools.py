@@ -2,12 +2,14 @@
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Iterator
 
 from plm_core.config import UserError, digest
 from plm_core.corpus.pool import Pool
 from plm_core.files import atomic_text
 from plm_core.shared import paths
+from tasks.runtime.nodes import ask_for_help
 from tasks.runtime.stage import Stage
 from tasks.settings.machine import cores
 
@@ -29,7 +31,8 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     else:
         shutil.rmtree(folder, ignore_errors=True)
         atomic_text(file, key)
-    found = Pool(folder, cores())
+    command = [sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(cores())]
+    found = Pool(folder, cores(), ask=lambda: ask_for_help(command))
     keep = True
     try:
         yield found

@@ -34,7 +34,7 @@ class ProgressBar:
             self._bar.stop()
 
     def resume(self, done: int) -> None:
-        """``done`` of the total was done by a process before this one, which says nothing of how long the rest takes."""
+        """``done`` of the total was done by a process before this one, which says nothing of the time that is left."""
         self._start = self._last = monotonic()
         self._before = done
 

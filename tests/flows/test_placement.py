@@ -1,17 +1,18 @@
 """Where stages run: here, or behind a launcher, which is a command like any other."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from toys import alive, pids, wait_for
 
-from flows import placement
+from flows import helpers, placement
 from flows.failures import StageError
 from flows.helpers import helped
 from flows.machine import Grant, Machine
@@ -19,6 +20,7 @@ from flows.outcome import UserError
 from flows.placement import Cluster
 from flows.process import StageProcesses
 from flows.stages import Stage
+from plm_core.files import atomic_text
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +65,9 @@ def test_a_stage_that_can_use_nodes_gets_whole_ones(monkeypatch):
         monkeypatch.setenv(f"PLM_{name}", value)
     cluster = placement.detect()
     with cluster.acquire(Stage("clean", nodes="all")) as grant:
-        assert (grant.launcher, grant.env, grant.helpers) == (("env", "8"), {"PLM_CORES": "8"}, 2)
-        assert grant.helper == (sys.executable, "-m", "plm_core.corpus.pool", "artifacts/parts/clean", "8")
-        assert grant.wanted == Path("artifacts/parts/clean/help-wanted")
+        assert (grant.launcher, grant.helpers) == (("env", "8"), 2)
+        assert grant.env == {"PLM_CORES": "8", "PLM_NODES": "3", "PLM_HELP": "artifacts/parts/clean.help"}
+        assert grant.wanted == grant.env["PLM_HELP"]
     with cluster.acquire(Stage("tokenizer")) as grant:
         assert (grant.launcher, grant.env, grant.helpers) == (("env", "1"), {}, 0)
     monkeypatch.setenv("PLM_NODES", "many")
@@ -182,24 +184,27 @@ def test_a_stage_ends_with_its_state_saved_when_the_launcher_s_input_closes(laun
 
 @pytest.fixture
 def helping(tmp_path):
-    """Runs the block as a stage that is helped by a shell's command on so many nodes; ``env`` stands for a cluster."""
+    """Runs the block as a stage that may be helped on so many nodes; ``env`` stands for a cluster."""
     processes = StageProcesses(tmp_path, grace_s=10)
     lines = []
 
-    def run(command, nodes=1):
-        grant = Grant({}, launcher=("env",), helpers=nodes, helper=("sh", "-c", command), wanted=Path("wanted"))
+    def run(nodes=1):
+        grant = Grant({}, launcher=("env",), helpers=nodes, wanted="wanted")
         return helped(processes, tmp_path, "clean", grant, {"PLM_STAGE": "clean"}, lines.append)
 
-    run.processes, run.lines, run.wanted = processes, lines, tmp_path / "wanted"
+    def ask(code):
+        atomic_text(tmp_path / "wanted", json.dumps(["sh", "-c", code]))
+
+    run.processes, run.lines, run.ask = processes, lines, ask
     return run
 
 
-def test_a_stage_is_helped_when_it_wants_that_until_it_ends(helping, tmp_path):
-    helping.wanted.touch()  # by one that was killed
-    with helping("echo $$ >> helpers; echo $PLM_STAGE; exec sleep 60", nodes=2):
+def test_a_stage_is_helped_when_it_asks_for_that_until_it_ends(helping, tmp_path):
+    helping.ask("echo of one that was killed >> helpers")
+    with helping(nodes=2):
         time.sleep(1.2)
         assert not (tmp_path / "helpers").exists()
-        helping.wanted.touch()
+        helping.ask("echo $$ >> helpers; echo $PLM_STAGE; exec sleep 60")
         found = pids(tmp_path / "helpers", 2)
         assert all(map(alive, found))
         wait_for(lambda: len(helping.lines) == 2)
@@ -207,17 +212,37 @@ def test_a_stage_is_helped_when_it_wants_that_until_it_ends(helping, tmp_path):
     assert helping.lines == ["clean", "clean"]
 
 
-def test_a_helper_that_fails_is_said_and_the_stage_goes_on(helping):
-    with helping("echo no room; exit 3"):
-        helping.wanted.touch()
-        wait_for(lambda: len(helping.lines) == 2)
+def test_a_helper_that_fails_is_said_and_another_one_takes_its_place(helping, monkeypatch, tmp_path):
+    monkeypatch.setattr(helpers, "AGAIN_S", 0.1)
+    with helping():
+        helping.ask("echo no room; test -e second || { touch second; exit 3; }; touch third; exec sleep 60")
+        wait_for((tmp_path / "third").exists)
         helping.processes.run("clean", ["echo", "done"], helping.lines.append)
-    assert helping.lines == ["no room", "clean: a node that helped has ended with status 3: no room", "done"]
+    assert helping.lines[:2] == ["no room", "clean: a node that helped has ended with status 3: no room"]
+    assert helping.lines[2:] == ["no room", "done"]
+
+
+def test_stages_that_use_several_nodes_take_turns(monkeypatch):
+    for name, value in (("CLUSTER", "env"), ("NODES", "2")):
+        monkeypatch.setenv(f"PLM_{name}", value)
+    cluster = placement.detect()
+    running = []
+
+    def run(name):
+        with cluster.acquire(Stage(name, nodes="all")):
+            running.append(name)
+            assert len(running) == 1
+            time.sleep(0.1)
+            running.remove(name)
+
+    with ThreadPoolExecutor(3) as threads, cluster.acquire(Stage("tokenizer")):
+        for each in [threads.submit(run, name) for name in "abc"]:
+            each.result()
 
 
 def test_helpers_end_with_the_pipeline(helping, tmp_path):
-    with helping("echo $$ > helper; exec sleep 60"):
-        helping.wanted.touch()
+    with helping():
+        helping.ask("echo $$ > helper; exec sleep 60")
         (found,) = pids(tmp_path / "helper", 1)
         helping.processes.interrupt_all()
         assert not alive(found)

@@ -1,7 +1,9 @@
-"""``docs/how-to/multi-node.md`` on one machine: two torchrun agents for two machines, with one gloo process each."""
+"""``docs/how-to/multi-node.md`` on one machine: two agents of torchrun for two machines, with a gloo process each."""
 
 import signal
 import socket
+import sys
+import threading
 import time
 
 import psutil
@@ -9,6 +11,12 @@ import pytest
 import torch
 from projects import finish
 from safetensors.torch import load_file
+
+from flows import helpers
+from flows.placement import Cluster
+from flows.process import StageProcesses
+from flows.stages import Stage
+from tasks.runtime.launch import nodes_wanted
 
 pytestmark = pytest.mark.slow
 
@@ -110,3 +118,72 @@ def test_a_machine_that_dies_is_left_behind(small, node, undisturbed):
     out, _ = finish(agents[0])
     assert "resumed" in out
     assert_same(small, undisturbed)
+
+
+@pytest.fixture
+def pipeline(small, monkeypatch):
+    """Trains as ``plm run`` does with two nodes of a cluster, for which ``env`` stands; returns what was said."""
+    small.change(**LONGER)
+    monkeypatch.setattr(helpers, "AGAIN_S", 0.5)
+    stage = Stage("pretrain@gpt", nodes="all")
+    lines = []
+
+    def run():
+        processes = StageProcesses(small.root)
+        with Cluster(("env",), cores=1, gpus=0, nodes=2).acquire(stage) as grant:
+            env = small._environment({"PLM_RANKS": "1", **grant.env})
+            with helpers.helped(processes, small.root, stage.name, grant, env, lines.append):
+                command = [sys.executable, "-m", "tasks.pretrain", "gpt"]
+                processes.run(stage.name, command, lines.append, env=env, launcher=grant.launcher)
+        return lines
+
+    run.lines = lines
+    return run
+
+
+def torchruns(project):
+    """The agents of nodes that help."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [])[1:3] == ["-m", "torch.distributed.run"]
+        and process.cwd() == str(project.root)
+    ]
+
+
+def test_the_pipeline_places_and_joins_the_nodes_itself(small, pipeline, undisturbed):
+    said = pipeline()
+    assert "trains on 2 nodes, and begins when all are there" in said
+    assert sum("80/80" in line for line in said) == 1
+    assert_same(small, undisturbed)
+    assert torchruns(small) == []
+    assert not list((small.root / "artifacts/parts").glob("*.help"))
+
+
+def test_the_pipeline_replaces_a_node_that_dies(small, pipeline, undisturbed):
+    killed = []
+
+    def kill_one():
+        while not any((small.root / "artifacts/snapshots").glob("*/step-*/SHA256SUMS")):
+            time.sleep(0.05)
+        (agent,) = torchruns(small)
+        killed.append(agent)
+        kill(agent)
+
+    thread = threading.Thread(target=kill_one)
+    thread.start()
+    said = pipeline()
+    thread.join()
+    assert killed
+    assert any("a node that helped has ended with status" in line for line in said)
+    assert any("resumed behind step" in line for line in said)
+    assert_same(small, undisturbed)
+
+
+def test_nodes_that_do_not_divide_the_batch_are_left_out(monkeypatch, capsys):
+    monkeypatch.setenv("PLM_HELP", "help")
+    monkeypatch.setenv("PLM_NODES", "3")
+    assert nodes_wanted(8, 2) == 2
+    assert capsys.readouterr().out == "2 of 3 nodes: more do not divide a batch of 8 rows evenly\n"
+    monkeypatch.delenv("PLM_HELP")
+    assert nodes_wanted(8, 2) == 1
