@@ -18,8 +18,8 @@ from tasks.runtime.nodes import ask_for_help, nodes_given
 PR_SET_PDEATHSIG = 1
 JOIN_S = 24 * 3600
 """How long nodes may take to be there."""
-RESTARTS = 20
-"""How many nodes and processes may be lost before a training over several nodes ends; its next try goes on."""
+RESTARTS = 3
+"""How many nodes and processes may be lost before a training over several nodes ends; the next run goes on."""
 
 
 def ranks_wanted(rows: int) -> int:

@@ -72,11 +72,17 @@ def follow(
                 meter.resume(report.step)
                 continue
             meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
-            try:
-                stage.guard.check()
-            except Edited as error:
-                edited.append(error)
+            edited += _edits(stage)
     return seen
+
+
+def _edits(stage: Stage) -> list[Edited]:
+    """What the result depends on that was edited while the stage ran; empty, or one error."""
+    try:
+        stage.guard.check()
+    except Edited as error:
+        return [error]
+    return []
 
 
 @contextlib.contextmanager
