@@ -54,6 +54,15 @@ def test_every_item_is_done_once_and_comes_in_order(tmp_path, cores):
     }
 
 
+def test_help_is_asked_for_when_there_is_more_to_do_than_processes(tmp_path):
+    asked = []
+    pool = Pool(tmp_path / "pool", 1, ask=lambda: asked.append(1))
+    for name, count in (("one", 1), ("three", 3)):
+        assert not asked
+        pool.map(name, square, [(n, 0, tmp_path / "log") for n in range(count)])
+    assert asked == [1]
+
+
 def test_no_item_is_nothing_to_do(tmp_path):
     assert Pool(tmp_path, 2).map("none", square, []) == []
 
