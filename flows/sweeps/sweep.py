@@ -77,6 +77,8 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
             env = _environment(root, parent)
             if isinstance(machine, Machine):  # else the queue of the cluster divides the cores
                 env["PLM_CORES"] = str(max(1, machine.cores // jobs))
+            else:  # trials side by side would wait for each other's nodes
+                env["PLM_NODES"] = "1"
             try:
                 Trials(sweep, study, workspaces, stage, env).run(jobs)
             finally:

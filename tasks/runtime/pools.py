@@ -43,4 +43,4 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     finally:
         found.end()
         if not keep:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # another node may just be leaving

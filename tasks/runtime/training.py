@@ -72,7 +72,7 @@ def follow(
                 meter.resume(report.step)
                 continue
             meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
-            edited += _edits(stage)
+            edited.extend(_edits(stage))
     return seen
 
 
