@@ -43,7 +43,8 @@ def helped(
             command = json.loads(wanted.read_bytes())
             with processes.beside(command, env, grant.launcher) as helper:
                 helpers.append(helper)
-                status, _, tail = helper.hear(say, launched=True)
+                # One that is told to end may say so at length.
+                status, _, tail = helper.hear(lambda line: None if over.is_set() else say(line), launched=True)
             if status and not over.is_set():
                 say(f"{stage}: a node that helped has ended with status {status}: {(tail or ['no output'])[-1]}")
                 over.wait(AGAIN_S)

@@ -204,7 +204,7 @@ def test_a_stage_is_helped_when_it_asks_for_that_until_it_ends(helping, tmp_path
     with helping(nodes=2):
         time.sleep(1.2)
         assert not (tmp_path / "helpers").exists()
-        helping.ask("echo $$ >> helpers; echo $PLM_STAGE; exec sleep 60")
+        helping.ask("trap 'echo ended; exit' INT; echo $$ >> helpers; echo $PLM_STAGE; while true; do sleep 0.1; done")
         found = pids(tmp_path / "helpers", 2)
         assert all(map(alive, found))
         wait_for(lambda: len(helping.lines) == 2)
