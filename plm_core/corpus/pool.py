@@ -12,6 +12,7 @@ import contextlib
 import enum
 import os
 import pickle
+import secrets
 import shutil
 import signal
 import socket
@@ -137,8 +138,7 @@ class _Job:
 
     def _do(self, number: int) -> None:
         result = self.result(number)
-        temporary = result.with_name(f".{result.name}.{_me()}")
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary = result.with_name(f".{result.name}.{secrets.token_hex(8)}")
         temporary.mkdir()
         try:
             self._function(self._items[number], temporary)

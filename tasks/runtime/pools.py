@@ -7,30 +7,25 @@ from collections.abc import Iterator
 
 from plm_core.config import UserError, digest
 from plm_core.corpus.pool import Pool
-from plm_core.files import atomic_text
 from plm_core.shared import paths
 from tasks.runtime.nodes import ask_for_help
 from tasks.runtime.stage import Stage
 from tasks.settings.machine import cores
-
-KEY = "key"
-"""The file that says which inputs, parameters and code the results lying there are of."""
 
 
 @contextlib.contextmanager
 def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     """Yield a pool for the block, which goes on where a run of the same stage was killed or had no room left.
 
-    ``parameters`` are all on which results depend besides the stage's inputs and its code. Nothing is left of it when
-    the block ends well, or with a UserError: that does not go away by itself.
+    ``parameters`` are all on which results depend besides the stage's inputs and its code; the pool's folder is named
+    by all of them. Nothing is left of it when the block ends well, or with a UserError, which does not pass by itself.
     """
-    folder = paths.PARTS / stage.name
-    key = digest(*parameters, stage.inputs, stage.guard.code)
-    if (file := folder / KEY).is_file() and file.read_text() == key:
+    folder = paths.PARTS / stage.name / digest(*parameters, stage.inputs, stage.guard.code)[:16]
+    for other in folder.parent.glob("*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    if folder.exists():
         print(f"{stage.name}: goes on with the parts that are done in {folder}", flush=True)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        atomic_text(file, key)
     command = [sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(cores())]
     found = Pool(folder, cores(), ask=lambda: ask_for_help(command))
     keep = True
@@ -43,4 +38,4 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     finally:
         found.end()
         if not keep:
-            shutil.rmtree(folder, ignore_errors=True)  # another node may just be leaving
+            shutil.rmtree(folder.parent, ignore_errors=True)  # another node may just be leaving

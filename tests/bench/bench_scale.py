@@ -142,7 +142,7 @@ def kill_after(done: int, kill: Callable[[], None]) -> threading.Thread:
     """Have a node killed when so many parts are indexed."""
 
     def watch() -> None:
-        while len(list((PROJECT / "artifacts/parts/deduplicate/documents").glob("[0-9]*[0-9]"))) < done:
+        while len(list((PROJECT / "artifacts/parts/deduplicate").glob("*/documents/[0-9]*[0-9]"))) < done:
             time.sleep(0.1)
         kill()
 

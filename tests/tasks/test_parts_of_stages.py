@@ -100,7 +100,7 @@ def test_parts_and_processes_make_no_difference(project, tmp_path):
 
 def wait_for_results(project, stage, process, count):
     results = project.root / "artifacts/parts" / stage
-    while sum(path.name.isdecimal() for path in results.glob("*/*")) < count:
+    while sum(path.name.isdecimal() for path in results.glob("*/*/*")) < count:
         assert process.poll() is None
         time.sleep(0.01)
 
@@ -120,8 +120,10 @@ def test_whoever_is_killed_what_is_done_is_not_done_again_and_the_bytes_are_the_
     wait_for_results(project, stage, process, 3)
     process.kill()
     process.communicate()
+    other = project.root / "artifacts/parts" / stage / "0123456789abcdef"  # of other parameters
+    (other / "documents").mkdir(parents=True)
     process = project.start("small_parts", stage, STAGES[stage], PLM_CORES="3")
     out, _ = finish(process, 0)
-    assert f"{stage}: goes on with the parts that are done in artifacts/parts/{stage}" in out
+    assert f"{stage}: goes on with the parts that are done in artifacts/parts/{stage}/" in out
     assert project.files() == calm.files()
     assert not (project.root / "artifacts/parts" / stage).exists()
