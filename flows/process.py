@@ -175,33 +175,33 @@ class StageProcesses:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        whole = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
-        program = self._supervised(command, launcher)
-        running = self._start(program, command if may_fork and not launcher else (), whole, pass_fds)
-        killed = room.killed_for_memory()
-        try:
+        # One that still runs behind the block, because a callback raised, ends as if it had been interrupted.
+        with self.beside(command, env or {}, launcher, pass_fds, may_fork) as running:
+            killed = room.killed_for_memory()
             with running.within(minutes):
                 returned, used, tail = running.hear(on_line, bool(launcher))
-        finally:
-            # One that still runs, because a callback raised, ends as if it had been interrupted.
-            running.end()
-            running.wait()
-            with self._lock:
-                self._running.discard(running)
         if returned:
             memory = used.memory if room.killed_for_memory() > killed else None
             raise failure(stage, returned, tail, memory, minutes if running.over else None)
         return used
 
     @contextlib.contextmanager
-    def beside(self, command: Sequence[str], env: Mapping[str, str], launcher: Sequence[str]) -> Iterator[Running]:
-        """Start a command that nobody waits for to end; it ends with the block, or with the pipeline.
+    def beside(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        launcher: Sequence[str],
+        pass_fds: Sequence[int] = (),
+        may_fork: bool = False,
+    ) -> Iterator[Running]:
+        """Start a command, described as for ``run``; it ends with the block, or with the pipeline.
 
         Raises:
             CancelledError: ``interrupt_all`` was called before it could start.
         """
         whole = {**os.environ, "PYTHONUNBUFFERED": "1", **env}
-        running = self._start(self._supervised(command, launcher), (), whole, ())
+        forkable = command if may_fork and not launcher else ()
+        running = self._start(self._supervised(command, launcher), forkable, whole, pass_fds)
         try:
             yield running
         finally:
