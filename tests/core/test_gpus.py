@@ -52,7 +52,7 @@ def start(code, *arguments, **env):
 
 
 def end(process):
-    return process.communicate("\n", timeout=60)
+    return process.communicate("\n", timeout=300)
 
 
 def test_one_process_has_a_gpu_whatever_folder_for_temporary_files_it_has(gpu, tmp_path):

@@ -91,20 +91,20 @@ def test_a_scheduled_run_happens_and_cancelling_it_ends_its_stages(toy, on_serve
     hears = webhook(hook, "secret")
     command = [sys.executable, "-c", SERVE, str(root), on_server, "5"]
     with _process(command, PREFECT_API_URL=on_server, PLM_NOTIFY_URLS=hears):
-        (stage,) = pids(root / "pids", 1, seconds=60)
+        (stage,) = pids(root / "pids", 1)
         # The schedule goes on meanwhile, and never starts a second run beside the first.
-        wait_for(lambda: "Skipped" in {run.state.name for run in _runs("often")}, 60)
+        wait_for(lambda: "Skipped" in {run.state.name for run in _runs("often")})
         assert len((root / "pids").read_text().split()) == 1
         # It is longer than its interval, which somebody hears.
-        wait_for(lambda: any("was skipped: another pipeline" in said for _, said in told(hook)), 60)
+        wait_for(lambda: any("was skipped: another pipeline" in said for _, said in told(hook)))
         known = Nights.read(root)
         assert round(known.next - known.due, 3) % 5 == 0
         running = [run for run in _runs("often") if run.state.type == "RUNNING"]
         run = min(running, key=lambda run: run.start_time)  # another may be about to be skipped
         _cancel(run.id)
-        wait_for(lambda: not alive(stage), 30)
+        wait_for(lambda: not alive(stage))
         assert (root / "saved").read_text() == "state"
-        wait_for(lambda: run.id in {r.id for r in _runs("often") if r.state.type == "CANCELLED"}, 30)
+        wait_for(lambda: run.id in {r.id for r in _runs("often") if r.state.type == "CANCELLED"})
     # Another process may serve the same schedule: to stop this one must not pause it.
     with get_client(sync_client=True) as client:
         assert not client.read_deployment_by_name("plm/often").paused
@@ -118,12 +118,12 @@ def test_after_a_power_failure_the_next_run_begins_and_the_one_before_is_told(to
     env = {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path), "PLM_NOTIFY_URLS": webhook(hook, "secret")}
     command = [sys.executable, "-c", SERVE, str(root), url, "20"]
     with _process(command, **env) as serving:
-        pids(root / "pids", 1, seconds=120)
+        pids(root / "pids", 1)
         _killed(serving, standing)
     standing, _ = start_server(tmp_path, port)
     try:
         with _process(command, **env):
-            pids(root / "pids", 2, seconds=180)
+            pids(root / "pids", 2)
     finally:
         _killed(standing)
     assert "was killed, or its machine was" in told(hook)[0][1]
@@ -139,13 +139,13 @@ def test_a_schedule_outlives_its_server(toy, tmp_path):
         (tmp_path / "said").open("wb") as said,
         _process([sys.executable, "-c", SERVE, str(root), url, "20"], stdout=said, **env),
     ):
-        wait_for((root / "dvc.lock").exists, 120)
+        wait_for((root / "dvc.lock").exists)
         _killed(standing)
-        wait_for(lambda: b"the schedule waits for it" in (tmp_path / "said").read_bytes(), 120)
+        wait_for(lambda: b"the schedule waits for it" in (tmp_path / "said").read_bytes())
         back = time.time()
         standing, _ = start_server(tmp_path, port)
         try:
-            wait_for(lambda: Nights.read(root).begun > back, 180)
+            wait_for(lambda: Nights.read(root).begun > back)
         finally:
             _killed(standing)
 
@@ -249,7 +249,7 @@ def test_the_work_pool_deployment_is_run_by_a_worker(toy, on_server):
         subprocess.run([*prefect, *command], cwd=REPOSITORY, env=env, check=True)
     subprocess.run([*prefect, "deployment", "run", "plm/nightly"], env=env, check=True)
     with _process([*prefect, "worker", "start", "--pool", "plm"], PREFECT_WORKER_QUERY_SECONDS="1"):
-        wait_for((root / "dvc.lock").exists, 90)
+        wait_for((root / "dvc.lock").exists)
 
 
 @pytest.mark.parametrize("cron", ["", "nightly", "61 3 * * *", "0 3 * *"])

@@ -47,7 +47,7 @@ def start(root: Path, *inside: str) -> "subprocess.Popen[bytes]":
         stdout=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
     )
-    pids(root / "pids", 1, 60)
+    pids(root / "pids", 1)
     return process
 
 

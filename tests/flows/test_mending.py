@@ -145,7 +145,7 @@ def spawned(done):
     process = spawning.Process(target=run_first, args=(done, begun, end))
     process.start()
     try:
-        assert begun.wait(60)
+        assert begun.wait(300)
         yield
         end.set()
         process.join()

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 
 import psutil
@@ -30,7 +29,7 @@ def save(number, frame):
 signal.signal(signal.SIGINT, save)
 pathlib.Path("pid").write_text(str(os.getpid()))
 print("begun", flush=True)
-time.sleep(300)
+time.sleep(900)
 """
 
 
@@ -68,7 +67,7 @@ def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path):
         "import os, sys; print(os.getcwd()); print(os.environ['MINE']); print(os.environ['CUDA_VISIBLE_DEVICES']);"
     )
     process = start(tmp_path, sys.executable, "-c", f"{program} print('café'); sys.exit(7)", MINE="x y")
-    said = process.communicate(timeout=60)[0].splitlines()
+    said = process.communicate(timeout=300)[0].splitlines()
     assert process.returncode == 7
     assert said[:4] == [str(tmp_path), "x y", "", "café"]
 
@@ -79,7 +78,7 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
     process = start(tmp_path, sys.executable, "stage.py")
     (pid,) = pids(tmp_path / "pid", 1)
     process.send_signal(how)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == (INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL)
     wait_for(lambda: not alive(pid))
     assert (tmp_path / "saved").read_text() == "SIGINT"
@@ -87,23 +86,24 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
 
 def test_what_no_node_has_is_one_line(cluster, tmp_path):
     process = start(tmp_path, "true", cores=3)
-    assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate(timeout=60)[0]
+    assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate(timeout=300)[0]
     assert process.returncode == 2
 
 
 def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(cluster, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
-    first = [start(tmp_path, "sh", "-c", "echo begun; sleep 14") for _ in range(2)]
+    first = [start(tmp_path, "sh", "-c", "echo begun; until test -e go; do sleep 0.1; done") for _ in range(2)]
     assert all(each.stdout.readline() == "begun\n" for each in first)
     others = [start(place, "echo", "done") for place in (tmp_path, folder)]
     waits = "x waits for a node with 1 cores and 0 GPUs free\n"
     assert [each.stdout.readline() for each in others] == [waits, waits]
     folder.rmdir()
-    assert others[0].communicate(timeout=60)[0].startswith("done\n")
+    (tmp_path / "go").touch()
+    assert others[0].communicate(timeout=300)[0].startswith("done\n")
     expected = f"{folder}: missing; expected the checkout and its .venv at the same path on all nodes"
-    assert expected in others[1].communicate(timeout=60)[0]
-    assert [each.wait(60) for each in (*first, *others)] == [0, 0, 0, 2]
+    assert expected in others[1].communicate(timeout=300)[0]
+    assert [each.wait(300) for each in (*first, *others)] == [0, 0, 0, 2]
 
 
 def test_a_node_that_dies_is_tried_again_on_another(cluster, toy, monkeypatch):
@@ -124,7 +124,7 @@ stages:
 import os, pathlib, time
 if not pathlib.Path("pid").exists():
     pathlib.Path("pid").write_text(str(os.getpid()))
-    time.sleep(300)
+    time.sleep(900)
 pathlib.Path("out.txt").write_text("made")
 """,
         params_yaml="tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n",
@@ -134,7 +134,7 @@ pathlib.Path("out.txt").write_text("made")
     process = subprocess.Popen(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    (pid,) = pids(root / "pid", 1, 60)
+    (pid,) = pids(root / "pid", 1)
     (runner,) = (
         each for each in psutil.process_iter(["cmdline"]) if "ray::Runner" in " ".join(each.info["cmdline"] or ())
     )
@@ -143,7 +143,7 @@ pathlib.Path("out.txt").write_text("made")
         node for node in cluster.worker_nodes if any(p.process.pid == raylet.pid for p in node.all_processes["raylet"])
     )
     cluster.remove_node(node, allow_graceful=False)
-    said = process.communicate(timeout=180)[0]
+    said = process.communicate(timeout=300)[0]
     cluster.add_node(num_cpus=1)
     assert (root / "two.txt").read_text() == "made", said
     assert "the node was lost" in said
@@ -151,13 +151,11 @@ pathlib.Path("out.txt").write_text("made")
 
 
 def test_no_cluster_is_one_line_and_tried_again(tmp_path):
-    begun = time.monotonic()
     process = start(tmp_path, "true", RAY_ADDRESS="127.0.0.1:1")
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=300)[0]
     assert process.returncode == INTERRUPTED, said
     assert [line for line in said.splitlines() if line.startswith("error: ")] == said.splitlines()[-1:]
     assert said.splitlines()[-1].startswith("error: no Ray cluster answers at 127.0.0.1:1 (")
-    assert time.monotonic() - begun < 100
 
 
 MAKE = """
@@ -174,10 +172,13 @@ Path("one.txt").write_text(" ".join((folder / "square").read_text() for folder i
 """
 WORK = """
 import os, time
+from pathlib import Path
 
 def square(item, folder):
     with open("log", "a") as file:
         file.write(f"{os.getpid()}\\n")
+    while len(set(Path("log").read_text().split())) < 2:  # or one could do all before the other comes
+        time.sleep(0.1)
     time.sleep(0.5)
     (folder / "square").write_text(str(item ** 2))
 """

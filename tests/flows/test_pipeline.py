@@ -470,11 +470,11 @@ def test_a_killed_flow_leaves_no_orphan_and_its_run_is_closed_by_the_next(toy, t
     family = pids(root / "pids", 4)
     flow.kill()
     flow.communicate()
-    wait_for(lambda: not any(alive(pid) for pid in family), 20)
+    wait_for(lambda: not any(alive(pid) for pid in family))
     assert (root / "saved").exists()
 
     (root / "code.py").write_text("import sys; open('a.txt', 'w'); open('b.txt', 'w')")
-    wait_for(lambda: _free(root), 20)
+    wait_for(lambda: _free(root))
     assert tracker.run(root).ok
     dead = [run for run in _flow_runs() if run.state.type == "CRASHED" and str(flow.pid) in run.state.message]
     assert len(dead) == 1

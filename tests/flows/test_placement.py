@@ -162,7 +162,7 @@ def test_a_launcher_that_ends_before_its_stage_is_tried_again(launched):
     with pytest.raises(
         StageError, match="PLM_CLUSTER names ended with status 137 and has not said how the stage"
     ) as lost:
-        launched("sleep 60", "dies")
+        launched("sleep 600", "dies")
     assert lost.value.transient
 
 
@@ -215,7 +215,7 @@ def test_a_stage_is_helped_when_it_asks_for_that_until_it_ends(helping, tmp_path
 def test_a_helper_that_fails_is_said_and_another_one_takes_its_place(helping, monkeypatch, tmp_path):
     monkeypatch.setattr(helpers, "AGAIN_S", 0.1)
     with helping():
-        helping.ask("echo no room; test -e second || { touch second; exit 3; }; touch third; exec sleep 60")
+        helping.ask("echo no room; test -e second || { touch second; exit 3; }; touch third; exec sleep 600")
         wait_for((tmp_path / "third").exists)
         helping.processes.run("clean", ["echo", "done"], helping.lines.append)
     assert helping.lines[:2] == ["no room", "clean: a node that helped has ended with status 3: no room"]
@@ -242,7 +242,7 @@ def test_stages_that_use_several_nodes_take_turns(monkeypatch):
 
 def test_helpers_end_with_the_pipeline(helping, tmp_path):
     with helping():
-        helping.ask("echo $$ > helper; exec sleep 60")
+        helping.ask("echo $$ > helper; exec sleep 600")
         (found,) = pids(tmp_path / "helper", 1)
         helping.processes.interrupt_all()
         assert not alive(found)

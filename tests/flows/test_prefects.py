@@ -108,7 +108,7 @@ def ended(client, root, days_ago):
 
     run = client.create_flow_run(flow.plm, parameters={"root": str(root)}, state=Completed()).id
     when = datetime.now(UTC) - timedelta(days=days_ago)
-    with contextlib.closing(sqlite3.connect(Path(os.environ["PREFECT_HOME"]) / "prefect.db", timeout=60)) as database:
+    with contextlib.closing(sqlite3.connect(Path(os.environ["PREFECT_HOME"]) / "prefect.db", timeout=300)) as database:
         values = (f"{when:%Y-%m-%d %H:%M:%S.%f}", str(run))
         assert database.execute("update flow_run set end_time = ? where id = ?", values).rowcount == 1
         database.commit()
@@ -147,7 +147,7 @@ def test_a_scheduled_run_clears_up_at_its_end_and_one_by_hand_does_not(toy, clie
     assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
     assert versions(root) == ["3", "2"]
     logs = "cleared up: plm version 1"
-    wait_for(lambda: any(logs in line.message for line in client.read_logs(limit=200)), 60)
+    wait_for(lambda: any(logs in line.message for line in client.read_logs(limit=200)))
 
 
 def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, client, empty_store, monkeypatch):
@@ -159,4 +159,4 @@ def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, clie
     run = client.create_flow_run_from_deployment(made, parameters={"root": str(root)})
     assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
     said = "nothing was cleared up: retention.versions: found the text 'none'; expected a whole number"
-    wait_for(lambda: any(said in line.message for line in client.read_logs(limit=200)), 60)
+    wait_for(lambda: any(said in line.message for line in client.read_logs(limit=200)))

@@ -262,7 +262,7 @@ def test_a_killed_flow_leaves_no_orphan_and_its_stage_saves(tmp_path, command):
     family = pids(root / "pids", 3)
     flow.send_signal(signal.SIGKILL)
     flow.wait()
-    wait_for(lambda: not any(alive(pid) for pid in family), 20)
+    wait_for(lambda: not any(alive(pid) for pid in family))
     assert (root / "saved").read_text() == "state"
 
 
@@ -360,4 +360,4 @@ def test_the_process_that_forks_ends_with_the_flow(tmp_path, command):
     servers = [child for child in psutil.Process(flow.pid).children() if "flows.forkserver" in child.cmdline()]
     flow.kill()
     flow.wait()
-    wait_for(lambda: servers and not any(alive(server.pid) for server in servers), 20)
+    wait_for(lambda: servers and not any(alive(server.pid) for server in servers))

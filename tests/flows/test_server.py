@@ -51,4 +51,4 @@ def test_two_runs_make_the_users_database_at_once_and_no_killed_supervisor_leave
     (supervisor,) = psutil.Process(first.pid).children()
     (server,) = supervisor.children()
     supervisor.kill()
-    wait_for(lambda: not server.is_running(), 30)
+    wait_for(lambda: not server.is_running())

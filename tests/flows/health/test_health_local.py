@@ -245,7 +245,7 @@ def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
         ]
     finally:
         dead.communicate()  # ends the orphan
-    wait_for(lambda: found(root, local.locks) == {}, 30)
+    wait_for(lambda: found(root, local.locks) == {})
 
 
 def test_a_living_pipeline_s_lock_and_one_that_is_free_are_well(root):
