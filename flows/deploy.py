@@ -1,6 +1,6 @@
 """``plm deploy``: the flow on a schedule, run by this process as long as it lives.
 
-``infra/systemd`` keeps this process alive, and ``infra/prefect.yaml`` is the same for a work pool.
+``infra/systemd`` keeps this process alive, and ``infra/work-pools/process.yaml`` is the same for a work pool.
 """
 
 import os

@@ -8,6 +8,7 @@ killed.
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -49,7 +50,9 @@ def _home() -> Path:
 def answers(url: str, timeout_s: float = 5.0) -> bool:
     """Whether a Prefect server answers there, or one that wants credentials."""
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout_s) as response:
+        # Whom Prefect's client trusts, too: a team's servers may have certificates of their own.
+        trusted = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout_s, context=trusted) as response:
             return bool(response.status == 200)
     except urllib.error.HTTPError as error:
         return error.code in (401, 403)

@@ -244,12 +244,36 @@ def test_the_work_pool_deployment_is_run_by_a_worker(toy, on_server):
     root = toy("stages:\n  s: {cmd: echo x > out.txt, deps: [code.py], outs: [out.txt]}\n", code_py="1")
     prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PWD": str(root)}
-    deployed = ["deploy", "--all", "--prefect-file", "infra/prefect.yaml"]
+    deployed = ["deploy", "--all", "--prefect-file", "infra/work-pools/process.yaml"]
     for command in (["work-pool", "create", "plm", "--type", "process"], deployed):
         subprocess.run([*prefect, *command], cwd=REPOSITORY, env=env, check=True)
     subprocess.run([*prefect, "deployment", "run", "plm/nightly"], env=env, check=True)
     with _process([*prefect, "worker", "start", "--pool", "plm"], PREFECT_WORKER_QUERY_SECONDS="1"):
         wait_for((root / "dvc.lock").exists)
+
+
+@pytest.mark.slow
+def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
+    from prefect.client.orchestration import get_client
+
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
+    monkeypatch.setenv("PLM_SETTINGS", "/home/me/writer.env")
+    template = ["--base-job-template", "infra/work-pools/kubernetes-job.json"]
+    for kind, more in (("docker", []), ("kubernetes", template)):
+        for command in (
+            ["work-pool", "create", f"plm-{kind}", "--type", kind, *more],
+            ["deploy", "--all", "--prefect-file", f"infra/work-pools/{kind}.yaml"],
+        ):
+            subprocess.run([*prefect, *command], cwd=REPOSITORY, check=True)
+    with get_client(sync_client=True) as client:
+        in_docker = client.read_deployment_by_name("plm/nightly-docker")
+        assert in_docker.job_variables["volumes"] == [
+            f"{REPOSITORY}:/plm",
+            "/home/me/writer.env:/run/person.env:ro",
+        ]
+        in_kubernetes = client.read_deployment_by_name("plm/nightly-kubernetes")
+        known = client.read_work_pool("plm-kubernetes").base_job_template["variables"]["properties"]
+        assert set(in_kubernetes.job_variables) <= set(known)
 
 
 @pytest.mark.parametrize("cron", ["", "nightly", "61 3 * * *", "0 3 * *"])

