@@ -43,6 +43,7 @@ def cluster():
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         for _ in range(2):
             made.add_node(num_cpus=1)
+        made.wait_for_nodes()
         patch.setenv("RAY_ADDRESS", made.address)
         try:
             yield made
@@ -50,30 +51,43 @@ def cluster():
             made.shutdown()
 
 
-def start(folder, *command, cores=1, gpus=0, **env):
-    launcher = [sys.executable, "-m", "flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x", "--"]
-    return subprocess.Popen(
-        [*launcher, sys.executable, "-P", supervisor.__file__, "60", *command],
-        cwd=folder,
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def start():
+    """Starts a command behind the launcher. It ends with the test, or the next one would find its node taken."""
+    started = []
+
+    def run(folder, *command, cores=1, gpus=0, **env):
+        launcher = ["flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x", "--"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, sys.executable, "-P", supervisor.__file__, "60", *command],
+            cwd=folder,
+            env={**os.environ, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path):
+def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path, start):
     program = (
         "import os, sys; print(os.getcwd()); print(os.environ['MINE']); print(os.environ['CUDA_VISIBLE_DEVICES']);"
     )
     process = start(tmp_path, sys.executable, "-c", f"{program} print('café'); sys.exit(7)", MINE="x y")
     said = process.communicate(timeout=300)[0].splitlines()
+    said = [line for line in said if not line.startswith("x waits for a node")]  # of one that is slow
     assert process.returncode == 7
     assert said[:4] == [str(tmp_path), "x y", "", "café"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cluster, tmp_path, how):
+def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cluster, tmp_path, how, start):
     (tmp_path / "stage.py").write_text(SAVES)
     process = start(tmp_path, sys.executable, "stage.py")
     (pid,) = pids(tmp_path / "pid", 1)
@@ -84,17 +98,18 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
     assert (tmp_path / "saved").read_text() == "SIGINT"
 
 
-def test_what_no_node_has_is_one_line(cluster, tmp_path):
+def test_what_no_node_has_is_one_line(cluster, tmp_path, start):
     process = start(tmp_path, "true", cores=3)
     assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate(timeout=300)[0]
     assert process.returncode == 2
 
 
-def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(cluster, tmp_path):
+def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(cluster, tmp_path, start):
     folder = tmp_path / "gone"
     folder.mkdir()
     first = [start(tmp_path, "sh", "-c", "echo begun; until test -e go; do sleep 0.1; done") for _ in range(2)]
-    assert all(each.stdout.readline() == "begun\n" for each in first)
+    for each in first:
+        assert "begun\n" in each.stdout  # which may first say that it waits, too
     others = [start(place, "echo", "done") for place in (tmp_path, folder)]
     waits = "x waits for a node with 1 cores and 0 GPUs free\n"
     assert [each.stdout.readline() for each in others] == [waits, waits]
@@ -150,7 +165,7 @@ pathlib.Path("out.txt").write_text("made")
     wait_for(lambda: not alive(pid))
 
 
-def test_no_cluster_is_one_line_and_tried_again(tmp_path):
+def test_no_cluster_is_one_line_and_tried_again(tmp_path, start):
     process = start(tmp_path, "true", RAY_ADDRESS="127.0.0.1:1")
     said = process.communicate(timeout=300)[0]
     assert process.returncode == INTERRUPTED, said

@@ -9,7 +9,7 @@ import pytest
 from projects import Project, finish, source
 
 MB = 1_000_000
-SMALL, LARGE = 100, 300
+SMALL, LARGE = 70, 200
 """Megabytes of text; both more than a stage holds at once."""
 GROWTH = 60
 """Megabytes that the larger corpus may take more than the smaller: a few bytes a document, not the text."""
@@ -54,7 +54,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         project.change(clean={"paragraphs": {"words": {"min": 2}}}, split=held_out)
         write_text(project.root / "data/x.jsonl", size)
         for stage in STAGES:
-            process = project.start(f"tasks.{stage[0]}", *stage[1:], PLM_MEMORY="100MB")
+            process = project.start(f"tasks.{stage[0]}", *stage[1:], PLM_MEMORY="60MB")
             peaks[stage[0], size] = peak(process)
     print({key: round(most) for key, most in peaks.items()})
     for stage, *_ in STAGES:

@@ -10,12 +10,12 @@ import psutil
 import pytest
 import yaml
 from projects import finish
+from rounds import few, many
 
 from flows.graph import Graph
 
 METRICS = "artifacts/metrics/pretrain-gpt.json"
 REPRO = ("dvc", "repro", "--single-item", "pretrain@gpt")
-KILLS = 12
 
 
 def committing(process, project):
@@ -37,9 +37,9 @@ def recorded(project):
     return yaml.safe_load((project.root / "dvc.lock").read_text())["stages"]["pretrain@gpt"]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("kills", [few(5), many(12)])
 @pytest.mark.timeout(900)
-def test_dvc_killed_again_and_again_while_it_commits_ends_with_the_same_bytes(built, small, tmp_path):
+def test_dvc_killed_again_and_again_while_it_commits_ends_with_the_same_bytes(built, small, tmp_path, kills):
     whole = built.copied(tmp_path / "whole")
     for project in (whole, small):
         project.change(pretrain__gpt__training__steps=24)
@@ -52,7 +52,7 @@ def test_dvc_killed_again_and_again_while_it_commits_ends_with_the_same_bytes(bu
     lock = (small.root / "dvc.lock").read_bytes()
     runs = entries(small)
     draw, killed = random.Random(24), 0
-    for number in range(KILLS):
+    for number in range(kills):
         (small.root / METRICS).unlink(missing_ok=True)
         if number % 4 == 0:  # else outputs come from DVC's run cache, once it has them
             for entry in entries(small) - runs:
@@ -68,7 +68,7 @@ def test_dvc_killed_again_and_again_while_it_commits_ends_with_the_same_bytes(bu
         if process.returncode == 0:  # it was faster this time: have it commit once more
             (small.root / "dvc.lock").write_bytes(lock)
         Graph(small.root)  # mends what is half written
-    assert killed >= KILLS // 3
+    assert killed >= kills // 3
     small.run(*REPRO)
     assert small.files() == whole.files()
     assert recorded(small) == recorded(whole)

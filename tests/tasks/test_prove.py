@@ -16,20 +16,9 @@ import psutil
 import pytest
 from dvc.repo import Repo
 from mlflows import client_of, journals, leftovers, runs_of, wait_until
+from rounds import few, many
 
 KILLS_A_RUN = 20
-
-
-def few(times):
-    """So often in the slow tests."""
-    return pytest.param(times, marks=pytest.mark.slow)
-
-
-def many(times):
-    """So often in `make prove`."""
-    return pytest.param(times, marks=pytest.mark.proof)
-
-
 PIPELINE = ("flows.cli", "run")
 ON = {"PLM_TRACKING": "on", "PLM_CORES": "2", "PLM_THREADS": "1"}
 """Trainings of one thread: the bytes must not depend on how many stages run beside them."""
@@ -179,7 +168,7 @@ def twice(found):
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kills", [few(7), many(100)])
+@pytest.mark.parametrize("kills", [few(4), many(100)])
 def test_processes_killed_at_random_change_no_byte_no_point_and_no_champion(ready, whole, tmp_path, table, kills):
     done, left, again, wrong = 0, 0, [], []
     for number in range(-(-kills // KILLS_A_RUN)):
@@ -202,7 +191,7 @@ def test_processes_killed_at_random_change_no_byte_no_point_and_no_champion(read
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("seconds", [few(5), many(600)])
+@pytest.mark.parametrize("seconds", [few(3), many(600)])
 def test_an_outage_of_the_tracker_loses_no_point_and_doubles_none(ready, whole, tmp_path, server, table, seconds):
     project = ready.copied(tmp_path / "project")
     process = pipeline(project, MLFLOW_TRACKING_URI=server.address)

@@ -127,16 +127,18 @@ def learned(name, objective, tokenizer, device, folder, steps=300):
 
 
 NAMES = pytest.mark.parametrize("name", TASKS)
-QUICK = [("tags", "causal")]
+
+
+def _marks(name, objective):
+    """Each task and each objective is learned in the slow tests, each with each in `make prove`."""
+    if (name, objective) == ("tags", "causal"):
+        return ()
+    return pytest.mark.slow if name == "tags" or objective == "causal" else pytest.mark.proof
 
 
 @pytest.mark.parametrize(
     ("name", "objective"),
-    [
-        pytest.param(name, objective, marks=() if (name, objective) in QUICK else pytest.mark.slow)
-        for name in TASKS
-        for objective in OBJECTIVES
-    ],
+    [pytest.param(name, objective, marks=_marks(name, objective)) for name in TASKS for objective in OBJECTIVES],
 )
 def test_what_the_words_around_tell_is_learned(tokenizer, device, tmp_path, name, objective):
     found, rows = learned(name, objective, tokenizer, device, tmp_path)
