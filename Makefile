@@ -44,7 +44,7 @@ PORT ?= 7700
 TLS ?= internal
 team: $(VENV)/.team
 	python infra/team/prepare.py $(TEAM) --host $(HOST) --port $(PORT) --tls "$(TLS)"
-	TEAM=$(abspath $(TEAM)) supervisord --configuration infra/team/supervisord.conf
+	TEAM=$(abspath $(TEAM)) exec supervisord --configuration infra/team/supervisord.conf
 
 demo: setup
 	plm run

@@ -1,13 +1,18 @@
 """The Prefect server of a run's own: it starts beside others, and ends however its run or its supervisor does."""
 
+import http.server
 import os
+import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 from toys import wait_for
+
+from flows.server import answers
 
 SERVED = """
 import sys
@@ -52,3 +57,32 @@ def test_two_runs_make_the_users_database_at_once_and_no_killed_supervisor_leave
     (server,) = supervisor.children()
     supervisor.kill()
     wait_for(lambda: not server.is_running())
+
+
+@pytest.fixture
+def authority(tmp_path):
+    """A certificate of `localhost` that no public authority has signed, and its key."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    names = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*make, *names], check=True, capture_output=True)
+    return certificate, key
+
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/api/health" else 404)
+        self.end_headers()
+
+
+def test_a_server_is_trusted_by_whom_prefect_trusts(authority, monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as served:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*authority)
+        served.socket = context.wrap_socket(served.socket, server_side=True)
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        url = f"https://localhost:{served.server_port}/api"
+        assert not answers(url)
+        monkeypatch.setenv("PREFECT_API_SSL_CERT_FILE", str(authority[0]))
+        assert answers(url)
+        served.shutdown()

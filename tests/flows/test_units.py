@@ -18,7 +18,7 @@ TEXTS = {path.name: path.read_text() for path in UNITS.iterdir()}
 def test_systemd_understands_every_line(tmp_path, monkeypatch):
     checkout = tmp_path / "checkout"
     (checkout / ".venv/bin").mkdir(parents=True)
-    for program in ("plm", "prefect"):
+    for program in ("plm", "prefect", "supervisord"):
         (checkout / ".venv/bin" / program).write_text("#!/bin/sh\n")
         (checkout / ".venv/bin" / program).chmod(0o755)
     name = subprocess.check_output(["systemd-escape", "--path", checkout], text=True).strip()
@@ -38,7 +38,7 @@ def test_the_commands_of_the_units_exist(name):
     known.make_context(command, words, resilient_parsing=False)
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if re.match(r"plm-(server|schedule|worker)", name)])
+@pytest.mark.parametrize("name", [name for name in TEXTS if re.match(r"plm-(server|schedule|team|worker)", name)])
 def test_what_is_to_live_for_ever_is_started_again_for_ever_and_after_a_reboot(name):
     lines = TEXTS[name].splitlines()
     assert {"Restart=always", "StartLimitIntervalSec=0", "WantedBy=default.target"} <= {*lines}

@@ -137,6 +137,13 @@ def reads_what_was_made():
     assert client.get_model_version_by_alias("plm", "champion").version == "1"
     experiment = client.get_experiment_by_name("plm").experiment_id
     assert {run.info.status for run in client.search_runs([experiment])} == {"FINISHED"}
+    datasets = mlflow.utils.rest_utils.http_request(  # which the page of runs asks for, and the client does not
+        mlflow.utils.credentials.get_default_host_creds(mlflow.get_tracking_uri()),
+        "/ajax-api/2.0/mlflow/experiments/search-datasets",
+        "POST",
+        json={"experiment_ids": [experiment]},
+    )
+    assert datasets.status_code == 200
     assert len(mlflow.pyfunc.load_model("models:/plm@champion").predict([{"text": "Ba"}])) == 1
 
 
