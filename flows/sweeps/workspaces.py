@@ -6,13 +6,13 @@ with its parameters and metrics, ``dvc exp apply`` brings it into the checkout. 
 """
 
 import configparser
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,8 +35,6 @@ class Workspaces:
         self.commit = ""
         """The files that all trials begin with; its parent is the commit that was checked out."""
         self._root, self._name, self._given, self._cache = root, name, given, cache
-        self._worktrees = threading.Lock()
-        """Git takes a worktree that is being added for one that is gone, and prunes it."""
 
     def freeze(self) -> list[str]:
         """Take the checkout as it is for the sweep's own, or return what has changed in it since that was done.
@@ -82,7 +80,7 @@ class Workspaces:
         ready = self.beside(number, "ready")
         if not (ready.exists() and place.exists()):
             self.close(number)  # it was not made whole
-            with self._worktrees:
+            with self._alone():
                 self._git("worktree", "add", "--quiet", "--detach", str(place), self.commit)
             (self._root / JOURNALS).mkdir(parents=True, exist_ok=True)
             # One recorder sends the runs of all trials, and outlives them.
@@ -123,8 +121,16 @@ class Workspaces:
         """Remove the worktree of a trial."""
         self.beside(number, "ready").unlink(missing_ok=True)
         shutil.rmtree(self.place(number), ignore_errors=True)
-        with self._worktrees:
+        with self._alone():
             self._git("worktree", "prune")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Git takes a worktree that is being added for one that is gone, and prunes it, whichever sweep's it is."""
+        (self._root / SWEEPS).mkdir(parents=True, exist_ok=True)
+        with (self._root / SWEEPS / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def difference(self, number: int) -> str:
         """What a trial that was kept has in ``params.yaml``, as a diff."""
