@@ -153,8 +153,11 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Within the block SIGTERM is a Ctrl-C, and trials save their state."""
-    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    """Within the block SIGTERM is a Ctrl-C, and trials save their state.
+
+    Also where a Ctrl-C is ignored, as by what a script has started in the background.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -57,6 +57,7 @@ def prepare(folder: Path, host: str, port: int, tls: str) -> None:
     ``tls`` is what Caddy's directive of that name is told: ``internal`` for certificates of its own, an e-mail address
     for those of Let's Encrypt, or the paths of a certificate and its key.
     """
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
     own = folder / "caddy/pki/authorities/local/root.crt"
     values = {
         **{f"{name}_password": word for name, word in passwords(folder).items()},
@@ -70,6 +71,16 @@ def prepare(folder: Path, host: str, port: int, tls: str) -> None:
         private(folder / template.relative_to(SETTINGS), Template(template.read_text()).substitute(values))
 
 
+def refused(folder: Path) -> str | None:
+    """Why servers cannot have their files there, if they cannot."""
+    if any(character.isspace() for character in str(folder)):
+        return "has blanks, at which a shell divides it; expected a path without"
+    closed = next((each for each in folder.parents if each.exists() and not each.stat().st_mode & 0o001), None)
+    if os.geteuid() == 0 and closed:
+        return f"PostgreSQL, which is never root, may not enter {closed}; expected another folder, or another user"
+    return None
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -77,6 +88,6 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=7700, help="the first of the ports")
     parser.add_argument("--tls", default="internal", help="internal, an e-mail address, or 'certificate.pem key.pem'")
     given = parser.parse_args()
-    if any(character.isspace() for character in str(given.folder.absolute())):
-        sys.exit(f"error: {given.folder}: blanks in the path; expected a folder without, or a shell divides it")
+    if why := refused(given.folder.absolute()):
+        sys.exit(f"error: {given.folder}: {why}")
     prepare(given.folder.absolute(), given.host, given.port, given.tls)

@@ -2,6 +2,7 @@
 # Starts one of a team's servers in the foreground, with the settings that prepare.py has made in the folder $TEAM.
 # supervisord.conf and ../compose.yaml call it.
 set -eu
+umask 077
 here=$(dirname "$0")
 set -a
 [ ! -e "$TEAM/secrets/$1.env" ] || . "$TEAM/secrets/$1.env"
@@ -18,7 +19,8 @@ postgres)
 	[ "$(id -u)" != 0 ] || as="runuser -u postgres --"
 	if [ ! -e "$data" ]; then
 		rm -rf "$data.new"
-		mkdir -p "$data.new"
+		mkdir -p -m 711 "$TEAM/postgres"
+		mkdir "$data.new"
 		[ -z "$as" ] || chown postgres "$data.new"
 		# Who runs it gets in by its socket, without a password; everybody else by network, with one.
 		$as initdb --pgdata "$data.new" --encoding UTF8 --no-locale --auth-local peer --auth-host scram-sha-256

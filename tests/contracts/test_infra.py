@@ -1,5 +1,6 @@
 """What the files of ``infra/`` say of each other."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -56,9 +57,18 @@ def test_a_password_is_made_once_and_nobody_else_reads_it(tmp_path):
     assert files == again
     assert not any("$" in text for text in again.values())
     assert {path.stat().st_mode & 0o77 for path in (tmp_path / "one").rglob("*")} == {0}
+    assert (tmp_path / "one").stat().st_mode & 0o66 == 0
 
 
 def test_certificates_of_a_public_authority_need_no_file(tmp_path):
     prepare.prepare(tmp_path, "models.example.org", 7700, "you@example.org")
     assert "CERT" not in (tmp_path / "people/reader.env").read_text()
     assert "tls you@example.org" in (tmp_path / "secrets/proxy.Caddyfile").read_text()
+
+
+def test_a_folder_that_servers_cannot_use_is_refused_before_they_start(tmp_path):
+    assert "blanks" in prepare.refused(tmp_path / "our team")
+    assert prepare.refused(Path("/srv/plm-team")) is None
+    (tmp_path / "closed").mkdir(mode=0o700)
+    why = prepare.refused(tmp_path / "closed/team")
+    assert ("PostgreSQL, which is never root, may not enter" in (why or "")) == (os.geteuid() == 0)

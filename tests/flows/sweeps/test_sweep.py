@@ -96,7 +96,12 @@ def hold(tmp_path, monkeypatch):
     return path
 
 
-def start(root, *arguments):
+def ignore_ctrl_c():
+    """What a shell has its commands do that run in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def start(root, *arguments, first=None):
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "sweep", *arguments],
         cwd=root,
@@ -104,6 +109,7 @@ def start(root, *arguments):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=first,
     )
 
 
@@ -226,9 +232,9 @@ def test_at_the_end_of_its_time_trials_keep_their_state_until_there_is_more(root
 
 
 @pytest.mark.slow
-def test_a_ctrl_c_ends_trials_gently_and_says_how_it_goes_on(root, hold):
+def test_a_sweep_that_is_told_to_end_ends_trials_gently_and_says_how_it_goes_on(root, hold):
     change(root, sweep={"trials": 2})
-    process = start(root)
+    process = start(root, first=ignore_ctrl_c)
     wait_for(lambda: (root / "artifacts/sweeps/sweep/trials/0/steps.txt").exists())
     assert "this sweep runs already; wait for it, or give another --name" in sweep(root, code=2)
     assert [sys.executable, "-m", "flows.cli", "sweep"] in at_work(root)
