@@ -58,6 +58,8 @@ def prepare(folder: Path, host: str, port: int, tls: str) -> None:
     for those of Let's Encrypt, or the paths of a certificate and its key.
     """
     folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    for name in ("caddy", "logs", "s3"):
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
     own = folder / "caddy/pki/authorities/local/root.crt"
     values = {
         **{f"{name}_password": word for name, word in passwords(folder).items()},

