@@ -257,7 +257,7 @@ def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
     from prefect.client.orchestration import get_client
 
     prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
-    monkeypatch.setenv("PLM_SETTINGS", "/home/me/writer.env")
+    monkeypatch.setenv("PLM_SETTINGS", "/srv/writer.env")
     template = ["--base-job-template", "infra/work-pools/kubernetes-job.json"]
     for kind, more in (("docker", []), ("kubernetes", template)):
         for command in (
@@ -269,7 +269,7 @@ def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
         in_docker = client.read_deployment_by_name("plm/nightly-docker")
         assert in_docker.job_variables["volumes"] == [
             f"{REPOSITORY}:/plm",
-            "/home/me/writer.env:/run/person.env:ro",
+            "/srv/writer.env:/run/person.env:ro",
         ]
         in_kubernetes = client.read_deployment_by_name("plm/nightly-kubernetes")
         known = client.read_work_pool("plm-kubernetes").base_job_template["variables"]["properties"]
