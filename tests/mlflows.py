@@ -83,7 +83,7 @@ def recorder_of(folder):
     return None
 
 
-def wait_until(condition, seconds=180):
+def wait_until(condition, seconds=300):
     """A stage that is killed does not wait for its recorder."""
     deadline = time.monotonic() + seconds
     while not condition():

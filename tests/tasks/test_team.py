@@ -99,6 +99,7 @@ def team():
             end(servers)
 
 
+@pytest.mark.timeout(1200)
 def test_the_whole_pipeline_runs_against_a_team_s_servers(team, tmp_path, documents, monkeypatch):
     """One test, for the servers take half a minute to start and the pipeline a minute to run."""
     folder, servers = team
