@@ -38,6 +38,13 @@ def stage(folder, body, **environment):
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def use(uri, patch):
+    """Make this MLflow's own store, also where an earlier test in this process has named another."""
+    patch.setenv("MLFLOW_TRACKING_URI", uri)
+    patch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", uri)
+    patch.setattr("mlflow.tracking._model_registry.utils._registry_uri", uri)
+
+
 def client_of(folder):
     return mlflow.MlflowClient(f"sqlite:///{folder}/artifacts/mlflow/mlflow.db")
 

@@ -12,7 +12,8 @@ MB = 1_000_000
 SMALL, LARGE = 70, 200
 """Megabytes of text; both more than a stage holds at once."""
 GROWTH = 60
-"""Megabytes that the larger corpus may take more than the smaller: a few bytes a document, not the text."""
+"""Megabytes that the larger corpus may take more than the smaller: a few bytes a document, not the text, which is 130
+more."""
 STAGES = (["ingest", "own"], ["clean"], ["deduplicate"])
 
 
@@ -59,4 +60,3 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     print({key: round(most) for key, most in peaks.items()})
     for stage, *_ in STAGES:
         assert peaks[stage, LARGE] < peaks[stage, SMALL] + GROWTH, peaks
-        assert peaks[stage, LARGE] < LARGE, peaks

@@ -21,7 +21,7 @@ import mlflow
 import psutil
 import pytest
 from mlflow.exceptions import MlflowException
-from mlflows import wait_until
+from mlflows import use, wait_until
 from projects import ROOT, Project, source, write_data
 
 sys.path.append(str(ROOT / "infra/team"))
@@ -114,6 +114,7 @@ def test_the_whole_pipeline_runs_against_a_team_s_servers(team, tmp_path, docume
     assert flow_runs(writer) == ["COMPLETED"]
     for name, value in reader.items():
         monkeypatch.setenv(name, value)
+    use(reader["MLFLOW_TRACKING_URI"], monkeypatch)
     reads_what_was_made()
     changes_nothing()
     fetches_data_and_pushes_none(project, reader, tmp_path / "copy")

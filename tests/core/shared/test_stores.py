@@ -10,6 +10,7 @@ from pathlib import Path
 import mlflow
 import pytest
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from mlflows import use
 
 from plm_core.shared import stores
 
@@ -23,10 +24,7 @@ def client_of():
 
         def opened(folder):
             uri = f"sqlite:///{folder}/mlflow.db"
-            patch.setenv("MLFLOW_TRACKING_URI", uri)
-            # What an earlier test has set would count more.
-            patch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", uri)
-            patch.setattr("mlflow.tracking._model_registry.utils._registry_uri", uri)
+            use(uri, patch)
             with stores.alone(uri):
                 return mlflow.MlflowClient(), uri
 
