@@ -17,6 +17,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import Batch, Batches, Loss
 from plm_core.shared import paths
+from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import TokenRange, stream_seed
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
@@ -54,8 +55,8 @@ def pretrain(name: str) -> None:
         ranks = join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
-        model = new_model(config, tokenizer, section).to(device.device)
-        stores = [TokenStore(paths.TOKENS / split) for split in SPLITS]
+        stores = [_store(split, tokenizer) for split in SPLITS]
+        model = new_model(config, tokenizer, stores[0], section).to(device.device)
         train_set, valid_set = (_batches(store, objective, model, tokenizer, loop.batch, section) for store in stores)
         if (packing := train_set.metrics()) and ranks.first:
             print(_said_of_packing(packing), flush=True)
@@ -154,8 +155,8 @@ def passed_over(reports: list[StepMetrics]) -> list[list[int]]:
     )
 
 
-def new_model(config: PretrainConfig, tokenizer: Tokenizer, section: str) -> Any:
-    """The model of a section before its training: of random weights, or of those of its ``start``.
+def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, section: str) -> Any:
+    """The model of a section before its training on ``text``: of random weights, or of those of its ``start``.
 
     Raises:
         UserError: the section describes no model, or one that its objective does not train, or see ``start_from``.
@@ -165,6 +166,8 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, section: str) -> Any
     model = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if config.start:
         start_from(config.start, model, tokenizer, f"{section}.start")
+    elif model.config.initial_embeddings == "neighbours":
+        begin_with_neighbours(model.tokens.weight, text, model.config.initializer_range)
     return model
 
 
@@ -192,10 +195,15 @@ def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where
         ) from error
 
 
+def _store(split: str, tokenizer: Tokenizer) -> TokenStore:
+    store = TokenStore(paths.TOKENS / split)
+    store.require(tokenizer)
+    return store
+
+
 def _batches(
     store: TokenStore, objective: Objective, model: Any, tokenizer: Tokenizer, rows: int, section: str
 ) -> Batches:
-    store.require(tokenizer)
     try:
         return objective.batches(store, model.config, rows)
     except ValueError as error:

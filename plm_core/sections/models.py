@@ -33,6 +33,9 @@ class TransformerConfig:
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
     initializer_range: PositiveFloat = 0.02
     """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
+    initial_embeddings: Literal["drawn", "neighbours"] = "drawn"
+    """What the embeddings of tokens are before pretraining: drawn, as published, or by which tokens stand near each in
+    the training text (``plm_core.text.cooccurrence``), which a training of minutes has no time to learn."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

@@ -41,6 +41,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.masked import Masked
 from plm_core.sections.models import MODELS
+from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore
@@ -161,21 +162,23 @@ class Setting:
 def ours(job: Job) -> Trained:
     """As the stage pretrain does it."""
     setting = Setting(job)
+    start, aside = setting.clock(), 0.0
     torch.manual_seed(stream_seed(job.seed, "weights"))
-    model = setting.entry.model(setting.config).to(setting.device.device)
-    aside = 0.0
+    model = setting.entry.model(setting.config)
+    if setting.config.initial_embeddings == "neighbours":
+        begin_with_neighbours(model.tokens.weight, setting.stores["train"], setting.config.initializer_range)
+    model.to(setting.device.device)
 
     def validate(evaluate: Evaluate) -> Validation:
         nonlocal aside
-        start = setting.clock()
+        begun = setting.clock()
         losses, carry = [], None
         for batch in setting.held_out:
             losses.append(evaluate(batch.to(setting.device.device), carry))
             carry = losses[-1].carry
-        aside += setting.clock() - start
+        aside += setting.clock() - begun
         return Validation(float(sum(loss.nll for loss in losses) / sum(loss.num_targets for loss in losses)))
 
-    start = setting.clock()
     with tempfile.TemporaryDirectory() as folder:
         snapshots = Snapshots(Path(folder))
         batch_at = setting.batch_at(setting.ours)

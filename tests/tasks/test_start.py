@@ -5,6 +5,10 @@ import torch
 
 from plm_core import checkpoint
 from plm_core.files import sha256_file
+from plm_core.models.gpt import GPT
+from plm_core.text.cooccurrence import begin_with_neighbours
+from plm_core.text.samplers import stream_seed
+from plm_core.text.store import TokenStore
 
 
 @pytest.fixture
@@ -24,6 +28,23 @@ def test_a_training_begins_with_the_weights_of_a_checkpoint(small, start):
     before = checkpoint.load(small.root / start["checkpoint"]).model.state_dict()
     after = checkpoint.load(small.root / "artifacts/models/gpt").model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_training_begins_with_what_stands_near_each_token(small):
+    """The same, where the parameters ask for neighbours, which are counted in the training text."""
+    optimizer = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
+    small.change(
+        pretrain__gpt__training__optimizer=optimizer,
+        pretrain__gpt__model__initial_embeddings="neighbours",
+        pretrain__gpt__model__initializer_range=0.04,
+    )
+    small.run("tasks.pretrain", "gpt")
+    loaded = checkpoint.load(small.root / "artifacts/models/gpt").model
+    text = TokenStore(small.root / "artifacts/tokens/train")
+    torch.manual_seed(stream_seed(3, "weights"))
+    model = GPT(loaded.config)
+    begin_with_neighbours(model.tokens.weight, text, 0.04)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=1e-20)
 
 
 @pytest.mark.parametrize(

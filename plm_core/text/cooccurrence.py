@@ -1,0 +1,86 @@
+"""Initial embeddings of tokens by which others stand near them in the text. Used by pretraining, where it is asked for.
+
+A training of minutes reads its text once or less, and much of what it learns is which tokens go together. Counting
+learns that of all the text in seconds: tokens with the same neighbours begin with embeddings that are alike. What is
+factorised is the pointwise mutual information of a token and a neighbour, as word2vec does by its training (Levy and
+Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy, Goldberg and Dagan 2015
+("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1 to 3.3) found to help:
+the nearer counts more, rare neighbours count less, and a dimension has the root of its singular value.
+
+V tokens in the vocabulary, D dimensions.
+"""
+
+import warnings
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array, csr_array
+from torch import Tensor, nn
+
+from plm_core.text.store import TokenStore
+
+WINDOW = 2
+"""How many tokens to either side are neighbours; one at distance d counts 1/d."""
+SMOOTHING = 0.75
+"""The exponent of a neighbour's frequency (section 3.2 there), without which rare ones seem to say much."""
+DEVIATION = 3
+"""The deviation of the embeddings, in that of other initial weights: about that of trained ones."""
+PART = 1 << 20
+PARTS = 16
+"""Tokens that are counted at once, and how many times: where the text is longer, parts that are spread over it."""
+ITERATIONS = 2
+"""Of the factorisation: more make it more exact, and no model better."""
+
+
+def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float) -> None:
+    """Let an embedding ``[V, D]`` begin with what neighbours say of each token; one that has none stays as it is.
+
+    ``deviation`` is that of other initial weights. Draws from torch's generator.
+    """
+    information = _information(_neighbours(store))
+    known = torch.from_numpy(np.diff(information.indptr) > 0)
+    if known.any():
+        size = embedding.shape[1]
+        # Turned at random, so that no coordinate is larger than others: heads and updates take each for as good.
+        rows = _factors(information, size) @ nn.init.orthogonal_(torch.empty(size, size))
+        scale = DEVIATION * deviation / rows[known].square().mean().sqrt()
+        with torch.no_grad():
+            embedding[known] = rows[known] * scale
+
+
+def _neighbours(store: TokenStore) -> csr_array:
+    """How often each token has each other near it, ``[V, V]``, symmetric."""
+    size = store.index.vocab_size
+    counts = csr_array((size, size), dtype=np.float32)
+    for start in range(0, len(store), max(PART, len(store) // PARTS)):
+        tokens = store.tokens(start, min(start + PART, len(store)))
+        for distance in range(1, WINDOW + 1):
+            pairs = (tokens[:-distance], tokens[distance:])
+            weights = np.full(len(pairs[0]), 1 / distance, dtype=np.float32)
+            counts += coo_array((weights, pairs), shape=counts.shape).tocsr()
+    return counts + counts.T
+
+
+def _information(counts: csr_array) -> csr_array:
+    """The pointwise mutual information of each two, ``[V, V]``, where it is positive."""
+    frequencies = counts.sum(axis=1)
+    smoothed = frequencies**SMOOTHING
+    found = counts.tocoo()
+    row, column = found.coords
+    nats = np.log(found.data * smoothed.sum() / (frequencies[row] * smoothed[column]))
+    positive = nats > 0
+    return csr_array((nats[positive], (row[positive], column[positive])), shape=counts.shape)
+
+
+def _factors(matrix: csr_array, dimensions: int) -> Tensor:
+    """The rows ``[V, D]`` by whose products the matrix is best told (Halko et al. 2011), the largest dimensions first.
+
+    Of a vocabulary smaller than D the last dimensions are zero.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+        values = torch.from_numpy(matrix.data).float()
+        sparse = torch.sparse_csr_tensor(*indices, values, matrix.shape, check_invariants=True)
+        u, s, _ = torch.svd_lowrank(sparse, min(dimensions, matrix.shape[0]), niter=ITERATIONS)
+    return nn.functional.pad(u * s.sqrt(), (0, dimensions - len(s)))

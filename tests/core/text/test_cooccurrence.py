@@ -1,0 +1,133 @@
+"""Embeddings begin with what stands near each token: as counted by hand, and the same for every paper."""
+
+import numpy as np
+import pytest
+import torch
+
+from plm_core.sections.models import MODELS
+from plm_core.text import cooccurrence
+from plm_core.text.cooccurrence import begin_with_neighbours
+from plm_core.text.store import TokenStore, write_tokens
+
+V = 41
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store of documents that are given as tokens."""
+
+    def made(*documents, vocabulary=V):
+        named = ((f"d{n}", 1, np.array(tokens)) for n, tokens in enumerate(documents))
+        write_tokens(tmp_path / "train", named, vocabulary, "0" * 64)
+        return TokenStore(tmp_path / "train")
+
+    return made
+
+
+def drawn(size, vocabulary=V):
+    torch.manual_seed(1)
+    return torch.randn(vocabulary, size) * 0.02
+
+
+def text(length, low=9, high=V - 5, seed=2):
+    """Tokens in no order, some far more frequent than others."""
+    return (low + np.random.default_rng(seed).geometric(0.15, length) % (high - low)).tolist()
+
+
+def test_the_products_of_embeddings_are_those_of_information_counted_by_hand(store):
+    """At full size nothing is lost but the turn; the root of the singular values gives (M Mᵀ)^½."""
+    tokens = store(text(700))
+    stream = tokens.tokens(0, len(tokens)).tolist()
+    counts = np.zeros((V, V))
+    for at, token in enumerate(stream):
+        for near in range(max(0, at - 2), min(len(stream), at + 3)):
+            if near != at:
+                counts[token, stream[near]] += 1 / abs(at - near)
+    seen = counts.sum(axis=1) > 0
+    rare = counts.sum(axis=0) ** 0.75
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nats = np.log(counts / counts.sum(axis=1, keepdims=True) / (rare / rare.sum()))
+    nats = np.where(nats > 0, nats, 0)
+    values, vectors = np.linalg.eigh(nats @ nats.T)
+    expected = vectors * np.sqrt(values.clip(0)) @ vectors.T
+    embedding = drawn(V)
+    begin_with_neighbours(embedding, tokens, 0.02)
+    found = (embedding[seen] @ embedding[seen].T).double().numpy()
+    expected = expected[np.ix_(seen, seen)]
+    assert found / found.trace() == pytest.approx(expected / expected.trace(), abs=1e-4)
+
+
+def test_tokens_with_the_same_neighbours_begin_alike(store):
+    draw = np.random.default_rng(1)
+    # 10 to 14 stand between 30 to 34, and 20 to 24 between 35 to 39.
+    words = [(draw.integers(5) + group, draw.integers(5) + 25 + group // 2) for group in draw.choice([10, 20], 2000)]
+    embedding = drawn(16)
+    begin_with_neighbours(embedding, store([int(token) for word in words for token in word]), 0.02)
+    alike = torch.nn.functional.cosine_similarity(embedding[:, None], embedding[None], dim=2)
+    assert alike[10:15, 10:15].min() > alike[10:15, 20:25].max() + 0.3
+
+
+def test_only_tokens_of_the_text_change_and_to_the_deviation_of_trained_ones(store):
+    embedding, other, before = drawn(16), drawn(16), drawn(16)
+    tokens = store(text(700))
+    torch.manual_seed(5)
+    begin_with_neighbours(embedding, tokens, 0.02)
+    torch.manual_seed(5)
+    begin_with_neighbours(other, tokens, 0.02)
+    assert torch.equal(embedding, other)
+    seen = torch.zeros(V, dtype=torch.bool)
+    seen[np.unique(tokens.tokens(0, len(tokens)))] = True
+    assert torch.equal(embedding[~seen], before[~seen])
+    assert embedding[seen].square().mean().sqrt() == pytest.approx(0.06, rel=1e-4)
+    assert (embedding[seen] != before[seen]).any(dim=1).all()
+    # No coordinate is much larger than others.
+    assert embedding[seen].std(dim=0).max() < 3 * embedding[seen].std(dim=0).min()
+
+
+def test_of_a_long_text_parts_are_counted_that_are_spread_over_it(store, monkeypatch):
+    """The first and the last documents have tokens of their own."""
+    tokens = store(text(300, 9, 15), text(5000, 16, 25), text(300, 26, 32))
+    monkeypatch.setattr(cooccurrence, "PART", 50)
+    read = []
+    monkeypatch.setattr(
+        TokenStore, "tokens", lambda self, *span, read_all=TokenStore.tokens: read.append(span) or read_all(self, *span)
+    )
+    embedding, before = drawn(16), drawn(16)
+    begin_with_neighbours(embedding, tokens, 0.02)
+    assert 16 * 50 <= sum(stop - start for start, stop in read) <= 17 * 50
+    changed = (embedding != before).any(dim=1).nonzero().flatten().tolist()
+    assert changed[0] < 15
+    assert changed[-1] > 25
+
+
+def test_a_text_of_some_parts_is_counted_whole_and_once(store, monkeypatch):
+    tokens = store(text(701))
+    whole = cooccurrence._neighbours(tokens).toarray()
+    monkeypatch.setattr(cooccurrence, "PART", 100)
+    parts = cooccurrence._neighbours(tokens).toarray()
+    # Three pairs across each of the seven borders are missing: of 1, of 1/2 twice, from both sides.
+    assert whole.sum() - parts.sum() == 7 * 2 * (1 + 1 / 2 + 1 / 2)
+    assert (parts <= whole).all()
+
+
+@pytest.mark.parametrize("documents", [[], [[]], [[7]]], ids=["nothing", "an end", "a token"])
+def test_a_text_without_neighbours_changes_nothing_or_little(store, documents):
+    embedding = drawn(16)
+    begin_with_neighbours(embedding, store(*documents), 0.02)
+    assert embedding.isfinite().all()
+    assert (embedding != drawn(16)).any(dim=1).sum() <= 2
+
+
+@pytest.mark.parametrize("paper", MODELS)
+def test_every_paper_can_begin_so(store, paper):
+    """Also where there are fewer tokens than dimensions."""
+    entry = MODELS[paper]
+    sizes = {"vocab_size": V, "context": 13, "layers": 1, "heads": 2, "width": 64, "initial_embeddings": "neighbours"}
+    model = entry.model(entry.config(**sizes))
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    begin_with_neighbours(model.tokens.weight, store(text(700)), 0.02)
+    changed = {name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])}
+    assert "tokens.weight" in changed
+    # The output layer's weights are the same tensor.
+    assert all(torch.equal(model.state_dict()[name], model.tokens.weight) for name in changed)
+    assert model.tokens.weight.isfinite().all()
