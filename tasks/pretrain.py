@@ -163,7 +163,7 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     """
     require_trainable(config, tokenizer.vocab_size, section)
     torch.manual_seed(stream_seed(config.training.seed, "weights"))
-    model = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
+    model: Any = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if config.start:
         start_from(config.start, model, tokenizer, f"{section}.start")
     elif model.config.initial_embeddings == "neighbours":

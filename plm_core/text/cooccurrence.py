@@ -1,11 +1,11 @@
 """Initial embeddings of tokens by which others stand near them in the text. Used by pretraining, where it is asked for.
 
 A training of minutes reads its text once or less, and much of what it learns is which tokens go together. Counting
-learns that of all the text in seconds: tokens with the same neighbours begin with embeddings that are alike. What is
-factorised is the pointwise mutual information of a token and a neighbour, as word2vec does by its training (Levy and
-Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy, Goldberg and Dagan 2015
-("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1 to 3.3) found to help:
-the nearer counts more, rare neighbours count less, and a dimension has the root of its singular value.
+finds that out for all of the text in seconds: tokens with the same neighbours begin with embeddings that are alike.
+What is factorised is the pointwise mutual information of a token and a neighbour, as word2vec does by its training
+(Levy and Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy, Goldberg and Dagan
+2015 ("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1 to 3.3) found to
+help: nearer neighbours count more, rare ones less, and a dimension is scaled by the root of its singular value.
 
 V tokens in the vocabulary, D dimensions.
 """
@@ -33,7 +33,7 @@ ITERATIONS = 2
 
 
 def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float) -> None:
-    """Let an embedding ``[V, D]`` begin with what neighbours say of each token; one that has none stays as it is.
+    """Let an embedding ``[V, D]`` begin with what neighbours say of each token; a token without any keeps its row.
 
     ``deviation`` is that of other initial weights. Draws from torch's generator.
     """
@@ -41,7 +41,7 @@ def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float
     known = torch.from_numpy(np.diff(information.indptr) > 0)
     if known.any():
         size = embedding.shape[1]
-        # Turned at random, so that no coordinate is larger than others: heads and updates take each for as good.
+        # Rotated at random, so that no coordinate is larger than others: heads and the optimizer treat all alike.
         rows = _factors(information, size) @ nn.init.orthogonal_(torch.empty(size, size))
         scale = DEVIATION * deviation / rows[known].square().mean().sqrt()
         with torch.no_grad():
@@ -79,8 +79,8 @@ def _factors(matrix: csr_array, dimensions: int) -> Tensor:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+        starts, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
         values = torch.from_numpy(matrix.data).float()
-        sparse = torch.sparse_csr_tensor(*indices, values, matrix.shape, check_invariants=True)
+        sparse = torch.sparse_csr_tensor(starts, columns, values, matrix.shape, check_invariants=True)
         u, s, _ = torch.svd_lowrank(sparse, min(dimensions, matrix.shape[0]), niter=ITERATIONS)
     return nn.functional.pad(u * s.sqrt(), (0, dimensions - len(s)))
