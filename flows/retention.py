@@ -11,7 +11,7 @@ from typing import Any
 from flows import settings
 from flows.checkout import only_one
 from flows.outcome import UserError
-from flows.waste.files import cached, compiled, journals, snapshots
+from flows.waste.files import cached, compiled, journals, snapshots, sweeps
 from flows.waste.flowruns import flow_runs
 from flows.waste.registry import registered
 from flows.waste.waste import Find, Waste
@@ -21,6 +21,7 @@ FINDERS: Mapping[str, Find] = {
     "cache": cached,
     "snapshots": snapshots,
     "journals": journals,
+    "sweeps": sweeps,
     "compiled": compiled,
     "Prefect": flow_runs,
 }

@@ -5,7 +5,6 @@ MLflow are below the sweep's. Called by ``flows/cli.py``.
 """
 
 import contextlib
-import fcntl
 import json
 import re
 import signal
@@ -25,7 +24,7 @@ from flows.sweeps.space import Sweep, Value
 from flows.sweeps.study import Ended, Study
 from flows.sweeps.trial import needed
 from flows.sweeps.trials import Trials, metric, shown
-from flows.sweeps.workspaces import Workspaces
+from flows.sweeps.workspaces import Workspaces, only_one
 from flows.tracking import pipeline_run
 from plm_core.shared import paths
 
@@ -67,7 +66,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         metric(root, sweep)
     jobs = jobs or (any(each.gpu for each in stages) and _gpus(machine)) or machine.cores
     workspaces = Workspaces(root, name, graph.given([each.name for each in stages]), graph.cache)
-    with _only_one(workspaces.folder):
+    with only_one(workspaces.folder):
         study = Study(workspaces.folder, name, sweep)
         if changed := workspaces.freeze():
             print(f"changed since the sweep {name} began, which its trials do not see: {', '.join(changed)}")
@@ -138,17 +137,6 @@ def _environment(root: Path, parent: str | None) -> dict[str, str]:
     found = {"MLFLOW_TRACKING_URI": tracking.uri}
     found["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
     return found | ({"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"})
-
-
-@contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder}: this sweep runs already; wait for it, or give another --name") from None
-        yield
 
 
 @contextlib.contextmanager

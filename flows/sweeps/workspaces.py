@@ -2,7 +2,7 @@
 
 A worktree shares git's objects and DVC's cache with the checkout, so that what is up to date there is up to date here,
 and what a trial has made can be fetched later. What a trial leaves is an experiment of DVC: ``dvc exp show`` lists it
-with its parameters and metrics, ``dvc exp apply`` brings it into the checkout. Used by ``sweep.py``.
+with its parameters and metrics, ``dvc exp apply`` brings it into the checkout. Used by ``sweep.py`` and by ``plm gc``.
 """
 
 import configparser
@@ -50,7 +50,7 @@ class Workspaces:
             self._git("add", "--update", index=index)
             self._git("update-index", "--add", "-z", "--stdin", index=index, text="\0".join(small))
             now = self._git("write-tree", index=index)
-        ref = f"refs/plm/sweeps/{self._name}"
+        ref = self._beginning()
         if found := self._git("for-each-ref", "--format=%(objectname)", ref):
             self.commit = found
             return self._git("diff", "--name-only", found, now).splitlines()
@@ -124,6 +124,19 @@ class Workspaces:
         with self._alone():
             self._git("worktree", "prune")
 
+    def remove(self) -> None:
+        """Remove the sweep: its experiments, its folder and its worktrees. What was killed in the middle, it ends."""
+        if found := self._git("for-each-ref", "--format=%(objectname)", self._beginning()):
+            self.commit = found
+            above = self._experiment(0).removesuffix("0")
+            for ref in self._git("for-each-ref", "--format=%(refname)", str(Path(above).parent)).splitlines():
+                if ref.removeprefix(above).isdecimal():
+                    self._git("update-ref", "-d", ref)
+            self._git("update-ref", "-d", self._beginning())
+        shutil.rmtree(self.folder)
+        with self._alone():
+            self._git("worktree", "prune")
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Git takes a worktree that is being added for one that is gone, and prunes it, whichever sweep's it is."""
@@ -135,6 +148,10 @@ class Workspaces:
     def difference(self, number: int) -> str:
         """What a trial that was kept has in ``params.yaml``, as a diff."""
         return self._git("diff", self.commit, self._experiment(number), "--", "params.yaml") + "\n"
+
+    def _beginning(self) -> str:
+        """The reference of the sweep's own commit."""
+        return f"refs/plm/sweeps/{self._name}"
 
     def _experiment(self, number: int) -> str:
         """The reference of a trial's experiment, by which DVC finds it: that of the commit that it began with."""
@@ -155,6 +172,18 @@ class Workspaces:
     def _git(self, *arguments: str, index: str | None = None, folder: Path | None = None, text: str = "") -> str:
         environment = IDENTITY | ({"GIT_INDEX_FILE": index} if index else {})
         return _run(["git", *arguments], folder or self._root, environment, text)
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Hold a sweep while the block runs. Raises UserError: somebody does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder}: this sweep runs already; wait for it, or give another --name") from None
+        yield
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, text: str = "") -> str:

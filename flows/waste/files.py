@@ -1,4 +1,4 @@
-"""Files of the checkout: DVC's cache, snapshots, journals, compiled code."""
+"""Files of the checkout: DVC's cache, snapshots, journals, sweeps, compiled code."""
 
 import contextlib
 import shutil
@@ -10,6 +10,7 @@ from pathlib import Path
 from flows import cache
 from flows.cache import DAY_S
 from flows.settings import Retention
+from flows.sweeps.workspaces import Workspaces, only_one
 from flows.tracking import journals as journals_of
 from flows.waste.waste import Waste
 from plm_core.shared import paths
@@ -62,6 +63,22 @@ def _delete_journal(root: Path, path: Path, days: int) -> None:
         path.with_suffix(".sent").unlink(missing_ok=True)
 
 
+def sweeps(root: Path, rules: Retention) -> Iterator[Waste]:
+    """Sweeps that nobody has gone on with, and their experiments."""
+    for folder in sorted((root / paths.SWEEPS).glob("*/")):
+        files = _files(folder)
+        if _old([folder, *files], rules.days):
+            what = f"the sweep {folder.name}, with its experiments"
+            delete = partial(_delete_sweep, root, folder, rules.days)
+            yield Waste(what, f"older than {rules.days} days", _bytes(files), delete)
+
+
+def _delete_sweep(root: Path, folder: Path, days: int) -> None:
+    if folder.is_dir() and _old([folder, *_files(folder)], days):
+        with only_one(folder):
+            Workspaces(root, folder.name, [], Path()).remove()
+
+
 def compiled(root: Path, rules: Retention) -> Iterator[Waste]:
     """Compiled code that no training has read for long."""
     if unread := [path for path in _files(root / paths.COMPILED) if _unread(path, rules.days)]:
@@ -82,7 +99,7 @@ def _delete_unread(files: Iterable[Path], days: int) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
 
 
 def _old(files: Iterable[Path], days: int, read: bool = False) -> bool:

@@ -120,6 +120,28 @@ def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, m
     assert (root / "params.yaml").read_text() == PARAMS.replace("x: 1", "x: 7")
 
 
+def test_a_sweep_that_is_removed_leaves_nothing_and_others_alone(root, made):
+    other = Workspaces(root, "s-1", [], root / ".dvc/cache")
+    other.freeze()
+    other.open(2, {})
+    other.keep(2)
+    theirs = git(root, "for-each-ref"), git(root, "worktree", "list")
+    made.freeze()
+    made.open(12, {"a.x": 7})
+    made.keep(12)
+    made.remove()
+    assert (git(root, "for-each-ref"), git(root, "worktree", "list")) == theirs
+    assert [path.name for path in (root / "artifacts/sweeps").glob("*/")] == ["s-1"]
+
+
+def test_a_sweep_that_was_removed_half_way_can_be_removed(root, made):
+    made.freeze()
+    made.folder.mkdir(parents=True)
+    git(root, "update-ref", "-d", "refs/plm/sweeps/s")
+    made.remove()
+    assert not made.folder.exists()
+
+
 def test_trials_share_the_cache_and_have_the_settings_of_the_machine(root, made):
     (root / ".dvc/config.local").write_text("['remote \"secret\"']\n    password = 50%\n[cache]\n    dir = elsewhere\n")
     made.freeze()

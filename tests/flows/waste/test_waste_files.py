@@ -18,6 +18,8 @@ from flows.graph import Graph
 from flows.health import outputs
 from flows.outcome import UserError
 from flows.settings import Retention
+from flows.sweeps import workspaces
+from flows.sweeps.workspaces import Workspaces
 from flows.waste import files
 
 RULES = Retention(versions=2, champions=2, days=7, snapshots_days=7)
@@ -293,3 +295,31 @@ def test_the_doctor_s_status_is_for_monitoring(root, monkeypatch, capsys, text, 
         cli.main(["doctor", "--json"])
     assert end.value.code == status
     assert len(json.loads(capsys.readouterr().out)["findings"]) == status
+
+
+def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
+    ran(root, "1")
+    commit(root, days_ago=0)
+    for name in ("old", "new", "running"):
+        sweep = Workspaces(root, name, [], root / ".dvc/cache")
+        sweep.freeze()
+        sweep.beside(1, "log").parent.mkdir(parents=True)
+        sweep.beside(1, "log").write_text("a line")
+        (sweep.folder / "data").symlink_to(root / "text")  # not the sweep's
+    aged(root / "artifacts/sweeps/old", days=8)
+    aged(root / "artifacts/sweeps/new", days=8)
+    aged(root / "artifacts/sweeps/running", days=8)
+    (root / "artifacts/sweeps/new/trials/2.log").write_text("a line")
+    (root / "text").write_text("2")
+    found = list(files.sweeps(root, RULES))
+    assert [(waste.what, waste.bytes) for waste in found] == [
+        (f"the sweep {name}, with its experiments", 6) for name in ("old", "running")
+    ]
+    old, running = found
+    with workspaces.only_one(root / "artifacts/sweeps/running"):
+        aged(root / "artifacts/sweeps/running", days=8)
+        with pytest.raises(UserError, match="this sweep runs already"):
+            running.delete()
+    old.delete()
+    old.delete()
+    assert sorted(path.name for path in (root / "artifacts/sweeps").glob("*/")) == ["new", "running"]
