@@ -121,8 +121,7 @@ class Workspaces:
         """Remove the worktree of a trial."""
         self.beside(number, "ready").unlink(missing_ok=True)
         shutil.rmtree(self.place(number), ignore_errors=True)
-        with self._alone():
-            self._git("worktree", "prune")
+        self._prune()
 
     def remove(self) -> None:
         """Remove the sweep: its experiments, its folder and its worktrees. What was killed in the middle, it ends."""
@@ -134,6 +133,10 @@ class Workspaces:
                     self._git("update-ref", "-d", ref)
             self._git("update-ref", "-d", self._beginning())
         shutil.rmtree(self.folder)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Have git forget worktrees that are gone."""
         with self._alone():
             self._git("worktree", "prune")
 

@@ -10,6 +10,9 @@ from plm_core.text.cooccurrence import begin_with_neighbours
 from plm_core.text.samplers import stream_seed
 from plm_core.text.store import TokenStore
 
+STILL = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
+"""Steps so short that they change no digit leave the weights as they were at the start."""
+
 
 @pytest.fixture
 def start(small):
@@ -21,9 +24,7 @@ def start(small):
 
 
 def test_a_training_begins_with_the_weights_of_a_checkpoint(small, start):
-    """Steps so short that they change no digit leave the weights as they were at the start."""
-    optimizer = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
-    small.change(pretrain__gpt__start=start, pretrain__gpt__training__optimizer=optimizer)
+    small.change(pretrain__gpt__start=start, pretrain__gpt__training__optimizer=STILL)
     small.run("tasks.pretrain", "gpt")
     before = checkpoint.load(small.root / start["checkpoint"]).model.state_dict()
     after = checkpoint.load(small.root / "artifacts/models/gpt").model.state_dict()
@@ -31,10 +32,9 @@ def test_a_training_begins_with_the_weights_of_a_checkpoint(small, start):
 
 
 def test_a_training_begins_with_what_stands_near_each_token(small):
-    """The same, where the parameters ask for neighbours, which are counted in the training text."""
-    optimizer = {"learning_rate": 1e-30, "warmup_steps": 1, "weight_decay": 0.0}
+    """Where the parameters ask for neighbours, which are counted in the training text."""
     small.change(
-        pretrain__gpt__training__optimizer=optimizer,
+        pretrain__gpt__training__optimizer=STILL,
         pretrain__gpt__model__initial_embeddings="neighbours",
         pretrain__gpt__model__initializer_range=0.04,
     )

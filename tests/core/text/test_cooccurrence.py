@@ -16,17 +16,17 @@ V = 41
 def store(tmp_path):
     """A store of documents that are given as tokens."""
 
-    def made(*documents, vocabulary=V):
+    def made(*documents):
         named = ((f"d{n}", 1, np.array(tokens)) for n, tokens in enumerate(documents))
-        write_tokens(tmp_path / "train", named, vocabulary, "0" * 64)
+        write_tokens(tmp_path / "train", named, V, "0" * 64)
         return TokenStore(tmp_path / "train")
 
     return made
 
 
-def drawn(size, vocabulary=V):
+def drawn(size):
     torch.manual_seed(1)
-    return torch.randn(vocabulary, size) * 0.02
+    return torch.randn(V, size) * 0.02
 
 
 def text(length, low=9, high=V - 5, seed=2):
@@ -59,7 +59,7 @@ def test_the_products_of_embeddings_are_those_of_information_counted_by_hand(sto
 
 def test_tokens_with_the_same_neighbours_begin_alike(store):
     draw = np.random.default_rng(1)
-    # 10 to 14 stand between 30 to 34, and 20 to 24 between 35 to 39.
+    # 10 to 14 stand beside 30 to 34, and 20 to 24 beside 35 to 39.
     words = [(draw.integers(5) + group, draw.integers(5) + 25 + group // 2) for group in draw.choice([10, 20], 2000)]
     embedding = drawn(16)
     begin_with_neighbours(embedding, store([int(token) for word in words for token in word]), 0.02)
