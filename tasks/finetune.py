@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
     def metrics(self, task: GlueTask) -> dict[str, float]:
         """What the tracker and the metrics' file are told."""
         found = results.measured(task, self.train.examples, self.test.examples, self.predicted)
-        found["best_step"] = best_report(self.reports).step
+        found |= {"cut": self.test.cut, "best_step": best_report(self.reports).step}
         return found | ({"no_answer_threshold": self.threshold} if task.unanswerable else {})
 
 
@@ -99,8 +99,9 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
 
         def asked(examples: list[Example]) -> list[Any]:
             input_format = input_format_of(pretrained.config.objective)
-            rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context).encoded
-            return predict(outcome.classifier, rows, config.training.batch, device.device).answers
+            rows = encoded(examples, task, input_format, pretrained.tokenizer, pretrained.model.config.context)
+            said = predict(outcome.classifier, rows.encoded, config.training.batch, device.device)
+            return results.answered(task, rows, said, pretrained.tokenizer, outcome.threshold).answers
 
         checked = paths.CHECKS / name / f"{task_name}.{seed}.csv"
         known = (example.id for example in read_examples(file_of(data, "test"), task))
@@ -113,6 +114,9 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)
         score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))
         print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
+        if outcome.test.cut:
+            context = pretrained.model.config.context
+            print(f"{key}: {outcome.test.cut} of them are longer than model.context ({context}) and were cut")
         if (always := results.constant(task, outcome.predicted)) is not None:
             print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
     snapshots.remove()

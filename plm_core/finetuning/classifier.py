@@ -36,6 +36,8 @@ class Row(NamedTuple):
     """The positions that are asked about: the first pieces of words; CLS, and behind it the text of an answer."""
     first: int = 0
     """The number of the first of these words in the sentence, or of these tokens in the text."""
+    cut: bool = False
+    """Whether something of the example had no room, and stands in none of its rows."""
 
     @property
     def longest(self) -> int:
@@ -166,10 +168,11 @@ class Predicted(NamedTuple):
     """What a model answers to rows, in their order, or to examples."""
 
     answers: list[Any]
-    """Class ids, places of choices, or numbers; the tags of the words at ``places``; or an ``AnswerSpan``."""
+    """Of rows: the log-probabilities of the classes or choices; numbers; the tags of the words at ``places``; or an
+    ``AnswerSpan``. Of examples: what ``results.answered`` makes of them."""
     confidences: list[float]
-    """The probability of each answer: of a class, or of all tags together; NaN of a number, and of an ``AnswerSpan``,
-    which tells it itself."""
+    """The probability of each answer: of all tags of a row together, or of an example's; NaN where there is none, or
+    where the answer of a row tells it itself."""
     loss: float
     """The mean loss of rows or words, in nats or squared; the language model's has no part in it."""
 

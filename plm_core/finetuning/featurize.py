@@ -1,7 +1,8 @@
 """How examples become the rows that a model reads: a sequence, one for each order or choice, or windows of a long text.
 
-Used by the finetune stage. No word of a sentence and no token of a text that holds an answer is left out: where they do
-not fit in the context, they are read in windows that overlap.
+Used by the finetune stage. A text that does not fit in the context is read in parts, a sentence whose words are tagged
+and a text that holds an answer in windows that overlap. Only of pairs, choices and questions is something left out
+where they do not fit, and ``Rows.cut`` says of how many.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,6 +36,11 @@ class Rows(NamedTuple):
     encoded: list[Row]
     owners: list[int]
     """Which example each row is of, in order: a long one has several."""
+
+    @property
+    def cut(self) -> int:
+        """Of how many examples something is left out."""
+        return len({owner for owner, row in zip(self.owners, self.encoded, strict=True) if row.cut})
 
 
 def read_rows(path: Path, task: GlueTask, most: int | None, pretrained: Loaded) -> Rows:
@@ -70,13 +76,10 @@ def encoded(
             rows = _sentence(example, input_format, tokenizer, context)
         elif task.kind == "question_answering":
             rows = _question(example, input_format, tokenizer, context)
+        elif pairs := _pairs(example, task, input_format):
+            rows = [_together(example, pairs, input_format, tokenizer, context)]
         else:
-            rows = [
-                Row(
-                    [input_format.write(*pair, tokenizer, context) for pair in _pairs(example, task, input_format)],
-                    example.label,
-                )
-            ]
+            rows = _text(example, input_format, tokenizer, context)
         found.encoded.extend(rows)
         found.owners.extend([i] * len(rows))
     return found
@@ -87,6 +90,12 @@ def windows(length: int, most: int) -> list[range]:
     step = max(1, round(most * (1 - OVERLAP)))
     count = -(-max(0, length - most) // step)
     return [range(start * step, min(start * step + most, length)) for start in range(count + 1)]
+
+
+def equal_parts(length: int, most: int) -> list[range]:
+    """A text of ``length`` tokens in as few parts of at most ``most`` as there can be, alike in length to a token."""
+    count = max(1, -(-length // most))
+    return [range(length * i // count, length * (i + 1) // count) for i in range(count)]
 
 
 def characters(text: str, spelling: Spelling) -> list[tuple[int, int]]:
@@ -127,13 +136,38 @@ def _origins(text: str) -> list[int]:
     return [*origins, len(text)]
 
 
-def _pairs(example: Example, task: GlueTask, input_format: InputFormat) -> list[tuple[str, str | None]]:
-    """What the sequences of an example are written from."""
+def _pairs(example: Example, task: GlueTask, input_format: InputFormat) -> list[tuple[str, str]]:
+    """The two texts of each sequence of an example; none for an example of one text."""
     if example.choices:
         return [(example.a, choice if example.b is None else f"{example.b} {choice}") for choice in example.choices]
-    if example.b is not None and task.symmetric and input_format.both_orders:
-        return [(example.a, example.b), (example.b, example.a)]
-    return [(example.a, example.b)]
+    if example.b is None:
+        return []
+    orders = [(example.a, example.b), (example.b, example.a)]
+    return orders if task.symmetric and input_format.both_orders else orders[:1]
+
+
+def _text(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
+    """A text, or its parts: each is an example with the same label."""
+    ids = tokenizer.encode(example.a)
+    parts = equal_parts(len(ids), room(input_format.single, context))
+    return [Row([framed(input_format.single, {"a": ids[part.start : part.stop]})], example.label) for part in parts]
+
+
+def _together(
+    example: Example,
+    pairs: Sequence[tuple[str, str]],
+    input_format: InputFormat,
+    tokenizer: Tokenizer,
+    context: int,
+) -> Row:
+    """Pairs of texts that are judged together."""
+    texts = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in pairs]
+    sequences = [input_format.write(a, b, context) for a, b in texts]
+    cut = any(
+        room(input_format.pair, len(written.ids)) < len(a) + len(b)
+        for written, (a, b) in zip(sequences, texts, strict=True)
+    )
+    return Row(sequences, example.label, cut=cut)
 
 
 def _sentence(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
@@ -165,7 +199,8 @@ def _question(example: Example, input_format: InputFormat, tokenizer: Tokenizer,
     assert example.b is not None
     spelling = tokenizer.spell(example.b)
     most = room(input_format.asked, context)
-    question = tokenizer.encode(example.a)[: min(LONGEST_QUESTION, most // 2)]
+    whole = tokenizer.encode(example.a)
+    question = whole[: min(LONGEST_QUESTION, most // 2)]
     span = _tokens(example, characters(example.b, spelling)) if example.answers else None
     rows = []
     for part in windows(len(spelling.ids), most - len(question)):
@@ -174,7 +209,8 @@ def _question(example: Example, input_format: InputFormat, tokenizer: Tokenizer,
         start = begin(input_format.asked, "b", texts)
         inside = span is not None and span[0] in part and span[1] in part
         target = [1 + at - part.start for at in span] if inside and span else [0, 0]
-        rows.append(Row([written], target, [written.ids.index(CLS), *range(start, start + len(part))], part.start))
+        places = [written.ids.index(CLS), *range(start, start + len(part))]
+        rows.append(Row([written], target, places, part.start, cut=len(question) < len(whole)))
     return rows
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import BOS, CLS, SEP
-from plm_core.text.tokenizer import Tokenizer
 
 Part = tuple[int | Literal["a", "b"], int]
 """A special token, or the place of a text; and its segment."""
@@ -52,14 +51,13 @@ class InputFormat:
     unread: tuple[int, ...] = ()
     """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings all one way."""
 
-    def write(self, a: str, b: str | None, tokenizer: Tokenizer, context: int) -> Written:
-        """One text or two as at most ``context`` tokens; the longer is cut first, at its end."""
-        parts = self.single if b is None else self.pair
-        texts = {"a": tokenizer.encode(a), "b": tokenizer.encode(b or "")}
-        most = room(parts, context)
+    def write(self, a: Sequence[int], b: Sequence[int], context: int) -> Written:
+        """The tokens of two texts in at most ``context``; the longer is cut first, at its end."""
+        texts = {"a": [*a], "b": [*b]}
+        most = room(self.pair, context)
         while len(texts["a"]) + len(texts["b"]) > most:
             max(texts["b"], texts["a"], key=len).pop()
-        return framed(parts, texts)
+        return framed(self.pair, texts)
 
 
 def room(parts: Sequence[Part], context: int) -> int:

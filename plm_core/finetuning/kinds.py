@@ -70,7 +70,7 @@ class AnswerSpan(NamedTuple):
 
 
 Answered = list[tuple[Any, float]]
-"""The answer to each row, and its probability; NaN of a number."""
+"""What is said of each row, and its probability or NaN: ``classifier.Predicted``."""
 
 
 class Kind(NamedTuple):
@@ -90,8 +90,7 @@ class Kind(NamedTuple):
 
 
 def _classes(outputs: Tensor, batch: ExampleBatch) -> Answered:
-    best, probabilities = outputs.argmax(-1), outputs.softmax(-1)
-    return [(answer, each[answer]) for answer, each in zip(best.tolist(), probabilities.tolist(), strict=True)]
+    return [(each, math.nan) for each in outputs.log_softmax(-1).tolist()]
 
 
 def _numbers(outputs: Tensor, batch: ExampleBatch) -> Answered:

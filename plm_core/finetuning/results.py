@@ -26,15 +26,20 @@ def answered(
 ) -> Predicted:
     """The answers to examples from those to their rows: class ids, numbers, the tags of all words by name, or texts.
 
-    The probability of all tags, or that no window holds an answer, is the product over the windows. ``threshold`` is
-    that of ``no_answer_threshold``, where a question may have no answer.
+    Of a text in parts the mean of the numbers counts, and that of the log-probabilities. The probability of all tags,
+    or that no window holds an answer, is the product over the windows. ``threshold`` is that of
+    ``no_answer_threshold``, where a question may have no answer.
     """
-    if task.kind not in ("token_classification", "question_answering"):
-        return predicted
     answers, confidences = [], []
     for example, own in zip(rows.examples, _windows(rows), strict=True):
-        if task.kind == "token_classification":
-            answer: Any = [task.labels[tag] for row in own for tag in predicted.answers[row]]
+        answer: Any
+        said = [predicted.answers[row] for row in own]
+        if task.kind in ("classification", "multiple_choice"):
+            answer, confidence = _likeliest(said)
+        elif task.kind == "regression":
+            answer, confidence = float(np.mean(said)), math.nan
+        elif task.kind == "token_classification":
+            answer = [task.labels[tag] for tags in said for tag in tags]
             confidence = math.prod(predicted.confidences[row] for row in own)
         else:
             found = _found(example, own, rows, predicted, tokenizer)
@@ -146,6 +151,13 @@ def _windows(rows: Rows) -> list[list[int]]:
     for row, owner in enumerate(rows.owners):
         windows[owner].append(row)
     return windows
+
+
+def _likeliest(said: Sequence[Sequence[float]]) -> tuple[int, float]:
+    """The class with the largest mean of log-probabilities, and its probability when they are those of a softmax."""
+    means = np.mean(said, axis=0)
+    best = int(means.argmax())
+    return best, float(1 / np.exp(means - means[best]).sum())
 
 
 def _found(example: Example, own: Sequence[int], rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> _Found:

@@ -25,7 +25,7 @@ from peers import NAME, SameTrainer, same_weights, train_by
 from plm_core.benchmarks.sources.rows import file_rows
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import Classifier, Row, collate, example_loss, predict
-from plm_core.finetuning.input_formats import input_format_of
+from plm_core.finetuning.input_formats import framed, input_format_of, room
 from plm_core.finetuning.recipe import Recipe
 from plm_core.models.bert import BERT, BERTConfig
 from plm_core.text.samplers import stream_seed
@@ -69,9 +69,11 @@ def side(link: Connection, job: Job, name: str) -> None:
     device, watch = prepare(threads=1 if job.busy else None), Watch(link, job.busy)
     tokenizer = read_tokenizer(job.tokenizer, job.tokenizer.read_bytes())
     layout = input_format_of("masked")
+    most = room(layout.single, SHAPE["context"])
     data = {
         split: [
-            Row([layout.write(a, None, tokenizer, SHAPE["context"])], label) for a, label in read(job.folder, split)
+            Row([framed(layout.single, {"a": tokenizer.encode(text)[:most]})], label)
+            for text, label in read(job.folder, split)
         ]
         for split in ("train", "dev")
     }
@@ -97,9 +99,7 @@ def side(link: Connection, job: Job, name: str) -> None:
                 watch.begin()
                 loss = next(reports).loss
                 last = turn == job.steps // job.turn - 1
-                watch.end(
-                    loss, accuracy(predict(model, data["dev"], 32, device.device).answers, labels) if last else None
-                )
+                watch.end(loss, accuracy(classes(model, data["dev"], device.device), labels) if last else None)
             list(reports)
         return
     torch.use_deterministic_algorithms(False)
@@ -115,6 +115,11 @@ def side(link: Connection, job: Job, name: str) -> None:
     features = [{"input_ids": r.sequences[0].ids, "labels": r.label} for r in data["train"]]
     given = {"train_dataset": features, "data_collator": padded}
     train_by(SameTrainer, theirs, given, loop, name == "bfloat16", watch.begin, behind)
+
+
+def classes(model: Classifier, rows: list[Row], device: torch.device) -> list[int]:
+    """The likeliest class of each row."""
+    return torch.tensor(predict(model, rows, 32, device).answers).argmax(-1).tolist()
 
 
 def padded(features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """Examples as rows: every word is asked about once, every token of a text is read, an answer is found by characters."""
 
 import itertools
+import math
 import random
 import unicodedata
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from plm_core.benchmarks.examples import Answer, Example
 from plm_core.benchmarks.task import GlueTask, iob2
 from plm_core.corpus.normalize import normalize
-from plm_core.finetuning.featurize import characters, encoded, windows
+from plm_core.finetuning.featurize import characters, encoded, equal_parts, windows
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import BOS, CLS, SEP, UNK
@@ -20,6 +21,8 @@ NER = GlueTask(
     "ner", "token_classification", "Which?", iob2(["PER", "LOC"]), ("entity_f1",), "entity_f1"
 )  # fmt: skip
 ASKED = GlueTask("asked", "question_answering", "Where?", (), ("exact_match",), "exact_match", unanswerable=True)
+ERA = GlueTask("era", "classification", "When?", ("old", "new"), ("accuracy",), "accuracy")
+ALIKE = GlueTask("alike", "regression", "How?", (), ("pearson",), "pearson", symmetric=True)
 CHOICE = GlueTask("choice", "multiple_choice", "Which?", ("0", "1", "2"), ("accuracy",), "accuracy")
 EACH = pytest.mark.parametrize("objective", OBJECTIVES)
 WORDS = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=9)
@@ -35,6 +38,57 @@ def test_windows_cover_a_text_and_overlap_by_half(length, most):
     for one, two in itertools.pairwise(found):
         assert two.start - one.start == max(1, round(most / 2))
         assert two.stop > one.stop
+
+
+@given(length=st.integers(0, 99), most=st.integers(1, 37))
+def test_parts_are_few_and_alike_and_hold_each_token_once(length, most):
+    found = equal_parts(length, most)
+    assert [i for part in found for i in part] == list(range(length))
+    assert len(found) == max(1, math.ceil(length / most))
+    sizes = [len(part) for part in found]
+    assert max(sizes) <= most
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("objective", "before", "after", "segment"),
+    [
+        ("causal", [BOS], [CLS], 0),
+        ("hybrid", [BOS], [CLS], 0),
+        ("masked", [CLS], [SEP], 0),
+        ("permutation", [], [SEP, CLS], 2),
+    ],
+)
+@given(text=TEXTS, context=st.integers(8, 31))
+def test_a_long_text_is_read_in_parts_framed_as_each_paper_does(
+    tokenizer, objective, before, after, segment, text, context
+):
+    found = encoded([Example("x", text, None, 1)], ERA, input_format_of(objective), tokenizer, context)
+    read = []
+    for row in found.encoded:
+        ((ids, segments),) = row.sequences
+        assert len(ids) <= context
+        assert ids[: len(before)] == before
+        assert ids[len(ids) - len(after) :] == after
+        assert segments == [0] * (len(ids) - 1) + [segment]
+        assert row.label == 1
+        read += ids[len(before) : len(ids) - len(after)]
+    assert read == tokenizer.encode(text)
+    assert (set(found.owners), found.cut) == ({0}, 0)
+
+
+@EACH
+def test_examples_of_which_something_is_left_out_are_counted(tokenizer, objective):
+    input_format = input_format_of(objective)
+    long = "Bafo limu. " * 99
+    fits, cut = (Example("x", text, "Ba", 0.5) for text in ("Ba", long))
+    assert encoded([fits, cut, fits], ALIKE, input_format, tokenizer, 37).cut == 1
+    fits, cut = (Example("x", "Ba", None, 0, choices=("Ba", text)) for text in ("Bafo", long))
+    assert encoded([cut, cut, fits], CHOICE, input_format, tokenizer, 37).cut == 2
+    fits, cut = (Example("x", text, long, 0) for text in ("Ba?", long))
+    rows = encoded([fits, cut], ASKED, input_format, tokenizer, 37)
+    assert len(rows.encoded) > 20
+    assert rows.cut == 1
 
 
 @EACH
@@ -169,8 +223,7 @@ def test_a_choice_is_a_sequence_for_each_text_with_what_stands_before_it(tokeniz
     begun = Example("y", "Bafo.", "Ba", 2, choices=("limu", "pesa", "toku"))
     rows = encoded([plain, begun], CHOICE, input_format, tokenizer, 37)
     assert rows.owners == [0, 1]
-    assert rows.encoded[0].sequences == [input_format.write("Bafo.", choice, tokenizer, 37) for choice in plain.choices]
-    assert rows.encoded[1].sequences == [
-        input_format.write("Bafo.", f"Ba {choice}", tokenizer, 37) for choice in plain.choices
-    ]
+    for row, before in zip(rows.encoded, ("", "Ba "), strict=True):
+        texts = [(tokenizer.encode("Bafo."), tokenizer.encode(f"{before}{choice}")) for choice in plain.choices]
+        assert row.sequences == [input_format.write(a, b, 37) for a, b in texts]
     assert [row.label for row in rows.encoded] == [1, 2]

@@ -1,10 +1,14 @@
 """What is said of a fine-tuned model's answers as a whole."""
 
+from math import log, nan, sqrt
+
 import pytest
 
+from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
 from plm_core.finetuning.classifier import Predicted
-from plm_core.finetuning.results import constant
+from plm_core.finetuning.featurize import Rows
+from plm_core.finetuning.results import answered, constant
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
 NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")
@@ -22,3 +26,14 @@ NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")
 )
 def test_a_model_that_always_answers_the_same_class_is_known(task, answers, expected):
     assert constant(task, Predicted(answers, [0.5] * len(answers), 0.0)) == expected
+
+
+def test_what_the_parts_of_a_text_say_is_taken_together():
+    rows = Rows([Example("x", "", None, 0), Example("y", "", None, 0)], [], [0, 0, 1])
+    said = [[log(p) for p in each] for each in ((0.6, 0.4), (0.1, 0.9), (0.7, 0.3))]
+    found = answered(TASK, rows, Predicted(said, [nan] * 3, 0.25), tokenizer=None)
+    assert (found.answers, found.loss) == ([1, 0], 0.25)
+    surer = sqrt(0.4 * 0.9)
+    assert found.confidences == pytest.approx([surer / (surer + sqrt(0.6 * 0.1)), 0.7], rel=1e-12)
+    numbers = answered(NUMBERS, rows, Predicted([1.0, 2.5, -3.0], [nan] * 3, 0.25), tokenizer=None)
+    assert numbers.answers == [1.75, -3.0]
