@@ -21,6 +21,7 @@ from pathlib import Path
 from flows.failures import CancelledError
 from flows.outcome import UserError
 from flows.stages import Stage
+from plm_core.shared import limits
 from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible, waiting
 
 ANNOUNCED_S = 10.0
@@ -91,7 +92,13 @@ class Machine:
             UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
         """
         most = number("PLM_GPUS", "GPUs")
-        return cls(_cores(), visible(), most, max(1, sharing), interrupted=interrupted or threading.Event())
+        return cls(
+            number("PLM_CORES", "cores") or limits.cores(),
+            visible(),
+            most,
+            max(1, sharing),
+            interrupted=interrupted or threading.Event(),
+        )
 
     @contextlib.contextmanager
     def acquire(
@@ -235,8 +242,3 @@ def number(name: str, what: str) -> int | None:
     if given is not None and (not given.isdecimal() or int(given) < 1):
         raise UserError(f"{name}: {given!r}; expected a number of {what}, 1 or more")
     return None if given is None else int(given)
-
-
-def _cores() -> int:
-    detected = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return number("PLM_CORES", "cores") or detected

@@ -112,14 +112,19 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
         run.outputs += [evidence, curve, paths.FINETUNED / key, checked]
         scores = {f"{task_name}.{seed}.{metric}": value for metric, value in run.metrics.items()}
         run.tracker.checkpoint_metrics(sha256_file(base / CHECKSUMS), scores)
-        score, baseline, examples = (run.metrics[name] for name in ("score", "baseline", "examples"))
-        print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
-        if outcome.test.cut:
-            context = pretrained.model.config.context
-            print(f"{key}: {outcome.test.cut} of them are longer than model.context ({context}) and were cut")
-        if (always := results.constant(task, outcome.predicted)) is not None:
-            print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
+        tell(key, task, run.metrics, outcome)
     snapshots.remove()
+
+
+def tell(key: str, task: GlueTask, metrics: dict[str, float], outcome: Outcome) -> None:
+    """Say how well it went, and what a reader of the score should know."""
+    score, baseline, examples, cut = (metrics[name] for name in ("score", "baseline", "examples", "cut"))
+    print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
+    if cut:
+        context = outcome.classifier.backbone.config.context
+        print(f"{key}: {cut} of them are longer than model.context ({context}) and were cut")
+    if (always := results.constant(task, outcome.predicted)) is not None:
+        print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
 
 
 def examples_of(task_name: str) -> Path:

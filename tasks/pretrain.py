@@ -17,7 +17,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import Batch, Batches, Loss
 from plm_core.shared import paths
-from plm_core.text.cooccurrence import begin_with_neighbours
+from plm_core.text.cooccurrence import begin_as_asked
 from plm_core.text.samplers import TokenRange, stream_seed
 from plm_core.text.store import TokenStore
 from plm_core.text.tokenizer import Tokenizer
@@ -166,8 +166,8 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     model: Any = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if config.start:
         start_from(config.start, model, tokenizer, f"{section}.start")
-    elif model.config.initial_embeddings == "neighbours":
-        begin_with_neighbours(model.tokens.weight, text, model.config.initializer_range)
+    else:
+        begin_as_asked(model, text)
     return model
 
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.files import atomic_text
+from plm_core.shared import paths
 from plm_core.templates import render
 from tasks.reporting.page import drawn, page, plotting
 from tasks.runtime.stage import main
 
-TRIALS, STUDY, DIFFERENCE = "trials.json", "study.jsonl", "winner.diff"
 FEWEST = 2
 """Of fewer trials there is no picture."""
 
 
 def write(folder: Path) -> None:
     """Write ``sweep.html`` into FOLDER."""
-    found = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
+    found = json.loads((folder / paths.TRIALS).read_text(encoding="utf-8"))
     sign = 1 if found["direction"] == "lower" else -1
     complete = sorted((t for t in found["trials"] if t["state"] == "complete"), key=lambda t: sign * t["value"])
     figures = {}
@@ -35,7 +35,7 @@ def write(folder: Path) -> None:
         trials=complete + [t for t in found["trials"] if t["state"] != "complete"],
         front=front(complete, sign),
         figures=list(figures),
-        difference=(folder / DIFFERENCE).read_text(encoding="utf-8").strip() if complete else "",
+        difference=(folder / paths.DIFFERENCE).read_text(encoding="utf-8").strip() if complete else "",
     )
     atomic_text(folder / "sweep.html", page("tasks/reporting/templates/sweep.html.j2", text, figures))
 
@@ -62,7 +62,7 @@ def _drawn(folder: Path, metric: str) -> dict[str, str]:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    study = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(folder / STUDY))))
+    study = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(folder / paths.STUDY))))
     with pyplot.rc_context({"text.parse_math": True}):  # powers of ten on an axis
         params = sorted(study.best_trial.params)  # whose names Optuna cuts off at the wrong end
         axes = plot_parallel_coordinate(study, params, target_name=metric)

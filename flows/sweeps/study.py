@@ -12,9 +12,8 @@ from typing import Any
 
 from flows.outcome import UserError
 from flows.sweeps.space import Range, Sweep, Value
+from plm_core.shared.paths import STUDY
 
-STORE = "study.jsonl"
-"""Optuna's journal in the folder of the sweep."""
 RANDOM, WARM = 10, 5
 """So many trials are drawn at random before the search proposes, and so many are never pruned."""
 
@@ -60,11 +59,11 @@ class Study:
         self._optuna = optuna
         self._sweep = sweep
         folder.mkdir(parents=True, exist_ok=True)
-        self.new = not (folder / STORE).exists()
+        self.new = not (folder / STUDY).exists()
         """Whether it is begun here, and no trial of it was ever asked for."""
         self.study = optuna.create_study(
             study_name=name,
-            storage=JournalStorage(JournalFileBackend(str(folder / STORE))),
+            storage=JournalStorage(JournalFileBackend(str(folder / STUDY))),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=WARM),
             direction="minimize" if sweep.direction == "lower" else "maximize",
             load_if_exists=True,

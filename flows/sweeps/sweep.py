@@ -28,9 +28,6 @@ from flows.sweeps.workspaces import Workspaces, only_one
 from flows.tracking import pipeline_run
 from plm_core.shared import paths
 
-TRIALS, DIFFERENCE = "trials.json", "winner.diff"
-"""What a sweep leaves in its folder beside the page."""
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -94,8 +91,8 @@ def lines(summary: Summary) -> Iterator[str]:
         yield f"failed         {len(failed)} trials, the last: {failed[-1].reason}"
     if (best := summary.best) and best.value is not None:
         yield f"best           trial {best.number}: {best.value:.6g}: {shown(best.params)}"
-        if (folder / DIFFERENCE).read_text(encoding="utf-8").strip():
-            yield f"into params    git apply {folder / DIFFERENCE}"
+        if (folder / paths.DIFFERENCE).read_text(encoding="utf-8").strip():
+            yield f"into params    git apply {folder / paths.DIFFERENCE}"
         yield f"with results   dvc exp apply {folder.name}-{best.number}    (dvc exp show lists all)"
     yield f"page           {folder / 'sweep.html'}"
 
@@ -156,8 +153,8 @@ def _written(workspaces: Workspaces, study: Study, sweep: Sweep) -> Summary:
     """Leave what was found, for people and for the page."""
     found = Summary(workspaces.folder, study.ended(), study.best(), len(study.unfinished()))
     figures = asdict(sweep) | {"seconds": study.seconds, "trials": [asdict(each) for each in found.trials]}
-    (workspaces.folder / TRIALS).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    (workspaces.folder / paths.TRIALS).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     if found.best:
         difference = workspaces.difference(found.best.number)
-        (workspaces.folder / DIFFERENCE).write_text(difference, encoding="utf-8")
+        (workspaces.folder / paths.DIFFERENCE).write_text(difference, encoding="utf-8")
     return found

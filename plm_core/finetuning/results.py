@@ -33,11 +33,12 @@ def answered(
     answers, confidences = [], []
     for example, own in zip(rows.examples, _windows(rows), strict=True):
         answer: Any
+        confidence = math.nan
         said = [predicted.answers[row] for row in own]
         if task.kind in ("classification", "multiple_choice"):
             answer, confidence = _likeliest(said)
         elif task.kind == "regression":
-            answer, confidence = float(np.mean(said)), math.nan
+            answer = float(np.mean(said))
         elif task.kind == "token_classification":
             answer = [task.labels[tag] for tags in said for tag in tags]
             confidence = math.prod(predicted.confidences[row] for row in own)

@@ -37,3 +37,6 @@ COMPILED = ARTIFACTS / "compiled"
 COMPARE = ARTIFACTS / "compare"
 IMPORTED = ARTIFACTS / "imported"
 SWEEPS = ARTIFACTS / "sweeps"
+TRIALS, STUDY, DIFFERENCE = "trials.json", "study.jsonl", "winner.diff"
+"""What a sweep leaves in its folder beside the page: what became of its trials, Optuna's journal, and the best trial's
+parameters as a change of ``params.yaml``."""

@@ -11,6 +11,7 @@ V tokens in the vocabulary, D dimensions.
 """
 
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,15 @@ PARTS = 16
 """Tokens that are counted at once, and how many times: where the text is longer, parts that are spread over it."""
 ITERATIONS = 2
 """Of the factorisation: more make it more exact, and no model better."""
+
+
+def begin_as_asked(model: Any, store: TokenStore) -> None:
+    """Let a new model's embedding begin with what neighbours say of each token, where its configuration asks for it.
+
+    Draws from torch's generator.
+    """
+    if model.config.initial_embeddings == "neighbours":
+        begin_with_neighbours(model.tokens.weight, store, model.config.initializer_range)
 
 
 def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float) -> None:

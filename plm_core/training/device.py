@@ -10,6 +10,7 @@ import torch
 import torch.utils.deterministic
 
 from plm_core.config import UserError
+from plm_core.shared.limits import cores
 from plm_core.training.precision import Precision
 
 
@@ -44,9 +45,8 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
         if not wanted.isdecimal() or int(wanted) < 1:
             raise UserError(f"PLM_THREADS: found {wanted!r}; expected a whole number above 0")
         threads = int(wanted)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", beside))
-    torch.set_num_threads(threads or max(1, cores // beside))
+    torch.set_num_threads(threads or max(1, cores() // beside))
     # The same flag as use_deterministic_algorithms(True), which would import the whole compiler (2 s) to set its own.
     torch.set_deterministic_debug_mode("error" if deterministic or not torch.cuda.is_available() else "default")
     # Every buffer is written before it is read here; filling them first would only cost time.

@@ -6,6 +6,7 @@ import re
 import sys
 
 from plm_core.config import UserError
+from plm_core.shared import limits
 
 
 def memory() -> str:
@@ -23,9 +24,7 @@ def memory() -> str:
 def cores() -> int:
     """How many processes may work here side by side: ``PLM_CORES``, else as many as this one has cores."""
     limit = os.environ.get("PLM_CORES", "")
-    if limit.isdecimal():
-        return max(1, int(limit))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(limit)) if limit.isdecimal() else limits.cores()
 
 
 def leads() -> bool:
