@@ -239,7 +239,7 @@ ROWS = (
     Row(
         _task(
             "next",
-            "Does passage B follow passage A in the same document?",
+            "Does a passage that begins with B follow one of the same document that ends with A?",
             ("other", "next"),
             METRICS["classification"],
             score="accuracy",

@@ -3,7 +3,8 @@
 import pytest
 
 from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, eras, next_passages
+from plm_core.benchmarks.sources import texts
+from plm_core.benchmarks.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, eras, next_passages
 from plm_core.benchmarks.table import TASKS
 from plm_core.config import UserError
 from plm_core.corpus.document import Document
@@ -45,10 +46,12 @@ def test_paragraphs_that_are_too_short_or_too_long_are_no_examples():
 
 
 def test_a_pair_is_adjacent_or_of_two_documents(documents):
-    place = {text: (d.id, i) for d in documents for i, text in enumerate(paragraphs(d.text))}
+    all_of = [(d.id, i, text.split()) for d in documents for i, text in enumerate(paragraphs(d.text))]
+    ends = {" ".join(words[-SEAM:]): (document, i) for document, i, words in all_of}
+    begins = {" ".join(words[:SEAM]): (document, i) for document, i, words in all_of}
     counts = [0, 0]
     for example in next_passages(documents):
-        (document, position), (other, following) = place[example.a], place[example.b]
+        (document, position), (other, following) = ends[example.a], begins[example.b]
         assert (example.id, example.group) == (f"{document}#{position}", document)
         if example.label == 1:
             assert (other, following) == (document, position + 1)
@@ -78,6 +81,14 @@ def test_the_draw_of_the_other_paragraph_reaches_all_documents(documents):
     assert sum(any(o in d.text for o in others) for d in documents) > 20
 
 
+def test_a_pair_has_the_words_where_its_passages_meet():
+    first, second = (words(SEAM + 2, name) for name in "ab")
+    for a, b in ((first, second), (words(SEAM, "a"), words(SEAM, "b")), (words(MIN_WORDS, "a"), words(MIN_WORDS, "b"))):
+        (example,) = next_passages([Document("d", f"{a}\n\n{b}", "s")])
+        assert example.a.split() == a.split()[-SEAM:]
+        assert example.b.split() == b.split()[:SEAM]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -87,7 +98,8 @@ def test_the_draw_of_the_other_paragraph_reaches_all_documents(documents):
     ],
     ids=["one paragraph", "without sentences", "without spaces"],
 )
-def test_a_document_of_one_paragraph_is_parted_and_nothing_of_it_is_lost(text):
+def test_a_document_of_one_paragraph_is_parted_and_nothing_of_it_is_lost(text, monkeypatch):
+    monkeypatch.setattr(texts, "SEAM", 10**6)
     documents = [Document(str(i), f"{text}{i}" * 3, "s") for i in range(40)]
     examples = list(next_passages(documents))
     assert {e.label for e in examples} == {0, 1}
@@ -110,5 +122,5 @@ def test_a_text_too_short_for_two_parts_is_no_example():
 
 
 def test_the_second_passage_always_follows_one_so_that_it_does_not_tell(documents):
-    begins = {paragraphs(document.text)[0] for document in documents}
+    begins = {" ".join(paragraphs(document.text)[0].split()[:SEAM]) for document in documents}
     assert not begins & {example.b for example in next_passages(documents)}
