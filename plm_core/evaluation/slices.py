@@ -127,6 +127,7 @@ def _parts(values: Array, count: int, step: int = 0) -> list[tuple[str, Array]]:
             name = f"up to {high:g}"
         else:
             name = f"{low + step:g} to {high:g}" if step else f"above {low:g} to {high:g}"
+            name = f"{high:g}" if step and low + step == high else name
         parts.append((name, (values > low) & (values <= high)))
         low = high
     return parts

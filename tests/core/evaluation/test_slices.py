@@ -45,6 +45,11 @@ def test_every_kind_by_hand():
     assert {subset for each in found for subset in each.results.subsets} == {""}
 
 
+def test_a_slice_of_one_length_is_named_by_it():
+    found = slices([Facts(words, "", 0.0) for words in (4, 5, 6, 6, 7, 9, 9, 9)], answers([0, 1] * 4, [0] * 8))
+    assert list(named(found, "length")) == ["up to 5 words", "6 words", "more than 6 words"]
+
+
 def test_numbers_are_parted_by_thirds_and_one_subset_is_no_slice():
     found = slices([Facts(4, "", 0.0)] * 6, answers([5.0, 0.5, 1.0, 2.0, 2.5, 4.0], [0.0] * 6, "pearson", ()))
     assert named(found, "label") == {"up to 1": [1, 2], "above 1 to 2.5": [3, 4], "more than 2.5": [0, 5]}
