@@ -70,9 +70,9 @@ class Causal(Objective):
     be. With ``streams``, a row is of the stream in any case, and ``documents`` in it and in memory do not see each
     other."""
     sampled_softmax: PositiveInt | None = None
-    """In training steps the softmax is over the tokens of so many targets and as many drawn ones, which stand for the
-    rest of the vocabulary (``plm_core.models.sampled``); null: over all of it, as everywhere else. With a small model
-    and a large vocabulary it makes steps much faster and hardly less is learned in each."""
+    """How many tokens are drawn in a training step that stand, with the tokens of up to four times as many targets, for
+    the whole vocabulary in its softmax (``plm_core.models.sampled``); null: it is over all of it, as everywhere else.
+    Steps of a small model with a large vocabulary are much faster then, and hardly less is learned in each."""
 
     def require_fit(self, config: Any) -> None:
         """Raise ValueError when ``streams`` or ``packing`` and the model's memory do not fit each other."""
