@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import PositiveInt
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
@@ -28,7 +27,6 @@ from plm_core.text.store import TokenStore
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,6 @@ class Causal(Objective):
     """What a row holds: so many tokens of the stream, or documents that do not see each other, cut as seldom as can
     be. With ``streams``, a row is of the stream in any case, and ``documents`` in it and in memory do not see each
     other."""
-    sampled_softmax: PositiveInt | None = None
-    """How many tokens are drawn in a training step that stand, with the tokens of up to four times as many targets, for
-    the whole vocabulary in its softmax (``plm_core.models.sampled``); null: it is over all of it, as everywhere else.
-    Steps of a small model with a large vocabulary are much faster then, and hardly less is learned in each."""
 
     def require_fit(self, config: Any) -> None:
         """Raise ValueError when ``streams`` or ``packing`` and the model's memory do not fit each other."""
@@ -106,20 +100,16 @@ class Causal(Objective):
         if isinstance(batch, PackedCausalBatch):
             # Documents side by side: nothing to carry on, each began in this row.
             hidden, _ = model.read(batch.inputs, documents=batch.documents)
-            return Loss(self.nll(model, hidden, batch.targets), batch.num_targets)
+            return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets)
         # Without memory a row is all that there is.
         if not self.streams:
-            return Loss(self.nll(model, model.read(batch.inputs)[0], batch.targets), batch.num_targets)
+            return Loss(output_nll(model.output(model.read(batch.inputs)[0]), batch.targets), batch.num_targets)
         assert isinstance(batch, CausalBatch)
         # Transformer-XL: the states of the row before are read, and those of this one handed on, without a gradient.
         ends = batch.inputs == EOS if self.packing == "documents" else None
         hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry), ends=ends)
         carry = tuple(memory.last(model.config.memory))
-        return Loss(self.nll(model, hidden, batch.targets), batch.num_targets, carry)
-
-    def nll(self, model: Any, hidden: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """``output_nll`` by the model's output at hidden states ``[..., D]``."""
-        return output_nll(model.output(hidden), targets, weights, self.sampled_softmax if model.training else None)
+        return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, carry)
 
     def mark(self, number: int, read: str) -> None:
         """Nothing: all tokens are predicted."""

@@ -25,7 +25,7 @@ from pydantic import Field
 from plm_core.config import section
 from plm_core.objectives.base import Quantity
 from plm_core.objectives.causal import Causal, CausalBatch, PackedCausalBatch
-from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss
+from plm_core.objectives.loss import IGNORED, Batch, Batches, Carry, Loss, output_nll
 from plm_core.objectives.masked import mask
 from plm_core.text.samplers import TokenRange, draws, stream_seed
 from plm_core.text.special import EOS
@@ -105,7 +105,7 @@ class Hybrid(Causal):
             # step. Elsewhere they are computed: a GPU would be waited for, and a compiled graph has one shape.
             chosen = targets != IGNORED
             hidden, targets, weights = hidden[chosen], targets[chosen], weights[chosen]
-        return Loss(self.nll(model, hidden, targets, weights), batch.num_targets)
+        return Loss(output_nll(model.output(hidden), targets, weights), batch.num_targets)
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
         """Whether the row is read in both directions."""

@@ -57,18 +57,8 @@ def summed_nll(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -
     return (nats * weights.flatten().to(nats.dtype)).sum()
 
 
-def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None, sampled: int | None = None) -> Tensor:
-    """``summed_nll`` by an output layer, of which never more than about ``AT_ONCE`` logits are in memory.
-
-    With ``sampled`` it is estimated, where that saves logits: for training alone, see ``plm_core.models.sampled``.
-    """
-    if sampled:
-        from plm_core.models.sampled import sampled_nll, size
-
-        if size(sampled, targets.numel()) < len(output.weight):
-            flat = output._replace(hidden=output.hidden.flatten(0, -2))
-            nats = sampled_nll(flat, targets.flatten(), sampled, IGNORED)
-            return nats.sum() if weights is None else (nats * weights.flatten()).sum()
+def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """``summed_nll`` by an output layer, of which never more than about ``AT_ONCE`` logits are in memory."""
     chunks = -(-targets.numel() * len(output.weight) // AT_ONCE)
     if chunks <= 1:
         return summed_nll(output.logits(), targets, weights)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from plm_core.config import section
 from plm_core.objectives.base import Objective, Quantity
@@ -82,8 +82,6 @@ class Masked(Objective):
     packing: Literal["stream", "documents"] = "stream"
     """What a row of packed text holds: so many tokens of the stream, or documents that do not see each other, cut as
     seldom as can be."""
-    sampled_softmax: PositiveInt | None = None
-    """As of the causal objective."""
 
     def __post_init__(self) -> None:
         if self.next_sentence and self.packing == "documents":
@@ -136,8 +134,7 @@ class Masked(Objective):
             # Only pairs have padding, and without a mask kernels are faster.
             attention_mask = batch.attention_mask if self.next_sentence else None
             hidden = model(batch.inputs, batch.segments, attention_mask, at=at)
-        sampled = self.sampled_softmax if model.training else None
-        nll = output_nll(model.output(hidden[:, self.next_sentence :]), batch.targets, sampled=sampled)
+        nll = output_nll(model.output(hidden[:, self.next_sentence :]), batch.targets)
         # A row has one class, counted once for each masked token: all is divided by one number in the end.
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)

@@ -83,8 +83,6 @@ class Permutation(Objective):
     """What a position may see of the stream and its memory: everything, or its own document, which ends with EOS."""
     reuse: PositiveInt | None = None
     """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
-    sampled_softmax: PositiveInt | None = None
-    """As of the causal objective."""
 
     def reused(self, context: int) -> int:
         """R for a model of this context."""
@@ -131,8 +129,7 @@ class Permutation(Objective):
         ends = batch.inputs == EOS if self.packing == "documents" else None
         documents = None if ends is None else model.documents_between(ends)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries, documents)
-        sampled = self.sampled_softmax if model.training else None
-        nll = output_nll(model.output(hidden.query), batch.targets, sampled=sampled)
+        nll = output_nll(model.output(hidden.query), batch.targets)
         # Only the stream goes on in the next row; the pair behind it is of another place in the text.
         R = self.reused(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)

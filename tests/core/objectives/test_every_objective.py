@@ -147,8 +147,8 @@ def test_one_batch_is_learned_by_heart(store, device, tmp_path, name):
     assert reports[-1].loss < 0.1
 
 
-@pytest.mark.parametrize(("name", "sampled"), [("xlnet", None), ("transformer_xl", None), ("gpt", 3), ("xlnet", 3)])
-def test_a_run_that_is_interrupted_goes_on_with_the_same_memory_and_draws(store, device, tmp_path, name, sampled):
+@pytest.mark.parametrize("name", ["xlnet", "transformer_xl"])
+def test_a_run_with_memory_that_is_interrupted_goes_on_with_the_same_bits(store, device, tmp_path, name):
     config = LoopConfig(
         seed=1, steps=12, batch=4, accumulation=2, optimizer=OptimizerConfig(1e-2, 2), report_every=1, valid_every=3,
         snapshot_every=3,
@@ -156,7 +156,6 @@ def test_a_run_that_is_interrupted_goes_on_with_the_same_memory_and_draws(store,
 
     def start(folder, seed, stop=None):
         model, objective = make(name, seed, dropout=0.1)
-        objective = replace(objective, sampled_softmax=sampled)
         batches = objective.batches(store, model.config, 4)
         held_out = batches.held_out(8)
 
@@ -268,12 +267,6 @@ def steps_on_meta(store, name, loss_of=None):
 def test_neither_a_step_nor_a_validation_waits_for_the_device(store, name, monkeypatch):
     monkeypatch.setattr(State, "_weights", lambda self: {})  # the best so far are copied, which waits
     steps_on_meta(store, name)
-
-
-@pytest.mark.parametrize("name", ["gpt", "gpt_bert", "bert", "xlnet"])
-def test_nor_does_one_that_samples_tokens(store, name, monkeypatch):
-    monkeypatch.setattr(State, "_weights", lambda self: {})
-    steps_on_meta(store, name, replace(make(name)[1], sampled_softmax=3).loss)
 
 
 @pytest.mark.parametrize(
