@@ -85,6 +85,7 @@ def test_numbers_are_predicted_and_correlations_measured(tickets):
     assert found["spearman"] == pytest.approx(stats.spearmanr(labels, answers).statistic, abs=1e-9)
     assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
     assert found["baseline"] == 0.0
+    assert found["cut"] == 37  # of a context this small every pair has more tokens
     assert {(row["confidence"], row["score"]) for row in rows} == {("", "pearson+spearman")}
     page = reported(tickets, "tickets")
     assert "tickets: pearson+spearman" in page
