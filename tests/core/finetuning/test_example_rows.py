@@ -59,7 +59,7 @@ def test_parts_are_few_and_alike_and_hold_each_token_once(length, most):
         ("permutation", [], [SEP, CLS], 2),
     ],
 )
-@given(text=TEXTS, context=st.integers(8, 31))
+@given(text=TEXTS, context=st.integers(3, 37))
 def test_a_long_text_is_read_in_parts_framed_as_each_paper_does(
     tokenizer, objective, before, after, segment, text, context
 ):
