@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from typer import Argument, Option
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus.document import Texts
+from plm_core.corpus.parts import some_of
 from plm_core.shared import paths
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.text.tokenizer import Tokenizer, TokenizerConfig
@@ -56,14 +56,15 @@ def compare(
         raise UserError(f"tokenizer compare: --sample {most}; expected at least 1 character")
     if unknown := sorted({*(kind or ())} - {*TOKENIZERS}):
         raise UserError(f"tokenizer compare: --kind {unknown[0]}; expected {', '.join(TOKENIZERS)}")
-    shared = {"character_coverage": params.section("tokenizer", TokenizerConfig).character_coverage}
+    given = params.section("tokenizer", TokenizerConfig)
+    shared = {"character_coverage": given.character_coverage}
     sections = [
         shared | {"kind": name, "vocab_size": size, "lowercase": lowercase and name == "wordpiece"}
         for name in kind or TOKENIZERS
         for size in sizes
     ]
-    whole = Texts(paths.CORPUS / "train.parquet")
-    unseen = sample(Texts(paths.CORPUS / "valid.parquet"))
+    whole, _ = some_of(paths.CORPUS / "train.parquet", given.learned_bytes)
+    unseen = sample(some_of(paths.CORPUS / "valid.parquet", given.learned_bytes)[0])
     if not any(text.split() for text in unseen):
         raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
     texts: Iterable[str] = whole if most is None else sample(whole, most)

@@ -1,4 +1,4 @@
-"""Stage ingest: a source's documents as one Parquet file, sorted by id; records that are none beside.
+"""Stage ingest: a source's documents as one table, sorted by id; records that are none beside.
 
 ``python -m tasks.ingest NAME`` reads the source that is the section NAME of ``sources``.
 """
@@ -8,13 +8,14 @@ from collections import Counter
 from pathlib import Path
 
 from plm_core.config import UserError, choose
-from plm_core.corpus.document import Document, write_documents
-from plm_core.corpus.order import Sorter
+from plm_core.corpus.ingest import COUNTS, DOCUMENTS, join_part, read_part, refused
+from plm_core.corpus.parts import gather, parts_of
 from plm_core.corpus.quarantine import Quarantined, quarantine_writer
-from plm_core.corpus.sources import SOURCES, open_source
+from plm_core.corpus.sources import SOURCES
 from plm_core.corpus.sources.source import Source
-from plm_core.files import atomic_text, scratch_folder
+from plm_core.files import atomic_text
 from plm_core.shared import paths
+from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -27,27 +28,23 @@ def ingest(name: str) -> None:
     source = choose(SOURCES, "reader", given, section)
     documents, rejected = paths.RAW / f"{name}.parquet", paths.QUARANTINED / f"{name}.jsonl"
     origin = paths.ORIGINS / f"{name}.json"
-    with stage(f"ingest-{name}", [section], [Path(source.input)]) as run:
+    with stage(f"ingest-{name}", [section], [Path(source.input)]) as run, pool(run, given) as workers:
+        read = workers.map("read", read_part, [(name, part) for part in source.parts()])
+        parts = parts_of(result / DOCUMENTS for result in read)
+        joined = workers.map("join", join_part, [(name, part) for part in parts])
+        counts = sum((Counter[str](json.loads((result / COUNTS).read_bytes())) for result in joined), Counter[str]())
         reasons = Counter[str]()
         first = None
-        size = 0
-        with scratch_folder(documents) as scratch:
-            sorter = Sorter(scratch)
-            count = 0
-            # The quarantine is written before anything is refused, so that people can look at what was wrong.
-            with quarantine_writer(rejected) as refuse:
-                for record in open_source(name, source):
-                    if isinstance(record, Document):
-                        sorter.add(record)
-                        count += 1
-                        size += len(record.text.encode())
-                    else:
-                        refuse(record)
-                        reasons[record.reason] += 1
-                        first = first or record
-            bad = reasons.total()
-            _require_enough(name, source, first, bad, count + bad)
-            write_documents(documents, sorter.documents())
+        # The quarantine is written before anything is refused, so that people can look at what was wrong.
+        with quarantine_writer(rejected) as refuse:
+            for record in refused([*read, *joined]):
+                refuse(record)
+                reasons[record.reason] += 1
+                first = first or record
+        bad = reasons.total()
+        count, size = counts["documents"], counts["bytes"]
+        _require_enough(name, source, first, bad, count + bad)
+        gather([result / DOCUMENTS for result in joined], documents)
         found = {"records": count + bad, "documents": count, "bytes": size}
         known = {"reader": given["reader"]} | source.origin() | found
         atomic_text(origin, json.dumps(known, indent=2, ensure_ascii=False) + "\n")

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.corpus.document import Texts
+from plm_core.corpus.parts import some_of
 from plm_core.files import atomic_folder
 from plm_core.shared import paths
 from plm_core.text.tokenizer import GivenTokenizer, Tokenizer, TokenizerConfig
@@ -23,19 +23,24 @@ def tokenizer() -> None:
     corpus = paths.CORPUS / "train.parquet"
     held_out = paths.CORPUS / "valid.parquet"
     with stage("tokenizer", ["tokenizer"], [corpus, held_out]) as run:
-        texts = Texts(corpus)
-        model = read_given(config.given).data if config.given else train_tokenizer(texts, config)
+        texts, share = some_of(corpus, config.learned_bytes)
+        if config.given:
+            model = read_given(config.given).data
+            share = 0.0
+        else:
+            model = train_tokenizer(texts, config)
         with atomic_folder(paths.TOKENIZER) as folder:
             # Its name is that of its kind, which its content tells.
             (folder / "tokenizer").write_bytes(model)
             (folder / "tokenizer").rename(folder / open_tokenizer(folder / "tokenizer").file)
         trained = open_tokenizer(paths.TOKENIZER)
-        unseen = sample(Texts(held_out))
-        run.metrics |= asdict(measure(trained, sample(texts), unseen, THREADS))
+        unseen = sample(some_of(held_out, config.learned_bytes)[0])
+        run.metrics |= asdict(measure(trained, sample(texts), unseen, THREADS)) | {"learned_share": share}
         run.outputs.append(paths.TOKENIZER)
         kind = "given" if config.given else config.kind
         compression = run.metrics["bytes_per_token"]
-        print(f"{kind}, {trained.vocab_size} pieces, {compression:.2f} bytes a token held out")
+        learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
+        print(f"{kind}, {trained.vocab_size} pieces, {compression:.2f} bytes a token held out{learned}")
         for word in telling_words(unseen):
             print(f"  {word}: {split(trained, word)}")
 

@@ -25,7 +25,7 @@ class Document:
     """Unique and stable: the split of the document is a function of it alone."""
     text: str
     source: str
-    """The name of the source that gave it."""
+    """The name of the source that gave it; while that is ingested, the place in it."""
     metadata: dict[str, str | int] = field(default_factory=dict)
     """What the source knows of it (year, author, ...)."""
 
@@ -60,15 +60,18 @@ def read_documents(path: Path, groups: slice = slice(None)) -> Iterator[Document
         yield Document(row["id"], row["text"], row["source"], metadata)
 
 
-def merge_documents(pieces: Sequence[tuple[Path, slice]]) -> Iterator[Document]:
+def merge_documents(pieces: Sequence[tuple[Path, slice]], unique: bool = True) -> Iterator[Document]:
     """Yield the documents of several row groups, each sorted by id, in the order of their ids, holding a few of each.
+
+    Where ids need not be ``unique``, documents with the same one come in the order of their pieces.
 
     Raises:
         UserError: as ``read_documents``, or an id does not come after the one before.
     """
     last: str | None = None
     for document in heapq.merge(*starmap(read_documents, pieces), key=lambda document: document.id):
-        require_order(last, document.id, [path for path, _ in pieces])
+        if unique or document.id != last:
+            require_order(last, document.id, [path for path, _ in pieces])
         last = document.id
         yield document
 
@@ -82,12 +85,15 @@ def require_order(before: str | None, after: str, paths: Iterable[Path]) -> None
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a table, read from the disk anew each time that they are asked for."""
+    """The texts of a table, or of some of its row groups, read from the disk anew each time that they are asked for."""
 
     path: Path
+    pieces: Sequence[tuple[Path, slice]] | None = None
+    """None: all."""
 
     def __iter__(self) -> Iterator[str]:
-        return (document.text for document in read_documents(self.path))
+        pieces = [(self.path, slice(None))] if self.pieces is None else self.pieces
+        return (document.text for piece in pieces for document in read_documents(*piece))
 
 
 def _row(document: Document) -> dict[str, str]:

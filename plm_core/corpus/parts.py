@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from plm_core.corpus.document import SCHEMA, Document, merge_documents, require_order
+from plm_core.corpus.document import SCHEMA, Document, Texts, merge_documents, require_order
 from plm_core.corpus.tables import files_of, parquet_file
 from plm_core.files import atomic_folder
 
@@ -33,13 +33,13 @@ class Part:
     first: str | None = None
     stop: str | None = None
 
-    def documents(self) -> Iterator[Document]:
-        """Yield them in the order of their ids.
+    def documents(self, unique: bool = True) -> Iterator[Document]:
+        """Yield them in the order of their ids, which need not be ``unique``.
 
         Raises:
             UserError: as ``merge_documents``.
         """
-        for document in merge_documents(self.pieces):
+        for document in merge_documents(self.pieces, unique):
             if self.stop is not None and document.id >= self.stop:
                 return
             if self.first is None or document.id >= self.first:
@@ -52,18 +52,9 @@ def pieces_of(table: Path) -> list[tuple[Path, slice]]:
     Raises:
         UserError: a file is missing or damaged.
     """
-    sizes = {file: [size for _, size in _groups(file)] for file in files_of(table)}
-    least = _least(sum(map(sum, sizes.values())))
-    pieces = []
-    for file, of_groups in sizes.items():
-        begin = size = 0
-        for number, more in enumerate(of_groups, start=1):
-            size += more
-            if size >= least or number == len(of_groups):
-                pieces.append((file, slice(begin, number)))
-                begin = number
-                size = 0
-    return pieces
+    sizes = {file: _sizes(file) for file in files_of(table)}
+    least = least_bytes(sum(map(sum, sizes.values())))
+    return [(file, groups) for file, found in sizes.items() for groups in in_parts(found, least)]
 
 
 def parts_of(tables: Iterable[Path]) -> list[Part]:
@@ -74,7 +65,7 @@ def parts_of(tables: Iterable[Path]) -> list[Part]:
     """
     groups = {file: list(_groups(file)) for table in tables for file in files_of(table)}
     every = sorted(group for found in groups.values() for group in found)
-    least = _least(sum(size for _, size in every))
+    least = least_bytes(sum(size for _, size in every))
     cuts: list[str] = []
     size = 0
     for first, more in every:
@@ -89,17 +80,49 @@ def parts_of(tables: Iterable[Path]) -> list[Part]:
     return [_between(firsts, *bounds) for bounds in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
-def _least(total: int) -> int:
-    """The bytes with which a part ends, of so many in all."""
-    return max(PART_BYTES, total // MOST_PARTS)
+def some_of(table: Path, most: int) -> tuple[Texts, float]:
+    """The texts of about ``most`` bytes of a table, in row groups evenly spread over it, and their share; one row group
+    at least, and all where there are no more.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    sizes = {(file, number): size for file in files_of(table) for number, size in enumerate(_sizes(file))}
+    total = sum(sizes.values())
+    if total <= most:
+        return Texts(table), 1.0
+    every = [(file, slice(number, number + 1)) for file, number in sizes]
+    count = max(1, len(every) * most // total)
+    return Texts(table, [every[i * len(every) // count] for i in range(count)]), count / len(every)
+
+
+def in_parts(sizes: Sequence[int], least: int) -> Iterator[slice]:
+    """Yield the items of these bytes in parts, one behind the other, each of ``least`` bytes or more but the last."""
+    begin = size = 0
+    for end, more in enumerate(sizes, start=1):
+        size += more
+        if size >= least or end == len(sizes):
+            yield slice(begin, end)
+            begin = end
+            size = 0
+
+
+def least_bytes(total: int, most: int | None = None) -> int:
+    """The bytes with which a part ends, of so many in all; ``most`` is how many parts there may be."""
+    return max(PART_BYTES, total // (most or MOST_PARTS))
+
+
+def _sizes(file: Path) -> list[int]:
+    """The bytes of each row group."""
+    with parquet_file(file, SCHEMA) as table:
+        return [table.metadata.row_group(number).total_byte_size for number in range(table.num_row_groups)]
 
 
 def _groups(file: Path) -> Iterator[tuple[str, int]]:
     """Of each row group, the first id and its bytes."""
     with parquet_file(file, SCHEMA) as table:
-        for number in range(table.num_row_groups):
-            first = table.read_row_group(number, columns=["id"]).column(0)[0].as_py()
-            yield first, table.metadata.row_group(number).total_byte_size
+        for number, size in enumerate(_sizes(file)):
+            yield table.read_row_group(number, columns=["id"]).column(0)[0].as_py(), size
 
 
 def _between(firsts: dict[Path, list[str]], first: str | None, stop: str | None) -> Part:

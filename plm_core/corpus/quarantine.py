@@ -39,7 +39,7 @@ def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
     """The record at ``place``, which begins with ``head``, for the reason of ``refused``."""
     text = head if isinstance(head, str) else head.decode("utf-8", errors="backslashreplace")
     # The name of a file may hold anything but is needed whole, to be found again.
-    return Quarantined(_printable(place), refused.reason, _shortened(refused.detail), _shortened(text))
+    return Quarantined(printable(place), refused.reason, _shortened(refused.detail), _shortened(text))
 
 
 @contextlib.contextmanager
@@ -49,11 +49,12 @@ def quarantine_writer(path: Path) -> Iterator[Callable[[Quarantined], object]]:
         yield lambda record: file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """The text with what cannot be printed, such as bytes that are no UTF-8, as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _shortened(text: str) -> str:
     """Printable, and of a long text the beginning; the rest is not looked at."""
-    shown = _printable(text[: EXCERPT + 1])
+    shown = printable(text[: EXCERPT + 1])
     return shown if len(shown) <= EXCERPT else f"{shown[: EXCERPT - 1]}…"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from plm_core.config import UserError, section
 from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
@@ -47,6 +47,9 @@ class TokenizerConfig:
     wordpiece; bytelevel has no characters, and does not read this."""
     lowercase: bool = False
     """For wordpiece alone: letters in lower case and without accents, as BERT's uncased models; else as its cased."""
+    learned_bytes: PositiveInt = 500_000_000
+    """About so many bytes of the training text are learned from, evenly spread over it, or all, if fewer. The kinds of
+    sentencepiece take some four times as much memory."""
     given: GivenTokenizer | None = None
     """A tokenizer to take as it is, such as that of an imported model; null to train one on the corpus."""
 

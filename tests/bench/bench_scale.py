@@ -1,7 +1,7 @@
 """How the stages of the corpus grow with the text, and with processes and nodes. `make bench-scale`.
 
-All of them read text with planted copies in one process. Then ``deduplicate`` does so in two processes, and on two
-nodes of a Ray cluster with a core each, of which one is killed once. The machine needs two cores, and eight times the
+All of them read text with planted copies in one process. Then ``ingest`` and ``deduplicate`` do so in two processes,
+and ``deduplicate`` on two nodes of a Ray cluster with a core each, of which one is killed once. The machine needs two cores, and eight times the
 room of the text. What all write must be the same, to the byte. Prints a line for each run and writes
 ``artifacts/bench/scale.json``.
 """
@@ -35,7 +35,8 @@ from plm_core.files import sha256_path
 OUT = Path("artifacts/bench/scale.json")
 PROJECT = Path("artifacts/bench/scale")
 STAGES = {"ingest": ["planted"], "clean": [], "deduplicate": [], "tokenizer": [], "pack": []}
-SPLITS = PROJECT / "artifacts/corpus/splits"
+RAW, SPLITS = PROJECT / "artifacts/corpus/raw", PROJECT / "artifacts/corpus/splits"
+FILE_BYTES = 32_000_000
 PARAGRAPH = 100
 """Words."""
 PEER, PEER_RATE = "Data-Juicer's published rate", 0.07
@@ -54,7 +55,7 @@ class Run:
     memory: float
     """GB of its largest process."""
     digest: str
-    """Of the corpus behind ``deduplicate``."""
+    """Of what ``ingest`` or ``deduplicate`` wrote."""
 
     @property
     def rate(self) -> float:
@@ -80,17 +81,18 @@ def write_corpus(megabytes: int) -> None:
     folder = PROJECT / "data"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    with (folder / "planted.jsonl").open("w", encoding="utf-8") as file:
-        for text in planted(words, megabytes):
-            found = text.split()
-            parts = (" ".join(found[i : i + PARAGRAPH]) for i in range(0, len(found), PARAGRAPH))
-            file.write(json.dumps({"text": "\n\n".join(parts)}) + "\n")
+    written = 0
+    for text in planted(words, megabytes):
+        found = text.split()
+        parts = (" ".join(found[i : i + PARAGRAPH]) for i in range(0, len(found), PARAGRAPH))
+        with (folder / f"{written // FILE_BYTES:03}.jsonl").open("a", encoding="utf-8") as file:
+            written += file.write(json.dumps({"text": "\n\n".join(parts)}) + "\n")
 
 
 def measured(megabytes: int, name: str, how: str, cores: int, **env: str) -> Run:
     """Run a stage as the flow does; one whose node is lost is tried again, as there."""
     os.environ |= env
-    stage = Stage(name, nodes="all" if name in ("clean", "deduplicate", "pack") else 1)
+    stage = Stage(name, nodes=1 if name == "tokenizer" else "all")
     processes = StageProcesses(PROJECT)
     command = ["python", "-m", f"tasks.{name}", *STAGES[name]]
     own = {"PLM_TRACKING": "off", "PYTHONPATH": str(PROJECT.resolve())}
@@ -107,7 +109,7 @@ def measured(megabytes: int, name: str, how: str, cores: int, **env: str) -> Run
                 if not (again and error.transient):
                     raise
     seconds = time.perf_counter() - begun
-    digest = sha256_path(SPLITS)[:12] if SPLITS.exists() else ""
+    digest = sha256_path(RAW if name == "ingest" else SPLITS)[:12] if name in ("ingest", "deduplicate") else ""
     run = Run(name, megabytes, how, seconds, cores, memory / 1e9, digest)
     print(
         f"{megabytes:>6} MB  {name:<13}{how:<27}{seconds:>8.1f} s"
@@ -163,15 +165,19 @@ def main() -> None:
     for megabytes in sizes:
         write_corpus(megabytes)
         found = {name: measured(megabytes, name, "one process", 1, **alone) for name in STAGES}
-        two = measured(megabytes, "deduplicate", "two processes", 2, **alone | {"PLM_CORES": "2"})
+        read, two = (
+            measured(megabytes, name, "two processes", 2, **alone | {"PLM_CORES": "2"})
+            for name in ("ingest", "deduplicate")
+        )
         with two_nodes() as kill:
             nodes = measured(megabytes, "deduplicate", "two nodes", 2, **cluster)
             watching = kill_after(max(1, megabytes // 64), kill)
             killed = measured(megabytes, "deduplicate", "two nodes, one is killed", 2, **cluster)
             watching.join()
-        same = {run.digest for run in (found["deduplicate"], two, nodes, killed)}
-        assert len(same) == 1, f"the runs have not written the same: {same}"
-        runs += [*found.values(), two, nodes, killed]
+        for same in ([found["ingest"], read], [found["deduplicate"], two, nodes, killed]):
+            digests = {run.digest for run in same}
+            assert len(digests) == 1, f"the runs have not written the same: {digests}"
+        runs += [*found.values(), read, two, nodes, killed]
     for name in STAGES if sizes[1:] else ():
         seconds = [run.seconds for run in runs if (run.stage, run.how) == (name, "one process")]
         power = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]

@@ -1,5 +1,6 @@
 """Stages that work part by part give the same whoever does it, and whoever is killed."""
 
+import json
 import random
 import shutil
 import time
@@ -33,7 +34,7 @@ pool._Job._do = slowly  # not in the processes that work for this one
 parts.PART_BYTES = 40_000
 pairs.PAIRS_AT_ONCE = 20
 task = getattr(importlib.import_module(f"tasks.{sys.argv[1]}"), sys.argv[2])
-del sys.argv[1:]
+del sys.argv[1:3]  # what follows is the task's
 main(task)
 """
 STAGES = {"clean": "clean", "deduplicate": "deduplicate_and_split", "pack": "pack"}
@@ -74,6 +75,41 @@ def run(project, stage, **env):
     return finish(project.start("small_parts", stage, STAGES[stage], **env), 0)
 
 
+def write_records(folder, draw):
+    """A dozen files of records, of which some have an id that another one has, in its file or in another, or none."""
+    folder.mkdir()
+    for number in range(12):
+        keys = [draw.choice([f"k{draw.randrange(300)}", draw.randrange(300), None]) for _ in range(20)]
+        rows = [{"key": key, "text": f"{number}-{i} " + "x" * draw.randrange(2000)} for i, key in enumerate(keys)]
+        (folder / f"{number:02}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def quarantined(project):
+    lines = (project.root / "artifacts/corpus/quarantined/own.jsonl").read_text().splitlines()
+    return [(row["place"], row["reason"], row["detail"]) for row in map(json.loads, lines)]
+
+
+def test_of_a_source_that_is_read_in_parts_the_first_document_with_an_id_is_kept(tmp_path):
+    whole = Project(source(tmp_path / "whole"))
+    section = {"reader": "folder", "input": "records", "id_field": "key", "max_quarantined": 1.0}
+    whole.change(sources={"own": section})
+    write_records(whole.root / "records", random.Random(5))
+    (whole.root / "small_parts.py").write_text(SMALL_PARTS)
+    one, three = whole.copied(tmp_path / "one"), whole.copied(tmp_path / "three")
+    whole.run("tasks.ingest", "own")
+    for each, cores in ((one, "1"), (three, "3")):
+        finish(each.start("small_parts", "ingest", "ingest", "own", PLM_CORES=cores), 0)
+    table = "artifacts/corpus/raw/own.parquet"
+    assert len(list((one.root / table).iterdir())) > 1
+    documents = list(read_documents(whole.root / table))
+    assert list(read_documents(one.root / table)) == documents
+    assert {document.source for document in documents} == {"own"}
+    assert one.metrics("ingest-own") == whole.metrics("ingest-own")
+    assert sorted(quarantined(one)) == sorted(quarantined(whole))
+    assert {reason for _, reason, _ in quarantined(one)} == {"duplicate_id", "missing_id"}
+    assert one.files() == three.files()
+
+
 def contents(project):
     """What the tables hold, wherever their parts end, and the metrics."""
     folder = project.root / "artifacts/corpus"
@@ -96,6 +132,23 @@ def test_parts_and_processes_make_no_difference(project, tmp_path):
     for level in ("documents", "paragraphs"):
         assert all(project.metrics("deduplicate")[f"removed_{level}_{kind}_duplicate"] for kind in ("exact", "near"))
     assert one.files() == three.files()
+
+
+def test_a_tokenizer_learns_from_as_much_text_as_it_may_and_says_so(project):
+    splits = project.root / "artifacts/corpus/splits"
+    train = list(read_documents(project.root / "artifacts/corpus/raw/a.parquet"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "ROWS_AT_ONCE", 4)
+        write_documents(splits / "train.parquet", train)
+    write_documents(splits / "valid.parquet", train[:9])
+    out, _ = project.run("tasks.tokenizer")
+    assert "learned" not in out
+    assert project.metrics("tokenizer")["learned_share"] == 1
+    project.change(tokenizer__learned_bytes=40_000)
+    out, _ = project.run("tasks.tokenizer")
+    share = project.metrics("tokenizer")["learned_share"]
+    assert 0 < share < 0.5
+    assert f"learned from {share:.2%} of the training text" in out
 
 
 def wait_for_results(project, stage, process, count):

@@ -50,7 +50,7 @@ def test_the_whole_chain_runs_with_another_kind(small, kind):
 
 
 def test_the_stage_writes_the_numbers_of_its_vocabulary(built):
-    assert list(built.metrics("tokenizer")) == NUMBERS
+    assert list(built.metrics("tokenizer")) == [*NUMBERS, "learned_share"]
     log = (built.root / "repro.log").read_text()
     words = " ".join(texts(built, "valid")).replace(".", "").split()
     word = min(words, key=lambda word: (-len(word), word))
@@ -65,7 +65,7 @@ def test_kinds_and_sizes_are_compared_and_nothing_is_written(built):
     rows = {(row["kind"], row["vocab_size"]): row for row in found["tokenizers"]}
     assert set(rows) == {(kind, size) for kind in NOT_LEARNED for size in (307, 99, 50_000)}
     own = built.metrics("tokenizer")
-    assert {name: rows["bpe", 307][name] for name in NUMBERS} == own
+    assert {name: rows["bpe", 307][name] for name in NUMBERS} | {"learned_share": 1.0} == own
     for kind in NOT_LEARNED:
         assert "more than this corpus supports; expected at most" in rows[kind, 50_000]["refused"]
         assert ("refused" in rows[kind, 99]) == (kind != "wordpiece")

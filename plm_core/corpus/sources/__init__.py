@@ -12,18 +12,18 @@ from plm_core.corpus.sources.bible import Bible
 from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.sources.hub import Hub
 from plm_core.corpus.sources.sotu import Sotu
-from plm_core.corpus.sources.source import Source
+from plm_core.corpus.sources.source import Readable, Source
 
 SOURCES: dict[str, type[Source]] = {"folder": Folder, "hub": Hub, "sotu": Sotu, "bible": Bible}
 """By the ``reader`` of a section: ``folder`` for text of your own, ``hub``, or a package."""
 
 
-def open_source(name: str, source: Source) -> Iterator[Document | Quarantined]:
-    """The stream of the source ``name``: documents whose ids begin with its name, and so are unique among all sources,
-    and the records that had to be quarantined.
+def open_source(name: str, source: Readable) -> Iterator[Document | Quarantined]:
+    """The stream of the source ``name``, or of a part: documents whose ids begin with its name, and so are unique among
+    all sources, and the records that had to be quarantined.
 
     Raises, while it is read:
         UserError, OSError: as ``Source.read``.
     """
     for record in source.read():
-        yield replace(record, id=f"{name}/{record.id}", source=name) if isinstance(record, Document) else record
+        yield replace(record, id=f"{name}/{record.id}") if isinstance(record, Document) else record

@@ -36,7 +36,7 @@ class Bible(Source):
                 yield Document(
                     id=f"{translation}/{chapter:0>5}",
                     text="\n\n".join(verses),
-                    source="bible",
+                    source=f"{manifest.package}/{translation}/verses.json",
                     metadata={"translation": translation, "book": books[chapter[:-3]][1], "chapter": int(chapter[-3:])},
                 )
         if read != manifest.documents:

@@ -6,9 +6,10 @@ import os
 import reprlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined, Refused, quarantined
+from plm_core.corpus.quarantine import Quarantined, Refused, printable, quarantined
 from plm_core.corpus.records import SURROGATE, Record
 from plm_core.corpus.sources.source import Records
 
@@ -19,7 +20,7 @@ IDS_KB = 1 << 16
 def documents_of(records: Iterable[tuple[str, str, Record]], source: Records) -> Iterator[Document | Quarantined]:
     """Yield a document for each record, which comes with its place and its default id, or what was wrong with it.
 
-    Of two with the same id the first is kept; Documents have no source yet.
+    Of two with the same id the first is kept.
 
     Raises:
         OSError: there is no room for them.
@@ -33,11 +34,16 @@ def documents_of(records: Iterable[tuple[str, str, Record]], source: Records) ->
             try:
                 document = _document(record, default_id, source)
                 if not _added(document.id, seen):
-                    raise Refused("duplicate_id", f"the id {_shown(document.id)} stands before; expected unique ids")
+                    raise repeated(document.id)
             except Refused as refused:
                 yield quarantined(place, refused, record.head or _shown(record.content))
                 continue
-            yield document
+            yield replace(document, source=printable(place))
+
+
+def repeated(identity: str) -> Refused:
+    """Why a document is refused whose id another one has."""
+    return Refused("duplicate_id", f"the id {_shown(identity)} stands before; expected unique ids")
 
 
 def _added(identity: str, seen: sqlite3.Connection) -> bool:

@@ -4,17 +4,22 @@ The source ``folder``. A record that cannot be used does not stop it: it comes o
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.lines import COMPRESSIONS
+from plm_core.corpus.parts import in_parts, least_bytes
 from plm_core.corpus.quarantine import Quarantined, Refused
 from plm_core.corpus.records import READABLE, Record, format_of, records
 from plm_core.corpus.sources.fields import documents_of
 from plm_core.corpus.sources.source import Records
+
+MOST_PARTS = 64
+"""Where ids are not in the order of the files, all parts are open while they are joined."""
 
 
 @section
@@ -35,14 +40,32 @@ class Folder(Records):
         """The folder and its licence."""
         return {"input": self.input, "license": self.license or "not stated"}
 
+    def parts(self) -> list["Files"]:
+        """Some files each; UserError when none can be read."""
+        files = _files(Path(self.input), self.pattern)
+        sizes = [file.stat().st_size for file in files]
+        return [Files(self, files[some]) for some in in_parts(sizes, least_bytes(sum(sizes), MOST_PARTS))]
+
     def read(self) -> Iterator[Document | Quarantined]:
         """As ``Source.read``; UserError too when no file can be read."""
-        return documents_of(records_in(Path(self.input), self.pattern, self.max_record_bytes), self)
+        return Files(self, _files(Path(self.input), self.pattern)).read()
 
 
-def records_in(root: Path, pattern: str, limit: int) -> Iterator[tuple[str, str, Record]]:
+@dataclass(frozen=True)
+class Files:
+    """Some of the files of a folder."""
+
+    folder: Folder
+    files: Sequence[Path]
+
+    def read(self) -> Iterator[Document | Quarantined]:
+        """As ``Source.read``."""
+        return documents_of(_records(self.files, Path(self.folder.input), self.folder.max_record_bytes), self.folder)
+
+
+def _records(files: Iterable[Path], root: Path, limit: int) -> Iterator[tuple[str, str, Record]]:
     """Each record with its place and the id that it has if it states none."""
-    for file in _files(root, pattern):
+    for file in files:
         name = file.name if file == root else file.relative_to(root).as_posix()
         if file != root and not (target := file.resolve()).is_relative_to(root.resolve()):
             detail = f"a link to {target}; expected a file in the folder: copy it there, or make it a source of its own"

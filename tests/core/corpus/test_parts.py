@@ -1,5 +1,7 @@
 """Parts hold every document once, in order, and end where the files alone say."""
 
+from itertools import pairwise
+
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from plm_core.config import UserError
 from plm_core.corpus import parts as module
 from plm_core.corpus import tables
 from plm_core.corpus.document import Document, read_documents, write_documents
-from plm_core.corpus.parts import gather, parts_of, pieces_of
+from plm_core.corpus.parts import gather, parts_of, pieces_of, some_of
 
 DOCUMENTS = st.dictionaries(st.text(max_size=3), st.integers(0, 300), min_size=1, max_size=60)
 
@@ -63,6 +65,23 @@ def test_there_are_so_many_parts_at_most(tmp_path, monkeypatch):
     assert len(parts_of([tmp_path / "x.parquet"])) == len(pieces_of(tmp_path / "x.parquet")) == 60
     monkeypatch.setattr(module, "MOST_PARTS", 7)
     assert len(parts_of([tmp_path / "x.parquet"])) == len(pieces_of(tmp_path / "x.parquet")) <= 7
+
+
+@given(st.integers(1, 40), st.integers(1, 60_000))
+def test_some_texts_are_as_many_as_may_be_and_evenly_spread(tmp_path_factory, count, most):
+    folder = tmp_path_factory.mktemp("some")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "ROWS_AT_ONCE", 1)
+        for file, numbers in (("0", range(count)), ("1", range(count, 2 * count))):
+            write_documents(folder / f"{file}.parquet", [Document(f"{i:02}", f"{i:01000}", "s") for i in numbers])
+    group = pq.read_metadata(folder / "0.parquet").row_group(0).total_byte_size
+    texts, share = some_of(folder, most)
+    chosen = [int(text) for text in texts]
+    assert chosen == list(map(int, texts))
+    assert len(chosen) == min(2 * count, max(1, most // group))
+    assert share == len(chosen) / (2 * count)
+    gaps = {after - before for before, after in pairwise(chosen)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
 
 
 def test_a_table_may_be_a_folder_of_files_and_is_read_in_their_order(tmp_path):

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,18 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_core.config import UserError, choose
+from plm_core.corpus import parts
 from plm_core.corpus.document import Document
-from plm_core.corpus.sources import SOURCES, open_source
+from plm_core.corpus.sources import SOURCES, folder, open_source
 
 MANIFEST = "plm_core/corpus/sources/sotu.json"
 
 
 def read(path, reader="folder", **fields):
-    """The documents of the source "folder", its name in front of their ids taken away."""
+    """The documents of the source "folder", its name in front of their ids taken away, with that for their place."""
     found = list(open_source("folder", SOURCES[reader](str(path), **fields)))
     assert [record for record in found if not isinstance(record, Document)] == []
     assert all(document.id.startswith("folder/") for document in found)
-    return [replace(document, id=document.id.removeprefix("folder/")) for document in found]
+    return [replace(document, id=document.id.removeprefix("folder/"), source="folder") for document in found]
 
 
 def refusal(path, **fields):
@@ -79,14 +81,38 @@ def test_a_folder_gives_a_document_a_text_file_and_a_row_in_the_order_of_the_nam
         b'\xef\xbb\xbf{"text": "one", "year": 7, "tags": ["x"], "by": "A"}\n\n{"text": "two"}'
     )
     pq.write_table(pa.table({"text": ["three", "four"], "year": [13, 99]}), tmp_path / "z.parquet")
-    found = read(tmp_path)
-    assert found == [
+    assert read(tmp_path) == [
         Document("a.jsonl#1", "one", "folder", {"year": 7, "by": "A"}),
         Document("a.jsonl#3", "two", "folder", {}),
         Document("b/c/deep.txt", "Å first\r\nsecond \ufeff", "folder", {}),
         Document("z.parquet#1", "three", "folder", {"year": 13}),
         Document("z.parquet#2", "four", "folder", {"year": 99}),
     ]
+
+
+def test_a_document_comes_with_the_place_where_it_stands(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.jsonl").write_text('{"text": "two"}\n\n{"text": "three"}\n')
+    (tmp_path / os.fsdecode(b"c\xe9.csv")).write_text("key,text\n7,four\n")
+    found = open_source("x", SOURCES["folder"](str(tmp_path), id_field="key"))
+    places = ["a.txt:1", "b.jsonl:1", "b.jsonl:3", "c\\udce9.csv:2"]
+    assert [record.source if isinstance(record, Document) else record.place for record in found] == [
+        f"{tmp_path}/{place}" for place in places
+    ]
+
+
+def test_parts_are_the_files_in_their_order_and_hold_what_the_whole_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "PART_BYTES", 50)
+    for number in range(9):
+        (tmp_path / f"{number}.txt").write_text("x" * (10 * number + 1))
+    source = SOURCES["folder"](str(tmp_path))
+    found = [[document.id for document in part.read()] for part in source.parts()]
+    assert found == [["0.txt", "1.txt", "2.txt", "3.txt"], ["4.txt", "5.txt"], ["6.txt"], ["7.txt"], ["8.txt"]]
+    assert [document for part in source.parts() for document in part.read()] == list(source.read())
+    monkeypatch.setattr(folder, "MOST_PARTS", 2)
+    assert len(source.parts()) == 2
+    with pytest.raises(UserError, match="nothing to read in it"):
+        SOURCES["folder"](str(tmp_path), pattern="*.csv").parts()
 
 
 def test_a_single_file_is_a_source_too(tmp_path):
