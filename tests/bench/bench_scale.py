@@ -1,9 +1,9 @@
 """How the stages of the corpus grow with the text, and with processes and nodes. `make bench-scale`.
 
 All of them read text with planted copies in one process. Then ``ingest`` and ``deduplicate`` do so in two processes,
-and ``deduplicate`` on two nodes of a Ray cluster with a core each, of which one is killed once. The machine needs two cores, and eight times the
-room of the text. What all write must be the same, to the byte. Prints a line for each run and writes
-``artifacts/bench/scale.json``.
+and ``deduplicate`` on two nodes of a Ray cluster with a core each, of which one is killed once. The machine needs two
+cores, and eight times the room of the text. What all write must be the same, to the byte. Prints a line for each run
+and writes ``artifacts/bench/scale.json``.
 """
 
 import argparse
