@@ -6,12 +6,13 @@ and the evaluation without fine-tuning look at scores by it.
 
 from plm_core.benchmarks.examples import file_of, read_examples
 from plm_core.benchmarks.task import read_task
-from plm_core.corpus.document import Texts
-from plm_core.evaluation.overlap import overlaps
+from plm_core.corpus.parts import pieces_of
+from plm_core.evaluation.overlap import Grams, any_of, overlaps, search_part
 from plm_core.evaluation.slices import COLUMNS, CONTAMINATED
 from plm_core.files import verify_checksums
 from plm_core.shared import paths
 from tasks.runtime.evidence import write_rows
+from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage
 
 TRAIN = paths.CORPUS / "train.parquet"
@@ -21,10 +22,15 @@ def slices(name: str) -> None:
     """Compare the test examples of ``examples.NAME`` with the training text, and write a row for each."""
     data = paths.EXAMPLES / name
     table = paths.SLICES / f"{name}.csv"
-    with stage(f"slices-{name}", [], [data, TRAIN]) as run:
+    with stage(f"slices-{name}", [], [data, TRAIN]) as run, pool(run) as workers:
         verify_checksums(data)
         examples = read_examples(file_of(data, "test"), read_task(data))
-        sizes, shares = overlaps([[e.a] if e.b is None else [e.a, e.b] for e in examples], Texts(TRAIN))
+
+        def search(wanted: Grams) -> Grams:
+            pieces = [(wanted, piece) for piece in pieces_of(TRAIN)]
+            return any_of(wanted, workers.map("search", search_part, pieces))
+
+        sizes, shares = overlaps([[e.a] if e.b is None else [e.a, e.b] for e in examples], search)
         rows = zip(examples, sizes.tolist(), shares.tolist(), strict=True)
         write_rows(table, COLUMNS, ((e.id, size, e.subset, repr(share)) for e, size, share in rows))
         known = int((shares >= CONTAMINATED).sum())

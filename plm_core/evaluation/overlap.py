@@ -6,24 +6,32 @@ text, and takes long runs for that; here shorter ones are counted, and nothing i
 Models are Few-Shot Learners", appendix C, looks for runs of 8 to 13 words, by the examples' length).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from plm_core.corpus.document import Texts
 from plm_core.corpus.shingles import batches, words
 
 NGRAM = 8
 """Words in a row that are found by chance only where they are a common phrase."""
 Array = np.ndarray
+Grams = dict[int, Array]
+"""By a number of words, different n-grams of so many, as hashes in order; or which of them stand in a text."""
+FOUND = "found.npy"
 
 
-def overlaps(examples: Sequence[Sequence[str]], training: Iterable[str], n: int = NGRAM) -> tuple[Array, Array]:
+def overlaps(
+    examples: Sequence[Sequence[str]], search: Callable[[Grams], Grams], n: int = NGRAM
+) -> tuple[Array, Array]:
     """The words of each example, ``[N]`` int64, and which share of its n-grams stands in a training text, ``[N]``.
+
+    ``search`` is given the n-grams of all examples, and returns which of them stand in one.
 
     An example is one or several texts; no n-gram reaches from one into the next. A text of fewer than n words is one
     n-gram as a whole. An n-gram that stands twice in an example counts twice; an example without a word has a share of
-    0. Words are compared by hashes of 64 bits. The memory that it takes is of the examples, not of the training text,
-    which is read once.
+    0. Words are compared by hashes of 64 bits.
     """
     parts = words([text for example in examples for text in example])
     counts = np.diff(parts.ends, prepend=0)
@@ -33,7 +41,7 @@ def overlaps(examples: Sequence[Sequence[str]], training: Iterable[str], n: int 
     length = np.minimum(counts, n)[of_text]
     standing = np.zeros(len(of_text), dtype=bool)
     wanted = {int(k): np.unique(shingles.hashes[length == k]) for k in np.unique(length)}
-    for k, seen in _seen(wanted, training).items():
+    for k, seen in search(wanted).items():
         here = length == k
         standing[here] = seen[np.searchsorted(wanted[k], shingles.hashes[here])]
     size = len(examples)
@@ -43,8 +51,8 @@ def overlaps(examples: Sequence[Sequence[str]], training: Iterable[str], n: int 
     return sizes, shared / np.maximum(total, 1)
 
 
-def _seen(wanted: dict[int, Array], training: Iterable[str]) -> dict[int, Array]:
-    """By length, which of the wanted n-grams (hashes in order) stand in a training text."""
+def standing(wanted: Grams, training: Iterable[str]) -> Grams:
+    """Which of the n-grams stand in a training text. The memory that it takes is that of the n-grams."""
     seen = {k: np.zeros(len(grams), dtype=bool) for k, grams in wanted.items()}
     for group in batches(training, str):
         read = words(group)
@@ -53,3 +61,19 @@ def _seen(wanted: dict[int, Array], training: Iterable[str]) -> dict[int, Array]
             places = np.minimum(np.searchsorted(grams, hashes), len(grams) - 1)
             seen[k][places[grams[places] == hashes]] = True
     return seen
+
+
+def search_part(work: tuple[Grams, tuple[Path, slice]], folder: Path) -> None:
+    """Write which of the n-grams stand in some row groups of a file of the training text."""
+    wanted, piece = work
+    found = standing(wanted, Texts(piece[0], [piece]))
+    np.save(folder / FOUND, np.concatenate([np.zeros(0, dtype=bool), *found.values()]))
+
+
+def any_of(wanted: Grams, results: Iterable[Path]) -> Grams:
+    """Which of the n-grams stand in any of the parts that were searched."""
+    ends = np.cumsum([0, *map(len, wanted.values())])
+    seen = np.zeros(ends[-1], dtype=bool)
+    for result in results:
+        seen |= np.load(result / FOUND)
+    return dict(zip(wanted, np.split(seen, ends[1:-1]), strict=False))

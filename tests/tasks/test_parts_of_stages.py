@@ -151,6 +151,23 @@ def test_a_tokenizer_learns_from_as_much_text_as_it_may_and_says_so(project):
     assert f"learned from {share:.2%} of the training text" in out
 
 
+def test_what_of_the_examples_stands_in_any_part_of_the_text_is_found(small):
+    train = small.root / "artifacts/corpus/splits/train.parquet"
+    documents = list(read_documents(train))
+    shutil.rmtree(train)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "ROWS_AT_ONCE", 2)
+        write_documents(train, documents)
+    small.run("tasks.slices", "next")
+    found = (small.root / "artifacts/slices/next.csv").read_bytes()
+    (small.root / "artifacts/slices/next.csv").unlink()
+    (small.root / "small_parts.py").write_text(SMALL_PARTS)
+    process = small.start("small_parts", "slices", "slices", "next", PLM_CORES="3", SLOW="0.5")
+    wait_for_results(small, "slices-next", process, 2)
+    finish(process, 0)
+    assert (small.root / "artifacts/slices/next.csv").read_bytes() == found
+
+
 def wait_for_results(project, stage, process, count):
     results = project.root / "artifacts/parts" / stage
     while sum(path.name.isdecimal() for path in results.glob("*/*/*")) < count:

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.evaluation.overlap import overlaps
+from plm_core.corpus.document import Document, write_documents
+from plm_core.evaluation.overlap import any_of, overlaps, search_part, standing
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), max_size=4)
+
+
+def among(training):
+    return lambda wanted: standing(wanted, training)
 
 
 @pytest.mark.parametrize(
@@ -27,14 +32,14 @@ TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), ma
     ],
 )
 def test_by_hand(example, words, share):
-    sizes, shares = overlaps([["z"], example], ["x a b c y", "c d e"], 3)
+    sizes, shares = overlaps([["z"], example], among(["x a b c y", "c d e"]), 3)
     assert (sizes[1], shares[1]) == (words, share)
     assert (sizes[0], shares[0]) == (1, 0.0)
 
 
 def test_nothing_is_found_in_no_text():
-    assert overlaps([["a b c"]], [], 2)[1].tolist() == [0.0]
-    assert overlaps([], ["a b c"], 2)[1].tolist() == []
+    assert overlaps([["a b c"]], among([]), 2)[1].tolist() == [0.0]
+    assert overlaps([], among(["a b c"]), 2)[1].tolist() == []
 
 
 @given(examples=st.lists(TEXTS, max_size=4), training=TEXTS, n=st.integers(1, 5))
@@ -51,6 +56,23 @@ def test_the_share_is_that_of_a_search_word_by_word(examples, training, n):
             found += [gram in known for gram in grams(text, k)]
         return sum(found) / len(found) if found else 0.0
 
-    sizes, shares = overlaps(examples, training, n)
+    sizes, shares = overlaps(examples, among(training), n)
     assert sizes.tolist() == [sum(len(text.split()) for text in texts) for texts in examples]
     np.testing.assert_allclose(shares, [share(texts) for texts in examples])
+
+
+@given(examples=st.lists(TEXTS, max_size=4), training=TEXTS)
+def test_what_is_found_in_parts_is_what_is_found_in_all(tmp_path_factory, examples, training):
+    folder = tmp_path_factory.mktemp("parts")
+
+    def search(wanted):
+        results = []
+        for i, text in enumerate(training):
+            write_documents(folder / f"{i}.parquet", [Document("x", text, "s")])
+            results.append(folder / str(i))
+            results[-1].mkdir()
+            search_part((wanted, (folder / f"{i}.parquet", slice(0, 1))), results[-1])
+        return any_of(wanted, results)
+
+    for found, whole in zip(overlaps(examples, search, 3), overlaps(examples, among(training), 3), strict=True):
+        np.testing.assert_array_equal(found, whole)
