@@ -18,6 +18,7 @@ from rich.table import Column, Table
 from typer import Argument, Option
 
 from plm_core.config import UserError, from_dict
+from plm_core.corpus.document import Texts
 from plm_core.corpus.parts import some_of
 from plm_core.shared import paths
 from plm_core.shared.kinds import TOKENIZERS
@@ -63,8 +64,10 @@ def compare(
         for name in kind or TOKENIZERS
         for size in sizes
     ]
-    whole, _ = some_of(paths.CORPUS / "train.parquet", given.learned_bytes)
-    unseen = sample(some_of(paths.CORPUS / "valid.parquet", given.learned_bytes)[0])
+    whole, unread = (
+        Texts(some_of(paths.CORPUS / f"{split}.parquet", given.learned_bytes)[0]) for split in ("train", "valid")
+    )
+    unseen = sample(unread)
     if not any(text.split() for text in unseen):
         raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
     texts: Iterable[str] = whole if most is None else sample(whole, most)

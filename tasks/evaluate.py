@@ -20,6 +20,7 @@ from plm_core.evaluation.cloze import filler_of
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import named, scorer_of
 from plm_core.evaluation.likelihood.base import Likelihood, tokenized, total
+from plm_core.evaluation.overlap import Search, search_in
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES
@@ -29,6 +30,7 @@ from plm_core.shared import paths
 from plm_core.text.vocabulary import unknown_rate
 from plm_core.training.device import Device, prepare
 from tasks.runtime.evidence import write_sealed
+from tasks.runtime.pools import pool
 from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
@@ -42,7 +44,10 @@ def evaluate(name: str) -> None:
     """Measure the model that stage pretrain made, and write evidence, samples and metrics."""
     config = params.section("evaluate", EvaluateConfig)
     folder = paths.MODELS / name
-    with stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN], model=name) as run:
+    with (
+        stage(f"evaluate-{name}", ["evaluate"], [folder, TEST, TRAIN], model=name) as run,
+        pool(run) as workers,
+    ):
         device = prepare(threads=1)
         loaded = checkpoint.load(folder, device.device)
         evidence = paths.EVIDENCE / name
@@ -63,16 +68,17 @@ def evaluate(name: str) -> None:
         run.metrics |= {"tokens": result.tokens, "bytes": result.bytes}
         if not tokenizer.lossless:
             run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(_texts()))
-        run.metrics |= _reading([sample["continuation"] for sample in sampled if "continuation" in sample])
+        continued = [sample["continuation"] for sample in sampled if "continuation" in sample]
+        run.metrics |= _reading(continued, search_in(TRAIN, workers))
         atomic_text(samples, lines + "\n")
         run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
 
 
-def _reading(texts: Sequence[str]) -> dict[str, float]:
+def _reading(texts: Sequence[str], search: Search) -> dict[str, float]:
     """How the continuations read; what texts are too short for is left out."""
-    share, longest = continuations.copied(texts, (document.text for document in read_documents(TRAIN)))
+    share, longest = continuations.copied(texts, search)
     found = {
         "distinct_1": continuations.distinct(texts, 1),
         "distinct_2": continuations.distinct(texts, 2),

@@ -6,8 +6,7 @@ and the evaluation without fine-tuning look at scores by it.
 
 from plm_core.benchmarks.examples import file_of, read_examples
 from plm_core.benchmarks.task import read_task
-from plm_core.corpus.parts import pieces_of
-from plm_core.evaluation.overlap import Grams, any_of, overlaps, search_part
+from plm_core.evaluation.overlap import overlaps, search_in
 from plm_core.evaluation.slices import COLUMNS, CONTAMINATED
 from plm_core.files import verify_checksums
 from plm_core.shared import paths
@@ -26,11 +25,8 @@ def slices(name: str) -> None:
         verify_checksums(data)
         examples = read_examples(file_of(data, "test"), read_task(data))
 
-        def search(wanted: Grams) -> Grams:
-            pieces = [(wanted, piece) for piece in pieces_of(TRAIN)]
-            return any_of(wanted, workers.map("search", search_part, pieces))
-
-        sizes, shares = overlaps([[e.a] if e.b is None else [e.a, e.b] for e in examples], search)
+        texts = [[e.a] if e.b is None else [e.a, e.b] for e in examples]
+        sizes, shares = overlaps(texts, search_in(TRAIN, workers))
         rows = zip(examples, sizes.tolist(), shares.tolist(), strict=True)
         write_rows(table, COLUMNS, ((e.id, size, e.subset, repr(share)) for e, size, share in rows))
         known = int((shares >= CONTAMINATED).sum())

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from plm_core.config import UserError
+from plm_core.corpus.document import Texts
 from plm_core.corpus.parts import some_of
 from plm_core.files import atomic_folder
 from plm_core.shared import paths
@@ -23,7 +24,8 @@ def tokenizer() -> None:
     corpus = paths.CORPUS / "train.parquet"
     held_out = paths.CORPUS / "valid.parquet"
     with stage("tokenizer", ["tokenizer"], [corpus, held_out]) as run:
-        texts, share = some_of(corpus, config.learned_bytes)
+        pieces, share = some_of(corpus, config.learned_bytes)
+        texts = Texts(pieces)
         if config.given:
             model = read_given(config.given).data
             share = 0.0
@@ -34,7 +36,7 @@ def tokenizer() -> None:
             (folder / "tokenizer").write_bytes(model)
             (folder / "tokenizer").rename(folder / open_tokenizer(folder / "tokenizer").file)
         trained = open_tokenizer(paths.TOKENIZER)
-        unseen = sample(some_of(held_out, config.learned_bytes)[0])
+        unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
         run.metrics |= asdict(measure(trained, sample(texts), unseen, THREADS)) | {"learned_share": share}
         run.outputs.append(paths.TOKENIZER)
         kind = "given" if config.given else config.kind

@@ -85,15 +85,13 @@ def require_order(before: str | None, after: str, paths: Iterable[Path]) -> None
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a table, or of some of its row groups, read from the disk anew each time that they are asked for."""
+    """The texts of some row groups, read from the disk anew each time that they are asked for."""
 
-    path: Path
-    pieces: Sequence[tuple[Path, slice]] | None = None
-    """None: all."""
+    pieces: Sequence[tuple[Path, slice]]
+    """Of files, or of a whole table."""
 
     def __iter__(self) -> Iterator[str]:
-        pieces = [(self.path, slice(None))] if self.pieces is None else self.pieces
-        return (document.text for piece in pieces for document in read_documents(*piece))
+        return (document.text for piece in self.pieces for document in read_documents(*piece))
 
 
 def _row(document: Document) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from plm_core.corpus.document import SCHEMA, Document, Texts, merge_documents, require_order
+from plm_core.corpus.document import SCHEMA, Document, merge_documents, require_order
 from plm_core.corpus.tables import files_of, parquet_file
 from plm_core.files import atomic_folder
 
@@ -80,9 +80,9 @@ def parts_of(tables: Iterable[Path]) -> list[Part]:
     return [_between(firsts, *bounds) for bounds in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
-def some_of(table: Path, most: int) -> tuple[Texts, float]:
-    """The texts of about ``most`` bytes of a table, in row groups evenly spread over it, and their share; one row group
-    at least, and all where there are no more.
+def some_of(table: Path, most: int) -> tuple[list[tuple[Path, slice]], float]:
+    """Row groups of about ``most`` bytes, evenly spread over a table, and their share of all; one at least, and all
+    where there are no more bytes.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -90,10 +90,10 @@ def some_of(table: Path, most: int) -> tuple[Texts, float]:
     sizes = {(file, number): size for file in files_of(table) for number, size in enumerate(_sizes(file))}
     total = sum(sizes.values())
     if total <= most:
-        return Texts(table), 1.0
+        return [(file, slice(None)) for file in files_of(table)], 1.0
     every = [(file, slice(number, number + 1)) for file, number in sizes]
     count = max(1, len(every) * most // total)
-    return Texts(table, [every[i * len(every) // count] for i in range(count)]), count / len(every)
+    return [every[i * len(every) // count] for i in range(count)], count / len(every)
 
 
 def in_parts(sizes: Sequence[int], least: int) -> Iterator[slice]:

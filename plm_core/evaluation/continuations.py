@@ -1,10 +1,16 @@
 """How sampled texts read: how varied they are, how often they repeat themselves, how much they copy. Used by evaluate.
 
-All of it is of words, lower-cased and split at white space, so that models with different tokenizers can be compared.
+All of it is of words, so that models with different tokenizers can be compared: lower-cased and split at white space
+but where it says otherwise.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+import numpy as np
+
+from plm_core.corpus.shingles import words
+from plm_core.evaluation.overlap import Search
 
 COPIED_WORDS = 8
 """Words in a row that are found by chance only where they are a common phrase."""
@@ -26,28 +32,30 @@ def repeated(texts: Sequence[str], n: int) -> float:
     return sum(1 - len(set(grams)) / len(grams) for grams in every) / len(every) if every else math.nan
 
 
-def copied(texts: Sequence[str], training: Iterable[str], n: int = COPIED_WORDS) -> tuple[float, int]:
-    """What stands in the training texts word for word: the share of the texts' n-grams, and the longest run of words.
+def copied(texts: Sequence[str], search: Search, n: int = COPIED_WORDS) -> tuple[float, int]:
+    """What stands in the training text word for word: the share of the texts' n-grams, and the longest run of words.
 
-    A run is of n-grams that all stand somewhere in them, so it is the longest that may have been copied at once
+    A run is of n-grams that all stand somewhere in it, so it is the longest that may have been copied at once
     (compare Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", with 50 tokens).
-    No n-gram at all: NaN and 0.
+    No n-gram at all: NaN and 0. Words are those of ``overlap``, without case and punctuation.
     """
-    every = [_grams(_words(text), n) for text in texts]
-    wanted = {gram for grams in every for gram in grams}
-    if not wanted:
+    read = words(texts)
+    shingles = read.shingles(n)
+    counts = np.diff(read.ends, prepend=0)
+    split = zip(np.split(shingles.hashes, shingles.ends[:-1]), counts, strict=False)
+    every = [grams for grams, count in split if count >= n]
+    if not every:
         return math.nan, 0
-    found: set[tuple[str, ...]] = set()
-    for text in training:
-        found.update(gram for gram in _grams(_words(text), n) if gram in wanted)
-    longest = run = 0
-    for grams in every:
+    wanted = np.unique(np.concatenate(every))
+    seen = wanted[search({n: wanted})[n]]
+    standing = [np.isin(grams, seen) for grams in every]
+    longest = 0
+    for hits in standing:
         run = 0
-        for gram in grams:
-            run = run + 1 if gram in found else 0
-            longest = max(longest, run + n - 1 if run else 0)
-    share = sum(gram in found for grams in every for gram in grams) / sum(map(len, every))
-    return share, longest
+        for hit in hits.tolist():
+            run = run + 1 if hit else 0
+            longest = max(longest, run)
+    return float(np.concatenate(standing).mean()), longest + n - 1 if longest else 0
 
 
 def _words(text: str) -> list[str]:

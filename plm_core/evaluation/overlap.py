@@ -1,4 +1,4 @@
-"""How much of held-out examples stands in the training text, word for word. Used by the stage slices.
+"""How much of a text stands in the training text, word for word. Used by the stages slices and evaluate.
 
 Words are those of ``corpus.shingles``, as in decontamination: without case and punctuation, for the texts of a task are
 often written otherwise than those of a corpus ("do n't", " ,"). Decontamination removes what it finds from the training
@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from plm_core.corpus.document import Texts
+from plm_core.corpus.parts import pieces_of
+from plm_core.corpus.pool import Pool
 from plm_core.corpus.shingles import batches, words
 
 NGRAM = 8
@@ -19,15 +21,13 @@ NGRAM = 8
 Array = np.ndarray
 Grams = dict[int, Array]
 """By a number of words, different n-grams of so many, as hashes in order; or which of them stand in a text."""
+Search = Callable[[Grams], Grams]
+"""Which of these n-grams stand in the training text."""
 FOUND = "found.npy"
 
 
-def overlaps(
-    examples: Sequence[Sequence[str]], search: Callable[[Grams], Grams], n: int = NGRAM
-) -> tuple[Array, Array]:
+def overlaps(examples: Sequence[Sequence[str]], search: Search, n: int = NGRAM) -> tuple[Array, Array]:
     """The words of each example, ``[N]`` int64, and which share of its n-grams stands in a training text, ``[N]``.
-
-    ``search`` is given the n-grams of all examples, and returns which of them stand in one.
 
     An example is one or several texts; no n-gram reaches from one into the next. A text of fewer than n words is one
     n-gram as a whole. An n-gram that stands twice in an example counts twice; an example without a word has a share of
@@ -66,8 +66,18 @@ def standing(wanted: Grams, training: Iterable[str]) -> Grams:
 def search_part(work: tuple[Grams, tuple[Path, slice]], folder: Path) -> None:
     """Write which of the n-grams stand in some row groups of a file of the training text."""
     wanted, piece = work
-    found = standing(wanted, Texts(piece[0], [piece]))
+    found = standing(wanted, Texts([piece]))
     np.save(folder / FOUND, np.concatenate([np.zeros(0, dtype=bool), *found.values()]))
+
+
+def search_in(table: Path, pool: Pool) -> Search:
+    """A search of all texts of a table, part by part."""
+
+    def search(wanted: Grams) -> Grams:
+        results = pool.map("search", search_part, [(wanted, piece) for piece in pieces_of(table)])
+        return any_of(wanted, results)
+
+    return search
 
 
 def any_of(wanted: Grams, results: Iterable[Path]) -> Grams:

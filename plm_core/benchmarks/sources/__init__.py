@@ -104,7 +104,7 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
         columns = Columns(str(config.a), config.b, str(config.label), config.id, tuple(config.choices), config.group)
         splits = own.read(task, _folder(name, config), columns)
     elif row.published is None:
-        splits = texts.read(name, _folder(name, config))
+        splits, warnings = texts.read(name, _folder(name, config))
     else:
         splits, counts, warnings = published.read(task, row.published, Path(config.input))
     if "valid" not in splits:

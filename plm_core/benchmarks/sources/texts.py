@@ -10,11 +10,14 @@ from plm_core.benchmarks.examples import SPLITS, Example
 from plm_core.config import UserError
 from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.normalize import paragraphs
+from plm_core.corpus.parts import some_of
 
 MIN_WORDS, MAX_WORDS = 15, 200
 """Paragraphs outside say too little, or more than a small context holds."""
 PART, SHORTEST_PART = 500, 20
 """Characters of a part of a document without neighbouring paragraphs, as a rule and at least."""
+READ_BYTES = 1 << 26
+"""Of the text of a split, evenly spread over it: some hundred thousand examples."""
 SEAM = 32
 """Words that a pair has of each of its passages, those where one follows the other: what a small context holds whole.
 Of two whole paragraphs a context of 128 tokens would lose something four times out of five."""
@@ -60,13 +63,21 @@ def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
 MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {"sotu-era": eras, "next": next_passages}
 
 
-def read(name: str, folder: Path) -> dict[str, list[Example]]:
-    """The examples that each split of the corpus gives; there may be none.
+def read(name: str, folder: Path) -> tuple[dict[str, list[Example]], list[str]]:
+    """The examples that each split of the corpus gives; there may be none. Of a split that is not read whole, a line.
 
     Raises:
         UserError: a split is missing or damaged, or the documents lack what the task asks of.
     """
-    return {split: list(MADE[name](list(read_documents(folder / f"{split}.parquet")))) for split in SPLITS}
+    made = {}
+    warnings = []
+    for split in SPLITS:
+        table = folder / f"{split}.parquet"
+        pieces, share = some_of(table, READ_BYTES)
+        made[split] = list(MADE[name]([document for piece in pieces for document in read_documents(*piece)]))
+        if share < 1:
+            warnings.append(f"{table}: examples are made of {share:.2%} of it, evenly spread")
+    return made, warnings
 
 
 def _paragraphs(document: Document) -> Iterator[tuple[int, str]]:

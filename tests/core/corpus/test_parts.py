@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plm_core.config import UserError
 from plm_core.corpus import parts as module
 from plm_core.corpus import tables
-from plm_core.corpus.document import Document, read_documents, write_documents
+from plm_core.corpus.document import Document, Texts, read_documents, write_documents
 from plm_core.corpus.parts import gather, parts_of, pieces_of, some_of
 
 DOCUMENTS = st.dictionaries(st.text(max_size=3), st.integers(0, 300), min_size=1, max_size=60)
@@ -75,7 +75,8 @@ def test_some_texts_are_as_many_as_may_be_and_evenly_spread(tmp_path_factory, co
         for file, numbers in (("0", range(count)), ("1", range(count, 2 * count))):
             write_documents(folder / f"{file}.parquet", [Document(f"{i:02}", f"{i:01000}", "s") for i in numbers])
     group = pq.read_metadata(folder / "0.parquet").row_group(0).total_byte_size
-    texts, share = some_of(folder, most)
+    pieces, share = some_of(folder, most)
+    texts = Texts(pieces)
     chosen = [int(text) for text in texts]
     assert chosen == list(map(int, texts))
     assert len(chosen) == min(2 * count, max(1, most // group))

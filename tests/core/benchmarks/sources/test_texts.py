@@ -2,12 +2,13 @@
 
 import pytest
 
-from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.examples import SPLITS, Example
 from plm_core.benchmarks.sources import texts
 from plm_core.benchmarks.sources.texts import MADE, MAX_WORDS, MIN_WORDS, PART, SEAM, eras, next_passages
 from plm_core.benchmarks.table import TASKS
 from plm_core.config import UserError
-from plm_core.corpus.document import Document
+from plm_core.corpus import tables
+from plm_core.corpus.document import Document, write_documents
 from plm_core.corpus.normalize import paragraphs
 
 
@@ -21,6 +22,23 @@ def test_a_task_gives_the_same_unique_examples_each_time(documents, name):
     assert examples == list(MADE[name](documents))
     assert len({e.id for e in examples}) == len(examples) > 99
     assert {e.label for e in examples} == set(range(len(TASKS[name].task.labels)))
+
+
+def test_of_a_large_split_some_documents_are_read_and_that_is_said(documents, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 2)
+    for split in SPLITS:
+        write_documents(tmp_path / f"{split}.parquet", documents if split == "train" else documents[:4])
+    whole, said = texts.read("next", tmp_path)
+    assert said == []
+    assert whole["train"] == list(next_passages(documents))
+    monkeypatch.setattr(texts, "READ_BYTES", 30_000)
+    some, said = texts.read("next", tmp_path)
+    read = {example.group for example in some["train"]}
+    groups = -(-len(documents) // 2)
+    count = -(-len(read) // 2)  # the last may have one document
+    assert 0.1 < count / groups < 0.7
+    assert said == [f"{tmp_path}/train.parquet: examples are made of {count / groups:.2%} of it, evenly spread"]
+    assert (some["valid"], some["test"]) == (whole["valid"], whole["test"])
 
 
 def test_the_tasks_without_published_files_are_those_of_the_corpus():
