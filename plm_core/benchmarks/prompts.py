@@ -26,6 +26,8 @@ class Prompt:
     """The prompt, with ``{a}`` where the text stands and, of a pair, ``{b}``. The option follows after a blank."""
     options: dict[str, str] = field(default_factory=dict)
     """What each class is called, by its name; none for a multiple choice, whose examples bring their own."""
+    follows: bool = False
+    """Whether ``{b}`` is asked about as what follows ``{a}``: where texts are cut, the last words of ``{a}`` stay."""
 
     def __post_init__(self) -> None:
         if "{a}" not in self.template:
@@ -44,8 +46,8 @@ class Prompt:
         return _TEXT.split(self.template)[-1].strip()
 
     def ask(self, example: Example, words: int | None = None) -> str:
-        """The prompt of an example, each text cut to its first ``words`` (None: whole); no white space ends it."""
-        texts = {"a": shortened(example.a, words), "b": shortened(example.b or "", words)}
+        """The prompt of an example, each text cut to so many ``words`` (None: whole); no white space ends it."""
+        texts = {"a": shortened(example.a, words, last=self.follows), "b": shortened(example.b or "", words)}
         return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
 
 
@@ -60,8 +62,8 @@ class FewshotConfig:
     examples: PositiveInt | None
     """At most so many test examples a task; null for all."""
     words: PositiveInt | None
-    """At most so many words of each text stand in a prompt, its first ones, so that shots fit a small context; null for
-    whole texts."""
+    """At most so many words of each text stand in a prompt, its first ones where the prompt does not say otherwise, so
+    that shots fit a small context; null for whole texts."""
     contaminated: PositiveShare | None
     """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
     seed: int
@@ -94,12 +96,12 @@ class FewshotConfig:
         return [name for name in finetuned if name in self.prompts or name in PROMPTS]
 
 
-def shortened(text: str, words: int | None) -> str:
-    """The first ``words`` words of a text, with the white space that is between them; None: all."""
-    if words is None:
+def shortened(text: str, words: int | None, last: bool = False) -> str:
+    """The first or last ``words`` words of a text, with the white space that is between them; None: all."""
+    found = list(re.finditer(r"\S+", text))
+    if words is None or len(found) <= words:
         return text
-    *_, last = [None, *re.finditer(r"\S+", text)][: words + 1]
-    return text[: last.end()] if last else text
+    return text[found[-words].start() :] if last else text[: found[words - 1].end()]
 
 
 def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
@@ -156,6 +158,6 @@ PROMPTS: dict[str, Prompt] = {
         "{a}\nThis was said",
         {"before-1865": "before 1865", "1865-1944": "between 1865 and 1944", "from-1945": "after 1944"},
     ),
-    "next": Prompt("First: {a}\nThen: {b}\nDoes it follow?", {"other": "no", "next": "yes"}),
+    "next": Prompt("First: {a}\nThen: {b}\nDoes it follow?", {"other": "no", "next": "yes"}, follows=True),
 }
 """By the name of the task. Of GLUE's nine, STS-B is left out: the answer of a regression is a number, not an option."""

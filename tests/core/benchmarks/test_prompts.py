@@ -34,12 +34,20 @@ def test_texts_stand_in_the_prompt_as_they_are(a, b):
 
 
 @given(text=TEXTS, words=st.integers(1, 9))
-def test_a_shortened_text_is_a_beginning_of_the_text_with_so_many_words(text, words):
-    short = shortened(text, words)
-    assert text.startswith(short)
-    assert short.split() == text.split()[:words]
-    assert (short == text) or len(short.split()) == min(words, len(text.split()))
-    assert shortened(text, None) == text
+def test_a_shortened_text_is_a_beginning_or_an_end_of_the_text_with_so_many_words(text, words):
+    first, last = shortened(text, words), shortened(text, words, last=True)
+    assert text.startswith(first)
+    assert text.endswith(last)
+    for short, kept in ((first, text.split()[:words]), (last, text.split()[-words:])):
+        assert short.split() == kept
+        assert (short == text) == (len(text.split()) <= words)
+    assert shortened(text, None) == shortened(text, None, last=True) == text
+
+
+def test_of_what_follows_and_what_it_follows_the_words_between_which_it_does_are_told():
+    asked = PROMPTS["next"].ask(Example("i", "a b c d", "e f g h", 1), 2)
+    assert asked == "First: c d\nThen: e f\nDoes it follow?"
+    assert PROMPTS["rte"].ask(Example("i", "a b c d", "e f g h", 1), 2).startswith("a b\nClaim: e f\n")
 
 
 @pytest.mark.parametrize(
