@@ -24,7 +24,6 @@ from plm_core.shared import paths
 from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
-from tasks.settings.machine import memory
 
 REMOVALS = paths.REMOVED / "deduplicate.parquet"
 COUNTED = (
@@ -48,7 +47,7 @@ def deduplicate_and_split() -> None:
         stage("deduplicate", sections, [paths.CLEAN]) as run,
         pool(run, rules, shares, against, mixture) as workers,
     ):
-        found = deduplicate(parts_of([paths.CLEAN]), rules, workers, memory())
+        found = deduplicate(parts_of([paths.CLEAN]), rules, workers)
         sides = _Sides(workers, workers.map("split", split_part, [(each, shares) for each in found]))
         with atomic_folder(paths.CORPUS, checksums=False) as folder:
             # What comes later is compared with what was before.

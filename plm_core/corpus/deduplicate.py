@@ -63,27 +63,26 @@ class Deduplicated:
     """What was taken out of it: paragraphs, or the document as a whole."""
 
 
-def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool, memory: str) -> list[PartOf]:
+def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) -> list[PartOf]:
     """Find what is repeated in a corpus.
 
     Args:
         parts: in the order of their ids.
         config: what is looked for.
         pool: who reads and compares.
-        memory: what the database of ``find_duplicates`` may take, such as ``1GB``.
 
     Raises:
-        UserError: ``memory`` is too small for one step of the work, or a file is damaged.
+        UserError: a file is damaged.
         OSError: the disk is full.
     """
     found = [PartOf(part, config) for part in parts]
     if config.documents != "off":
         pool.map("documents", index_documents, found)
-        repeats = _search("documents", config.similarity, pool, memory)
+        repeats = _search("documents", config.similarity, pool)
         found = [replace(one, documents=file) for one, file in zip(found, repeats, strict=True)]
     if config.paragraphs == "keep_one":
         pool.map("paragraphs", index_paragraphs, found)
-        repeats = _search("paragraphs", config.similarity, pool, memory)
+        repeats = _search("paragraphs", config.similarity, pool)
         found = [replace(one, paragraphs=file) for one, file in zip(found, repeats, strict=True)]
     return found
 
@@ -151,9 +150,9 @@ def _write_index(named: Iterable[tuple[str, str]], similarity: Similarity, folde
     np.save(folder / NAME_ENDS, np.array(list(accumulate(map(len, names))), dtype=np.int64))
 
 
-def _search(job: str, similarity: Similarity, pool: Pool, memory: str) -> list[Path]:
+def _search(job: str, similarity: Similarity, pool: Pool) -> list[Path]:
     """What of the texts that a job has indexed is repeated: a file for each part."""
-    found = find_duplicates(pool.folder / job, similarity, pool, memory)
+    found = find_duplicates(pool.folder / job, similarity, pool)
     repeated = np.flatnonzero(found.original != np.arange(len(found.original)))
     indexes = results_of(pool.folder / job)
     ends = np.cumsum([len(np.load(index / NAME_ENDS, mmap_mode="r")) for index in indexes])

@@ -1,49 +1,50 @@
-"""Exact and near duplicates among many texts, in bounded memory: MinHash, bands, verification, connected components.
+"""Exact and near duplicates among many texts, part by part: MinHash, bands, verification, connected components.
 
 Used by ``deduplicate``. Broder 1997 (resemblance of shingle sets, min-wise hashing); Leskovec, Rajaraman and Ullman
-2020, chapter 3 (bands). Signatures are computed by rensa. Texts are read, and pairs are compared, part by part in a
-``Pool``; what joins them lies in a DuckDB database, which keeps to ``memory`` and spills what is more. In memory a text
-costs some 30 bytes, whatever its length.
+2020, chapter 3 (bands). Signatures are computed by rensa. Whoever works in a ``Pool`` does all but the last step: a
+part's texts are indexed, with their keys and buckets in order; a range of keys or buckets is gathered from all indexes,
+so that all that are equal come together; and pairs are compared. In memory a text costs some 30 bytes, whatever its
+length.
 
 Rows are numbered in the order given: when texts come sorted by id, the smallest row is the smallest id, and the result
 does not depend on the order in which they arrived.
 
-Shapes: N texts, of one part or of all, K values of a signature, b buckets of a text, P pairs.
+Shapes: N texts, of one part or of all, K values of a signature, b buckets of a text, E entries of an index or a range.
 """
 
-import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import duckdb
 import numpy as np
-import pyarrow as pa
 import rensa
-from duckdb import DuckDBPyConnection
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from plm_core.config import UserError
 from plm_core.corpus.normalize import duplicate_key
-from plm_core.corpus.pairs import ENDS, SHINGLES, Pairs, Shingles, mapped
-from plm_core.corpus.pool import Pool, results_of
+from plm_core.corpus.pairs import ENDS, SHINGLES, Pairs, mapped, opened, write_pairs
+from plm_core.corpus.pool import Pool
 from plm_core.corpus.shingles import batches, scrambled, words
-from plm_core.files import scratch_folder
+from plm_core.files import atomic_file
 from plm_core.sections.deduplicate import Similarity
 
 SEED = 1
 """Of the permutations; a constant, so that equal texts are found equal in every run."""
 NEIGHBOURS = 4
 """With how many members before it, by row, a member of a bucket is compared, besides the first."""
-ROWS_AT_ONCE = 1 << 15
-"""How many texts' keys and bands go into the database at once."""
-KEYS, BANDS = "keys.u64", "bands.u64"
-"""Files of an index beside the shingles: what exact duplicates share, ``[N, 2]``, and the buckets, ``[N, b]``."""
-FETCHED = 1 << 14
-"""How many rows are fetched from the database at once."""
+ENTRIES_AT_ONCE = 1 << 21
+"""How many entries a range has, about, or more where there would be more than ``MOST_RANGES``: 100 MB of memory."""
+MOST_RANGES = 1 << 12
+KEYS = ("keys-high.u64", "keys-low.u64", "keys-rows.u64")
+"""Files of an index: of what exact duplicates have in common, both halves, in the order of the first, and the row."""
+BUCKETS = ("buckets.u64", "buckets-rows.u64")
+"""The same of the buckets that texts fall into."""
+COPIES = "copies.npy"
+FIRST, NEIGHBOURING = "first.u64", "neighbouring.u64"
+"""Files of a range of buckets: the pairs of a member and its bucket's first, and of it and some before it."""
 
 
 @dataclass(frozen=True)
@@ -63,48 +64,58 @@ class Duplicates:
 
 def write_index(texts: Iterable[str], similarity: Similarity, folder: Path) -> None:
     """Write what the search has to know of the texts of a part into an existing folder."""
-    ends: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+    ends = [np.zeros(0, dtype=np.int64)]
+    keys = [np.zeros((0, 2), dtype="<u8")]
+    bands = [np.zeros((0, similarity.bands), dtype="<u8")]
     last = 0
-    with (
-        (folder / SHINGLES).open("wb") as shingles,
-        (folder / KEYS).open("wb") as keys,
-        (folder / BANDS).open("wb") as bands,
-    ):
+    with (folder / SHINGLES).open("wb") as shingles:
         for group in batches(texts, str):
             found = words(group).shingles(similarity.shingle)
             shingles.write(found.hashes.tobytes())
-            keys.writelines(map(_key, group))
-            bands.write(_bands(found.hashes, found.ends, similarity).tobytes())
+            keys.append(np.frombuffer(b"".join(map(_key, group)), dtype="<u8").reshape(-1, 2))
+            bands.append(_bands(found.hashes, found.ends, similarity))
             ends.append(found.ends + last)
             last += len(found.hashes)
     np.save(folder / ENDS, np.concatenate(ends))
+    high, low = np.concatenate(keys).T
+    buckets = np.concatenate(bands)
+    rows = np.arange(len(high), dtype="<u8")
+    _write_sorted(folder, KEYS, (high, low, rows))
+    filled = buckets != 0
+    _write_sorted(folder, BUCKETS, (buckets[filled], np.repeat(rows, filled.sum(axis=1))))
 
 
-def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool, memory: str) -> Duplicates:
+def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplicates:
     """Group texts that are exact or near duplicates of each other, directly or through others.
 
     Args:
         indexes: a folder whose folders, by name, are what ``write_index`` made of each part.
         similarity: how candidates were found, and the threshold for those, which are compared exactly.
-        pool: who compares; beside the indexes its folder takes about as much as they do.
-        memory: what the database may take, such as ``1GB``.
+        pool: who works; beside the indexes its folder takes about as much as they do.
 
     Raises:
-        UserError: ``memory`` is too small for one step of the work.
+        UserError: there are 2^32 texts or more, of which no two rows make a number of 64 bits.
         OSError: the disk is full.
     """
+    texts = opened(indexes)
+    N = len(texts)
+    if N >> 32:
+        raise UserError(f"deduplicate: {N:,} {indexes.name}; expected fewer than {1 << 32:,}: set {indexes.name}: off")
+    firsts = np.arange(N)
+    ranges = _ranges(N)
+    for result in pool.map(f"{indexes.name}-copies", find_copies, [(indexes, *each) for each in ranges]):
+        rows, first = np.load(result / COPIES)
+        firsts[rows] = first
+    copies = pool.folder / f"{indexes.name}-copies.u64"
+    with atomic_file(copies) as file:
+        np.flatnonzero(firsts != np.arange(N)).astype("<u8").tofile(file)
+    ranges = _ranges(sum(len(mapped(part / BUCKETS[0])) for part in texts.parts))
+    work = [(indexes, copies, *each) for each in ranges]
+    pool.map(f"{indexes.name}-candidates", find_candidates, work)
     pairs = Pairs(indexes, pool)
-    shingles = Shingles(indexes)
-    N = len(shingles)
-    with scratch_folder(pool.folder / "database") as scratch, _database(scratch, memory) as database:
-        _fill(database, indexes, similarity.bands)
-        firsts = _firsts(database, N)
-        _collect_buckets(database, firsts)
-        # Two rounds: most members are near the first of their bucket, and need be compared with no other.
-        edges = pairs.near("first", _fetched(database, FIRST), similarity.threshold)
-        groups = _components(N, edges)
-        others = (found[groups[found[:, 0]] != groups[found[:, 1]]] for found in _fetched(database, NEIGHBOURING))
-        more = pairs.near("neighbouring", others, similarity.threshold)
+    # Two rounds: most members are near the first of their bucket, and need be compared with no other.
+    edges = pairs.near(f"{indexes.name}-candidates", FIRST, similarity.threshold)
+    more = pairs.near(f"{indexes.name}-candidates", NEIGHBOURING, similarity.threshold, _components(N, edges))
     groups = _components(N, np.concatenate((edges, more)))
     _, smallest = np.unique(groups, return_index=True)
     original = smallest[groups][firsts]
@@ -112,20 +123,71 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool, memory: s
     return Duplicates(original, _similarities(original, exact, pairs), exact)
 
 
-@contextlib.contextmanager
-def _database(scratch: Path, memory: str) -> Iterator[DuckDBPyConnection]:
-    """A new database in the folder ``scratch`` that spills there. One thread: a run takes the same way every time."""
-    spilled = str(scratch / "spilled")
-    try:
-        with duckdb.connect(
-            scratch / "scratch.duckdb", config={"memory_limit": memory, "threads": 1, "temp_directory": spilled}
-        ) as database:
-            yield database
-    except duckdb.OutOfMemoryException as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"PLM_MEMORY: {memory} is too little ({reason}); expected more") from error
-    except duckdb.IOException as error:
-        raise OSError(f"{scratch}: {' '.join(str(error).split())}") from error
+def _write_sorted(folder: Path, names: Sequence[str], columns: Sequence[np.ndarray]) -> None:
+    """Write columns ``[E]`` as files, in the order of the first."""
+    order = np.argsort(columns[0], kind="stable")
+    for name, column in zip(names, columns, strict=True):
+        column[order].astype("<u8", copy=False).tofile(folder / name)
+
+
+def _ranges(entries: int) -> list[tuple[int, int]]:
+    """The least and the greatest hash of each of the ranges into which so many entries are divided."""
+    count = min(MOST_RANGES, entries // ENTRIES_AT_ONCE + 1)
+    bounds = [(number << 64) // count for number in range(count + 1)]
+    return [(low, high - 1) for low, high in pairwise(bounds)]
+
+
+def _gathered(indexes: Path, names: Sequence[str], low: int, high: int) -> list[np.ndarray]:
+    """The columns ``[E]`` of a range of their first from all indexes; the last of them are rows among all texts."""
+    texts = opened(indexes)
+    found: list[list[np.ndarray]] = [[np.zeros(0, dtype="<u8")] for _ in names]
+    for part, begin in zip(texts.parts, texts.begins, strict=False):
+        columns = [mapped(part / name) for name in names]
+        start = columns[0].searchsorted(np.uint64(low))
+        stop = columns[0].searchsorted(np.uint64(high), side="right")
+        for some, column in zip(found, columns, strict=True):
+            some.append(column[start:stop])
+        found[-1][-1] = found[-1][-1] + np.uint64(begin)
+    return [np.concatenate(some) for some in found]
+
+
+def find_copies(work: tuple[Path, int, int], folder: Path) -> None:
+    """Write the rows of texts whose key, in a range of keys, an earlier row has, and the first that has it."""
+    high, low, rows = _gathered(work[0], KEYS, *work[1:])
+    order = np.lexsort((rows, low, high))
+    high, low, rows = high[order], low[order], rows[order]
+    begins = _begins(high, low)
+    copies = begins != np.arange(len(rows))
+    np.save(folder / COPIES, np.stack((rows, rows[begins]))[:, copies])
+
+
+def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
+    """Write the pairs that are to be compared, of texts in a bucket of a range.
+
+    Copies are left out, which would be in all buckets of their first.
+    """
+    indexes, copies, *bounds = work
+    buckets, rows = _gathered(indexes, BUCKETS, *bounds)
+    again = mapped(copies)
+    left = again.searchsorted(rows) == again.searchsorted(rows, side="right")
+    order = np.lexsort((rows[left], buckets[left]))
+    buckets, rows = buckets[left][order], rows[left][order]
+    begins = _begins(buckets)
+    texts = opened(indexes)
+    later = begins != np.arange(len(rows))
+    write_pairs(folder / FIRST, rows[begins[later]], rows[later], texts)
+    near = [np.flatnonzero(begins[k:] == begins[:-k]) for k in range(1, NEIGHBOURS + 1)]
+    before = np.concatenate(near)
+    after = np.concatenate([some + k for k, some in enumerate(near, start=1)])
+    write_pairs(folder / NEIGHBOURING, rows[before], rows[after], texts)
+
+
+def _begins(*columns: np.ndarray) -> np.ndarray:
+    """Where the run of equal entries begins that each is in, ``[E]``; the columns are in order."""
+    begins = np.arange(len(columns[0]))
+    same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
+    begins[1:][same] = 0
+    return np.maximum.accumulate(begins)
 
 
 def _key(text: str) -> bytes:
@@ -149,66 +211,6 @@ def _bands(hashes: np.ndarray, ends: np.ndarray, similarity: Similarity) -> np.n
     return buckets
 
 
-def _fill(database: DuckDBPyConnection, indexes: Path, bands: int) -> None:
-    """Move the keys and buckets of all texts into the database."""
-    database.execute("CREATE TABLE keys (high UBIGINT, low UBIGINT, row BIGINT)")
-    database.execute("CREATE TABLE bands (bucket UBIGINT, row BIGINT)")
-    row = 0
-    for part in results_of(indexes):
-        keys = mapped(part / KEYS).reshape(-1, 2)
-        buckets = mapped(part / BANDS).reshape(-1, bands)
-        for start, stop in pairwise([*range(0, len(keys), ROWS_AT_ONCE), len(keys)]):
-            rows = np.arange(row + start, row + stop)
-            some = keys[start:stop]
-            database.from_arrow(pa.table({"high": some[:, 0], "low": some[:, 1], "row": rows})).insert_into("keys")
-            flat = buckets[start:stop].reshape(-1)
-            filled = {"bucket": flat[flat != 0], "row": np.repeat(rows, bands)[flat != 0]}
-            database.from_arrow(pa.table(filled)).insert_into("bands")
-        row += len(keys)
-
-
-def _firsts(database: DuckDBPyConnection, N: int) -> np.ndarray:
-    """The smallest row with the same key as each text, ``[N]``."""
-    firsts = np.arange(N)
-    query = """
-        SELECT row, first FROM keys JOIN
-            (SELECT high, low, min(row) AS first FROM keys GROUP BY high, low HAVING count(*) > 1) USING (high, low)
-    """
-    for rows in _fetched(database, query):
-        firsts[rows[:, 0]] = rows[:, 1]
-    return firsts
-
-
-def _collect_buckets(database: DuckDBPyConnection, firsts: np.ndarray) -> None:
-    """Keep the buckets with several texts; exact copies are left out, which would be in all buckets of their first."""
-    database.register("copies", pa.table({"row": np.flatnonzero(firsts != np.arange(len(firsts)))}))
-    database.execute("""
-        CREATE TABLE members AS SELECT bucket, row FROM bands ANTI JOIN copies USING (row) SEMI JOIN
-            (SELECT bucket FROM bands ANTI JOIN copies USING (row) GROUP BY bucket HAVING count(*) > 1) USING (bucket)
-    """)
-    database.execute("DROP TABLE bands")
-
-
-FIRST = """
-    SELECT DISTINCT first, row FROM
-        (SELECT row, min(row) OVER (PARTITION BY bucket) AS first FROM members)
-    WHERE first < row ORDER BY first, row
-"""
-NEIGHBOURING = f"""
-    SELECT DISTINCT other, row FROM
-        (SELECT row, unnest([{", ".join(f"lag(row, {k}) OVER sorted" for k in range(1, NEIGHBOURS + 1))}]) AS other
-         FROM members WINDOW sorted AS (PARTITION BY bucket ORDER BY row))
-    WHERE other IS NOT NULL ORDER BY other, row
-"""
-
-
-def _fetched(database: DuckDBPyConnection, query: str) -> Iterator[np.ndarray]:
-    """The rows of a query of whole numbers as arrays, some at a time."""
-    result = database.execute(query)
-    while rows := result.fetchmany(FETCHED):
-        yield np.array(rows, dtype=np.int64)
-
-
 def _components(N: int, edges: np.ndarray) -> np.ndarray:
     """The number of the connected component of each row, ``[N]``."""
     graph = coo_array((np.ones(len(edges), dtype=bool), (edges[:, 0], edges[:, 1])), shape=(N, N))
@@ -219,7 +221,6 @@ def _similarities(original: np.ndarray, exact: np.ndarray, pairs: Pairs) -> np.n
     """How similar each text is to its original, ``[N]``."""
     similarity = np.ones(len(original))
     near = np.flatnonzero(~exact)
-    near = near[np.argsort(original[near], kind="stable")]
-    for found, values in pairs.compared("originals", [np.stack((original[near], near), axis=1)]):
-        similarity[found[:, 1]] = values
+    found, values = pairs.compared(original[near], near)
+    similarity[found[:, 1]] = values
     return similarity

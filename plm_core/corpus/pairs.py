@@ -1,47 +1,61 @@
 """How similar two texts are, for many pairs of them: shingles in files, pairs compared in a pool. Used by ``near``.
 
-Broder 1997: the Jaccard similarity of two texts' sets of shingles, exactly, not from signatures.
+Broder 1997: the Jaccard similarity of two texts' sets of shingles, exactly, not from signatures. A pair (a, b) of rows
+among N texts is the number a N + b, so that pairs in order are those of one a together.
 
 Shapes: N texts, P pairs.
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from plm_core.corpus.pool import Pool, results_of
-from plm_core.files import scratch_folder
+from plm_core.files import atomic_file
 
 SHINGLES, ENDS = "shingles.u64", "ends.npy"
 """What is known of the texts of a part: the hashes one text behind the other, and where those of each text end."""
-SIMILARITIES = "similarities.npy"
+PAIRS, SIMILARITIES = "pairs.npy", "similarities.npy"
+ORIGINALS = "originals.u64"
 PAIRS_AT_ONCE = 1 << 16
-"""How many pairs are compared in one go; some seconds' work."""
+"""How many pairs are compared in one go, about; some seconds' work."""
+LOOKED_AT = 1 << 8
+"""At so many pairs of a go is looked to divide all into such goes."""
+LAST = (1 << 64) - 1
 
 
 class Shingles:
     """The shingles of all texts, mapped from the files of their indexes."""
 
     def __init__(self, indexes: Path) -> None:
-        self._parts = results_of(indexes)
-        self._ends = [np.load(part / ENDS, mmap_mode="r") for part in self._parts]
-        self._begins = np.cumsum([0, *map(len, self._ends)])
+        self.parts = results_of(indexes)
+        """The folders of the indexes."""
+        self._ends = [np.load(part / ENDS, mmap_mode="r") for part in self.parts]
+        self.begins = np.cumsum([0, *map(len, self._ends)])
+        """The rows with which parts begin, and N."""
         self._hashes: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         """N."""
-        return int(self._begins[-1])
+        return int(self.begins[-1])
 
     def set_of(self, row: int) -> np.ndarray:
         """The different shingles of a text, sorted."""
-        number = int(self._begins.searchsorted(row, side="right")) - 1
+        number = int(self.begins.searchsorted(row, side="right")) - 1
         if number not in self._hashes:
-            self._hashes[number] = mapped(self._parts[number] / SHINGLES)
+            self._hashes[number] = mapped(self.parts[number] / SHINGLES)
         ends = self._ends[number]
-        place = row - int(self._begins[number])
+        place = row - int(self.begins[number])
         return np.unique(self._hashes[number][ends[place - 1] if place else 0 : ends[place]])
+
+
+@functools.lru_cache(maxsize=1)
+def opened(indexes: Path) -> Shingles:
+    """The shingles of these indexes, which have been written."""
+    return Shingles(indexes)
 
 
 def mapped(file: Path) -> np.ndarray:
@@ -51,65 +65,95 @@ def mapped(file: Path) -> np.ndarray:
     return np.empty(0, dtype="<u8") if empty else np.asarray(np.memmap(file, dtype="<u8", mode="r"))
 
 
+def write_pairs(file: Path, a: np.ndarray, b: np.ndarray, texts: Shingles) -> None:
+    """Write pairs of rows ``[P]``, each once, in order."""
+    np.unique(a.astype("<u8") * np.uint64(len(texts)) + b.astype("<u8")).tofile(file)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Some of the pairs that a job has found."""
+
+    indexes: Path
+    job: Path
+    name: str
+    """The file of pairs in each result of the job."""
+    low: int
+    high: int
+    """The first and the last pair, as a number."""
+    threshold: float
+    """What is less similar is left out."""
+    groups: Path | None
+    """Of each text the number of its group, as a file: pairs within one are left out. None: none is."""
+
+
 class Pairs:
-    """Compares pairs of texts, given as their rows."""
+    """Compares pairs of texts."""
 
     def __init__(self, indexes: Path, pool: Pool) -> None:
         self._indexes = indexes
         self._pool = pool
 
-    def near(self, name: str, candidates: Iterable[np.ndarray], threshold: float) -> np.ndarray:
-        """Those pairs ``[P, 2]`` whose Jaccard similarity is at least the threshold."""
-        kept = [np.zeros((0, 2), dtype=np.int64)]
-        for pairs, values in self.compared(name, candidates):
-            kept.append(pairs[values >= threshold])
-        return np.concatenate(kept)
+    def near(self, job: str, name: str, threshold: float, groups: np.ndarray | None = None) -> np.ndarray:
+        """Of the pairs in the files ``name`` of a job's results, those ``[P, 2]`` that are similar enough, and not of
+        one group ``[N]``."""
+        file = None
+        if groups is not None:
+            file = self._pool.folder / f"{job}-groups.npy"
+            with atomic_file(file) as temporary, temporary.open("wb") as written:
+                np.save(written, groups)
+        return self._compared(self._pool.folder / job, name, threshold, file)[0]
 
-    def compared(self, name: str, candidates: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs ``[P, 2]``, some at a time, and the Jaccard similarity of each, ``[P]``."""
-        job = f"{self._indexes.name}-{name}"
-        files: list[Path] = []
-        with scratch_folder(self._pool.folder / f"{job}-pairs") as folder:
-            for pairs in _regrouped(candidates):
-                files.append(folder / f"{len(files):06d}.npy")
-                np.save(files[-1], pairs)
-            results = self._pool.map(job, compare, [(file, self._indexes) for file in files])
-            for file, result in zip(files, results, strict=True):
-                yield np.load(file), np.load(result / SIMILARITIES)
+    def compared(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """These pairs ``[P, 2]`` in order, and the Jaccard similarity of each, ``[P]``."""
+        job = self._pool.folder / f"{self._indexes.name}-pairs"
+        (job / "000000").mkdir(parents=True, exist_ok=True)
+        with atomic_file(job / "000000" / ORIGINALS) as file:
+            write_pairs(file, a, b, opened(self._indexes))
+        return self._compared(job, ORIGINALS, 0.0, None)
 
-
-def _regrouped(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """The same rows, ``PAIRS_AT_ONCE`` at a time."""
-    held: list[np.ndarray] = []
-    for array in arrays:
-        held.append(array)
-        while sum(map(len, held)) >= PAIRS_AT_ONCE:
-            whole = np.concatenate(held)
-            yield whole[:PAIRS_AT_ONCE]
-            held = [whole[PAIRS_AT_ONCE:]]
-    if sum(map(len, held)):
-        yield np.concatenate(held)
+    def _compared(self, job: Path, name: str, threshold: float, groups: Path | None) -> tuple[np.ndarray, np.ndarray]:
+        ranges = _ranges([result / name for result in results_of(job)])
+        work = [Comparison(self._indexes, job, name, *each, threshold, groups) for each in ranges]
+        results = self._pool.map(f"{self._indexes.name}-{Path(name).stem}", compare, work)
+        pairs = [np.zeros((0, 2), dtype=np.int64), *(np.load(result / PAIRS) for result in results)]
+        values = [np.zeros(0), *(np.load(result / SIMILARITIES) for result in results)]
+        return np.concatenate(pairs), np.concatenate(values)
 
 
-def compare(work: tuple[Path, Path], folder: Path) -> None:
-    """Write the Jaccard similarity of each pair of a file; pairs with one first come together there."""
-    file, indexes = work
-    shingles = _opened(indexes)
-    pairs = np.load(file)
+def _ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
+    """The first and the last pair of each of the ranges into which the pairs of the files are divided."""
+    step = max(1, PAIRS_AT_ONCE // LOOKED_AT)
+    some = np.sort(np.concatenate([np.zeros(0, dtype="<u8"), *(mapped(file)[::step] for file in files)]))
+    cuts = np.unique(some[PAIRS_AT_ONCE // step :: PAIRS_AT_ONCE // step]).tolist()
+    return list(zip([0, *cuts], [*(cut - 1 for cut in cuts), LAST], strict=True))
+
+
+def compare(work: Comparison, folder: Path) -> None:
+    """Write those pairs of a range that are similar enough, in order, and how similar they are."""
+    texts = opened(work.indexes)
+    found = [np.zeros(0, dtype="<u8")]
+    for result in results_of(work.job):
+        pairs = mapped(result / work.name)
+        start = pairs.searchsorted(np.uint64(work.low))
+        found.append(pairs[start : pairs.searchsorted(np.uint64(work.high), side="right")])
+    pairs = np.stack(np.divmod(np.unique(np.concatenate(found)), np.uint64(max(1, len(texts)))), axis=1).astype(
+        np.int64
+    )
+    if work.groups is not None:
+        groups = np.load(work.groups, mmap_mode="r")
+        pairs = pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]]
     values = np.zeros(len(pairs))
     first = -1
     one = np.empty(0, dtype=np.uint64)
     for i, (a, b) in enumerate(pairs.tolist()):
         if a != first:
             first = a
-            one = shingles.set_of(a)
-        other = shingles.set_of(b)
+            one = texts.set_of(a)
+        other = texts.set_of(b)
         both = np.sort(np.concatenate((one, other)), kind="stable")
         shared = int(np.count_nonzero(both[1:] == both[:-1]))
         values[i] = shared / max(1, len(one) + len(other) - shared)
-    np.save(folder / SIMILARITIES, values)
-
-
-@functools.lru_cache(maxsize=1)
-def _opened(indexes: Path) -> Shingles:
-    return Shingles(indexes)
+    near = values >= work.threshold
+    np.save(folder / PAIRS, pairs[near])
+    np.save(folder / SIMILARITIES, values[near])

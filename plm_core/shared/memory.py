@@ -14,7 +14,6 @@ def needs_less(stage: str) -> str:
     """What to change so that a stage needs less memory; ``stage`` is as in ``dvc.yaml``, such as ``pretrain@gpt``."""
     name, _, key = stage.partition("@")
     own = {
-        "deduplicate": "a smaller PLM_MEMORY, ",
         "evaluate": "a smaller evaluate.excerpt, ",
         "finetune": "a smaller finetune.training.batch, ",
         "pretrain": f"a larger pretrain.{key}.training.accumulation, a smaller pretrain.{key}.model.context, ",

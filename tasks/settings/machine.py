@@ -2,23 +2,10 @@
 
 import math
 import os
-import re
 import sys
 
 from plm_core.config import UserError
 from plm_core.shared import limits
-
-
-def memory() -> str:
-    """What sorting and the search for duplicates may take: ``PLM_MEMORY``, such as ``500MB``; by default ``1GB``.
-
-    Raises:
-        UserError: it is not a number and a unit.
-    """
-    value = os.environ.get("PLM_MEMORY", "1GB")
-    if not re.fullmatch(r"[1-9][0-9]*(MB|GB)", value):
-        raise UserError(f"PLM_MEMORY: found {value!r}; expected a number and MB or GB, such as 500MB")
-    return value
 
 
 def cores() -> int:

@@ -70,7 +70,7 @@ def near_dedup(texts: Sequence[str]) -> None:
         index = Path(scratch, "indexes/000000")
         index.mkdir(parents=True)
         write_index(texts, SIMILARITY, index)
-        find_duplicates(index.parent, SIMILARITY, Pool(Path(scratch, "pool"), 1), "1GB")
+        find_duplicates(index.parent, SIMILARITY, Pool(Path(scratch, "pool"), 1))
 
 
 def near_dedup_datasketch(texts: Sequence[str]) -> None:

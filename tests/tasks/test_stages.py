@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 import datasets
-import duckdb
 import pandas
 import pytest
 import yaml
@@ -103,9 +102,6 @@ def test_the_corpus_is_read_by_the_tools_that_people_use(built):
     path = str(built.root / "artifacts/corpus/splits/train.parquet")
     ids = [d.id for d in read_documents(Path(path))]
     assert pandas.read_parquet(path)["id"].tolist() == ids
-    assert [
-        row[0] for row in duckdb.sql(f"SELECT id, metadata::JSON->>'year' FROM '{path}/*.parquet'").fetchall()
-    ] == ids
     loaded = datasets.Dataset.from_parquet(f"{path}/*.parquet", cache_dir=str(built.root / ".hf"))
     assert loaded["id"][:] == ids
     assert loaded.column_names == ["id", "text", "source", "metadata"]

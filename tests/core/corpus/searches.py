@@ -7,10 +7,10 @@ from plm_core.corpus.pool import Pool
 from plm_core.sections.deduplicate import Similarity
 
 
-def search(texts: list[str], folder: Path, similarity: Similarity, memory: str = "100MB", parts: int = 1) -> Duplicates:
+def search(texts: list[str], folder: Path, similarity: Similarity, parts: int = 1) -> Duplicates:
     """What is found among the texts when they are indexed in so many parts of about one length."""
     for part in range(parts):
         index = folder / f"indexes/{part:06d}"
         index.mkdir(parents=True)
         write_index(texts[len(texts) * part // parts : len(texts) * (part + 1) // parts], similarity, index)
-    return find_duplicates(folder / "indexes", similarity, Pool(folder / "pool", 1), memory)
+    return find_duplicates(folder / "indexes", similarity, Pool(folder / "pool", 1))

@@ -31,7 +31,7 @@ def run(corpus, tmp_path_factory, **config):
     folder = tmp_path_factory.mktemp("dedup")
     write_documents(folder / "x.parquet", sorted(corpus, key=lambda d: d.id))
     parts = parts_of([folder / "x.parquet"])
-    found = deduplicate(parts, DeduplicateConfig(**config), Pool(folder / "pool", 1), "100MB")
+    found = deduplicate(parts, DeduplicateConfig(**config), Pool(folder / "pool", 1))
     return [document for part in found for document in without_repeats(part)]
 
 

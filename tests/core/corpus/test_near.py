@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from searches import search
 
 from plm_core.config import UserError, from_dict
-from plm_core.corpus import pairs
+from plm_core.corpus import near, pairs
 from plm_core.corpus.near import Similarity
+from plm_core.corpus.pool import Pool
 from plm_core.corpus.shingles import words
 
 VOCABULARY = [f"w{i}" for i in range(2000)]
@@ -114,23 +115,28 @@ def test_groups_do_not_depend_on_the_order_of_texts(tmp_path_factory, shuffle):
     assert all(mixed.original <= np.arange(len(texts)))
 
 
-def test_a_small_memory_gives_the_same(tmp_path_factory):
-    draw = random.Random(11)
-    texts = [text for pair in planted(draw, 2000) for text in pair]
-    small, large = (find(texts, tmp_path_factory, memory=memory) for memory in ("25MB", "1GB"))
-    for name in ("original", "similarity", "exact"):
-        assert (getattr(small, name) == getattr(large, name)).all()
-
-
-@pytest.mark.parametrize("parts", [2, 7])
-def test_parts_give_the_same_wherever_they_end(tmp_path_factory, monkeypatch, parts):
-    monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", 100)
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monkeypatch, parts):
     draw = random.Random(11)
     texts = [text for pair in planted(draw, 300) for text in pair] + ["short", "Short", "", ""]
-    whole, found = find(texts, tmp_path_factory), find(texts, tmp_path_factory, parts=parts)
+    whole = find(texts, tmp_path_factory)
+    monkeypatch.setattr(near, "ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr(near, "MOST_RANGES", 20)
+    monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", 100)
+    monkeypatch.setattr(pairs, "LOOKED_AT", 15)
+    found = find(texts, tmp_path_factory, parts=parts)
     assert (whole.original != np.arange(len(texts))).sum() > 200
     for name in ("original", "similarity", "exact"):
         assert (getattr(whole, name) == getattr(found, name)).all()
+
+
+def test_more_texts_than_pairs_can_be_numbered_of_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs.Shingles, "__len__", lambda _: 1 << 32)
+    (tmp_path / "paragraphs").mkdir()
+    with pytest.raises(
+        UserError, match=r"^deduplicate: 4,294,967,296 paragraphs; expected fewer .* set paragraphs: off"
+    ):
+        near.find_duplicates(tmp_path / "paragraphs", Similarity(), Pool(tmp_path / "pool", 1))
 
 
 def test_no_text_and_no_words_are_nothing_special(tmp_path_factory):
