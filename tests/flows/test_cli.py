@@ -85,7 +85,7 @@ def test_kinds_of_tokenizers_are_those_of_the_core_and_the_task_is_run_in_the_pr
     params.write_text(params.read_text() + "tokenizer: {kind: bpe, vocab_size: 307}\n")
     done = plm(project, "tokenizer", "compare", "307", "99", "--kind", "wordpiece", "--lowercase", "--json")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: artifacts/corpus/splits/valid.parquet: missing")
+    assert done.stderr.startswith("error: artifacts/corpus/splits/train.parquet: missing")
     done = plm(project, "tokenizer", "compare", "307", "--kind", "bpe", "--kind", "morfessor")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: tokenizer compare: --kind morfessor; expected bpe, unigram, wordpiece, byte")

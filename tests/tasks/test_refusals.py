@@ -1,5 +1,7 @@
 """What cannot be used is refused: status 2, one line that names the file or dotted parameter, nothing half-written."""
 
+import shutil
+
 import pytest
 
 PARAMETERS = [
@@ -170,7 +172,7 @@ def test_a_folder_without_text_is_refused(small, content, error):
 @pytest.mark.parametrize(
     ("path", "command"),
     [
-        ("artifacts/corpus/raw/own.parquet", ["clean"]),
+        ("artifacts/corpus/raw/own.parquet/00000.parquet", ["clean"]),
         ("artifacts/corpus/splits/train.parquet/00000.parquet", ["tokenizer"]),
         ("artifacts/tokenizer/tokenizer.model", ["pack"]),
         ("artifacts/tokens/train/shard-00000.bin", ["pretrain", "gpt"]),
@@ -186,7 +188,7 @@ def test_a_damaged_file_is_refused_by_name(small, path, command):
 
 
 def test_a_missing_input_is_refused_by_name(small):
-    (small.root / "artifacts/corpus/raw/own.parquet").unlink()
+    shutil.rmtree(small.root / "artifacts/corpus/raw/own.parquet")
     assert small.refused("tasks.clean").startswith("error: artifacts/corpus/raw/own.parquet: missing")
 
 
