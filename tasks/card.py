@@ -13,12 +13,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from plm_core.corpus import statistics
+from plm_core.corpus.pool import Pool
 from plm_core.corpus.split import SPLITS
 from plm_core.corpus.statistics import Rule, excerpt
 from plm_core.files import atomic_folder, sha256_path
 from plm_core.shared import paths
 from plm_core.templates import render
 from tasks.reporting.page import drawn, plotting
+from tasks.runtime.pools import pool
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
@@ -37,9 +39,10 @@ def card() -> None:
     """Read the corpus and what was removed from it, write the card."""
     with (
         stage("card", SECTIONS, [*FILES, paths.ORIGINS, paths.QUARANTINED, *METRICS], metrics=False) as run,
+        pool(run) as workers,
         atomic_folder(paths.CARD, checksums=False) as folder,
     ):
-        figures = _figures()
+        figures = _figures(workers)
         (folder / "card.json").write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for name, picture in _pictures(figures).items():
             (folder / name).write_text(picture, encoding="utf-8")
@@ -48,18 +51,18 @@ def card() -> None:
         print(f"card: {paths.CARD / 'README.md'}")
 
 
-def _figures() -> dict[str, Any]:
+def _figures(workers: Pool) -> dict[str, Any]:
     """Everything that the card says."""
     names = params.section_names("sources")
-    splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet") for split in SPLITS}
-    rules = statistics.rules([paths.REMOVED / "clean.parquet", paths.REMOVED / "deduplicate.parquet"])
+    splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet", workers) for split in SPLITS}
+    rules = statistics.rules([paths.REMOVED / f"{name}.parquet" for name in ("clean", "deduplicate")], workers)
     clean = json.loads(METRICS[0].read_text(encoding="utf-8"))
     languages = {k.removeprefix("language_"): n for k, n in clean.items() if k.startswith("language_")}
     return {
         "sources": {name: json.loads((paths.ORIGINS / f"{name}.json").read_text("utf-8")) for name in names},
         "quarantined": {name: _quarantined(paths.QUARANTINED / f"{name}.jsonl") for name in names},
         "removed": [_removed(rule) for rule in rules],
-        "repeated": _repeated(rules),
+        "repeated": _repeated(rules, workers),
         "contamination": _contamination(),
         "splits": {split: vars(statistics.total(by.values())) for split, by in splits.items()},
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
@@ -93,11 +96,11 @@ def _removed(rule: Rule) -> dict[str, Any]:
     return {"level": rule.level, "rule": rule.name} | texts | {"examples": examples}
 
 
-def _repeated(rules: Sequence[Rule]) -> list[dict[str, str]]:
+def _repeated(rules: Sequence[Rule], workers: Pool) -> list[dict[str, str]]:
     """Near-duplicates beside the text that was kept."""
     removed = [example for rule in rules if rule.name == "near_duplicate" for example in rule.examples]
     kept = {example.value.rpartition(" (similarity ")[0]: example for example in removed}
-    texts = statistics.texts_of(kept, paths.CLEAN)
+    texts = statistics.texts_of(kept, paths.CLEAN, workers)
     return [
         {"kept": name, "removed": _place(r.document, r.paragraph), "similarity": r.value.rpartition(" ")[2].rstrip(")")}
         | {"kept_text": excerpt(texts[name]), "removed_text": excerpt(r.text)}

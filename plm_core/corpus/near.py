@@ -35,8 +35,8 @@ SEED = 1
 """Of the permutations; a constant, so that equal texts are found equal in every run."""
 NEIGHBOURS = 4
 """With how many members before it, by row, a member of a bucket is compared, besides the first."""
-ENTRIES_AT_ONCE = 1 << 21
-"""How many entries a range has, about, or more where there would be more than ``MOST_RANGES``: 100 MB of memory."""
+ENTRIES_AT_ONCE = 1 << 20
+"""How many entries a range has, about, or more where there would be more than ``MOST_RANGES``: some 50 MB of memory."""
 MOST_RANGES = 1 << 12
 KEYS = ("keys-high.u64", "keys-low.u64", "keys-rows.u64")
 """Files of an index: of what exact duplicates have in common, both halves, in the order of the first, and the row."""

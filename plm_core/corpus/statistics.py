@@ -1,18 +1,28 @@
-"""Figures of a corpus for its card: sizes, lengths, what was removed by which rule, with examples. Used by card."""
+"""Figures of a corpus for its card: sizes, lengths, what was removed by which rule, with examples. Used by card.
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+All of it is found part by part in a ``Pool``.
+"""
+
+import pickle
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.normalize import paragraphs_of
+from plm_core.corpus.parts import pieces_of
+from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal, read_removals
+from plm_core.corpus.tables import files_of
 
 EXAMPLES = 3
 """How many examples of a rule are kept."""
 EXCERPT = 280
 """The most characters of an example."""
+FOUND = "found.pickle"
+Piece = tuple[Path, slice]
 
 
 @dataclass
@@ -41,16 +51,25 @@ class Sizes:
         self.paragraph_words.update(map(_bin, lengths))
 
 
-def sizes(path: Path) -> dict[str, Sizes]:
-    """The sizes of a corpus file by source, sorted by name.
+def sizes(table: Path, pool: Pool) -> dict[str, Sizes]:
+    """The sizes of a table by source, sorted by name.
 
     Raises:
-        UserError: the file is missing or damaged.
+        UserError: a file is missing or damaged.
     """
-    found: dict[str, Sizes] = {}
-    for document in read_documents(path):
-        found.setdefault(document.source, Sizes()).add(document)
-    return dict(sorted(found.items()))
+    found = defaultdict[str, list[Sizes]](list)
+    for part in _found(pool.map(f"sizes-{table.stem}", sizes_part, pieces_of(table))):
+        for source, some in part.items():
+            found[source].append(some)
+    return {source: total(found[source]) for source in sorted(found)}
+
+
+def sizes_part(piece: Piece, folder: Path) -> None:
+    """Write the sizes of some row groups of a file by source."""
+    found = defaultdict[str, Sizes](Sizes)
+    for document in read_documents(*piece):
+        found[document.source].add(document)
+    (folder / FOUND).write_bytes(pickle.dumps(found))
 
 
 def total(parts: Iterable[Sizes]) -> Sizes:
@@ -76,21 +95,34 @@ class Rule:
     examples: list[Removal] = field(default_factory=list)
     """The longest ones, and of equally long ones the first."""
 
+    def add(self, by_source: Counter[str], size: int, examples: Iterable[Removal]) -> None:
+        """Count in what comes behind."""
+        self.by_source += by_source
+        self.bytes += size
+        self.examples = sorted([*self.examples, *examples], key=lambda removal: -len(removal.text))[:EXAMPLES]
 
-def rules(paths: Iterable[Path]) -> list[Rule]:
+
+def rules(tables: Iterable[Path], pool: Pool) -> list[Rule]:
     """What each rule removed, in the order in which they first did.
 
     Raises:
         UserError: a file is missing or damaged.
     """
     found: dict[tuple[str, str], Rule] = {}
-    for path in paths:
-        for removal in read_removals(path):
-            rule = found.setdefault((removal.level, removal.rule), Rule(removal.level, removal.rule))
-            rule.by_source[removal.source] += 1
-            rule.bytes += len(removal.text.encode())
-            rule.examples = sorted([*rule.examples, removal], key=lambda r: -len(r.text))[:EXAMPLES]
+    for part in _found(pool.map("rules", rules_part, [file for table in tables for file in files_of(table)])):
+        for rule in part:
+            whole = found.setdefault((rule.level, rule.name), Rule(rule.level, rule.name))
+            whole.add(rule.by_source, rule.bytes, rule.examples)
     return list(found.values())
+
+
+def rules_part(file: Path, folder: Path) -> None:
+    """Write what each rule removed, of a file of removals."""
+    found: dict[tuple[str, str], Rule] = {}
+    for removal in read_removals(file):
+        rule = found.setdefault((removal.level, removal.rule), Rule(removal.level, removal.rule))
+        rule.add(Counter([removal.source]), len(removal.text.encode()), [removal])
+    (folder / FOUND).write_bytes(pickle.dumps(list(found.values())))
 
 
 def excerpt(text: str) -> str:
@@ -99,23 +131,33 @@ def excerpt(text: str) -> str:
     return line if len(line) <= EXCERPT else f"{line[: EXCERPT - 1]}…"
 
 
-def texts_of(names: Iterable[str], path: Path) -> dict[str, str]:
-    """The texts of a corpus file that are named as removals name them: ``document`` or ``document#paragraph``.
+def texts_of(names: Iterable[str], table: Path, pool: Pool) -> dict[str, str]:
+    """The texts of a table that are named as removals name them: ``document`` or ``document#paragraph``.
 
     Raises:
-        UserError: the file is missing or damaged.
+        UserError: a file is missing or damaged.
     """
-    wanted = set(names)
+    wanted = frozenset(names)
+    results = pool.map("texts", texts_part, [(wanted, piece) for piece in pieces_of(table)])
+    return {name: text for part in _found(results) for name, text in part.items()}
+
+
+def texts_part(work: tuple[Set[str], Piece], folder: Path) -> None:
+    """Write the texts of some row groups of a file that are named."""
+    wanted, piece = work
     holders = wanted | {name.rpartition("#")[0] for name in wanted}
-    return {name: text for name, text in _named(path, holders) if name in wanted}
+    named = (text for document in read_documents(*piece) if document.id in holders for text in _named(document))
+    (folder / FOUND).write_bytes(pickle.dumps({name: text for name, text in named if name in wanted}))
 
 
-def _named(path: Path, documents: set[str]) -> Iterator[tuple[str, str]]:
-    for document in read_documents(path):
-        if document.id in documents:
-            yield document.id, document.text
-            for position, text in enumerate(paragraphs_of(document.text)):
-                yield f"{document.id}#{position}", text
+def _named(document: Document) -> Iterator[tuple[str, str]]:
+    yield document.id, document.text
+    for position, text in enumerate(paragraphs_of(document.text)):
+        yield f"{document.id}#{position}", text
+
+
+def _found(results: Iterable[Path]) -> Iterator[Any]:
+    return (pickle.loads((result / FOUND).read_bytes()) for result in results)
 
 
 def _bin(words: int) -> int:
