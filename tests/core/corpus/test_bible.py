@@ -67,7 +67,7 @@ def test_recall_and_precision_against_all_pairs(verses, tmp_path, last):
     """The ``last`` verses of both translations; the New Testament is 7,957 of them."""
     assert len(verses) == 2 * VERSES
     verses = verses[VERSES - last : VERSES] + verses[-last:]
-    found = search(verses, tmp_path, Similarity(threshold=NEAR), "200MB", parts=3)
+    found = search(verses, tmp_path, Similarity(threshold=NEAR), parts=3)
     truth = list(near_pairs(verses))
     recalled = np.mean([found.original[i] == found.original[j] for i, j in truth])
     rows = np.flatnonzero(found.original != np.arange(len(verses)))
