@@ -95,6 +95,22 @@ def test_many_copies_cost_no_pair_of_all_with_all_and_are_one_group(tmp_path_fac
     assert (find(texts, tmp_path_factory).original == 0).all()
 
 
+def test_copies_are_compared_with_nothing(tmp_path):
+    draw = random.Random(2)
+    one, other = " ".join(sentence(draw)), " ".join(sentence(draw))
+    found = search([one, other] + [one.upper()] * 50, tmp_path, Similarity())
+    assert found.original.tolist() == [0, 1] + [0] * 50
+    assert pairs.mapped(tmp_path / "pool/indexes-candidates/000000" / near.FIRST).tolist() == []
+
+
+def test_members_of_a_bucket_whose_first_is_near_none_are_compared_with_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(near, "_bands", lambda hashes, ends, config: np.ones((len(ends), config.bands), dtype="<u8"))
+    draw = random.Random(2)
+    tokens = sentence(draw)
+    texts = [" ".join(sentence(draw)) for _ in range(4)] + [" ".join([*tokens, f"copy{i}"]) for i in range(3)]
+    assert search(texts, tmp_path, Similarity()).original.tolist() == [0, 1, 2, 3, 4, 4, 4]
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False))
 def test_groups_do_not_depend_on_the_order_of_texts(tmp_path_factory, shuffle):
