@@ -95,6 +95,28 @@ def test_many_copies_cost_no_pair_of_all_with_all_and_are_one_group(tmp_path_fac
     assert (find(texts, tmp_path_factory).original == 0).all()
 
 
+def test_texts_that_have_half_of_a_key_in_common_are_no_copies(tmp_path, monkeypatch):
+    key = near._key
+    monkeypatch.setattr(near, "_key", lambda text: bytes(8) + key(text)[:8])
+    found = search(["one", "two", "ONE", "Two", "three"], tmp_path, Similarity())
+    assert found.original.tolist() == [0, 1, 0, 1, 4]
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1), max_size=200), st.integers(1, 9))
+def test_every_hash_and_every_pair_is_in_one_range(tmp_path_factory, numbers, most):
+    file = tmp_path_factory.mktemp("ranges") / "x.u64"
+    np.unique(np.array(numbers, dtype="<u8")).tofile(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near, "ENTRIES_AT_ONCE", most)
+        patch.setattr(pairs, "PAIRS_AT_ONCE", 3 * most)
+        patch.setattr(pairs, "LOOKED_AT", 3)
+        for ranges in (near._ranges(len(numbers)), pairs._ranges([file, file])):
+            assert [low for low, _ in ranges] == [0, *(high + 1 for _, high in ranges[:-1])]
+            assert ranges[-1][1] == (1 << 64) - 1
+            assert all(low <= high for low, high in ranges)
+            assert len(ranges) >= len(numbers) // (3 * most + 1)
+
+
 def test_copies_are_compared_with_nothing(tmp_path):
     draw = random.Random(2)
     one, other = " ".join(sentence(draw)), " ".join(sentence(draw))
