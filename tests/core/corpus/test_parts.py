@@ -81,8 +81,9 @@ def test_some_texts_are_as_many_as_may_be_and_evenly_spread(tmp_path_factory, co
     assert chosen == list(map(int, texts))
     assert len(chosen) == min(2 * count, max(1, most // group))
     assert share == len(chosen) / (2 * count)
-    gaps = {after - before for before, after in pairwise(chosen)}
-    assert not gaps or max(gaps) - min(gaps) <= 1
+    gaps = {after - before for before, after in pairwise([*chosen, 2 * count])}
+    assert chosen[0] == 0
+    assert max(gaps) - min(gaps) <= 1
 
 
 def test_a_table_may_be_a_folder_of_files_and_is_read_in_their_order(tmp_path):
