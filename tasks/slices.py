@@ -24,7 +24,6 @@ def slices(name: str) -> None:
     with stage(f"slices-{name}", [], [data, TRAIN]) as run, pool(run) as workers:
         verify_checksums(data)
         examples = read_examples(file_of(data, "test"), read_task(data))
-
         texts = [[e.a] if e.b is None else [e.a, e.b] for e in examples]
         sizes, shares = overlaps(texts, search_in(TRAIN, workers))
         rows = zip(examples, sizes.tolist(), shares.tolist(), strict=True)

@@ -2,7 +2,7 @@
 
 Used by the stage deduplicate. Of texts that are duplicates of each other, directly or through others, the first by id
 is kept; of paragraphs, the first of the first document. In which order sources deliver changes nothing, and all but the
-search itself is done part by part in a ``Pool``.
+last step of the search is done in a ``Pool``.
 """
 
 import pickle
@@ -72,7 +72,7 @@ def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) ->
         pool: who reads and compares.
 
     Raises:
-        UserError: a file is damaged.
+        UserError: a file is damaged, or there are more texts than ``find_duplicates`` takes.
         OSError: the disk is full.
     """
     found = [PartOf(part, config) for part in parts]

@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 
 from plm_core.config import UserError
 from plm_core.corpus.normalize import duplicate_key
-from plm_core.corpus.pairs import ENDS, SHINGLES, Pairs, mapped, opened, write_pairs
+from plm_core.corpus.pairs import ENDS, MOST_RANGES, SHINGLES, Pairs, mapped, opened, write_numbers, write_pairs
 from plm_core.corpus.pool import Pool
 from plm_core.corpus.shingles import batches, scrambled, words
 from plm_core.files import atomic_file
@@ -35,11 +35,11 @@ SEED = 1
 """Of the permutations; a constant, so that equal texts are found equal in every run."""
 NEIGHBOURS = 4
 """With how many members before it, by row, a member of a bucket is compared, besides the first."""
-ENTRIES_AT_ONCE = 1 << 20
-"""How many entries a range has, about, or more where there would be more than ``MOST_RANGES``: some 50 MB of memory."""
-MOST_RANGES = 1 << 12
+ENTRIES_AT_ONCE = 1 << 18
+"""About how many entries a range has, in some 50 MB of memory. It has more where there would be over ``MOST_RANGES``,
+or where very many texts are copies of one."""
 KEYS = ("keys-high.u64", "keys-low.u64", "keys-rows.u64")
-"""Files of an index: of what exact duplicates have in common, both halves, in the order of the first, and the row."""
+"""Files of an index: both halves of the key that exact duplicates share, and the row; sorted by the first half."""
 BUCKETS = ("buckets.u64", "buckets-rows.u64")
 """The same of the buckets that texts fall into."""
 COPIES = "copies.npy"
@@ -94,13 +94,14 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
         pool: who works; beside the indexes its folder takes about as much as they do.
 
     Raises:
-        UserError: there are 2^32 texts or more, of which no two rows make a number of 64 bits.
+        UserError: there are 2^31 texts or more, which scipy's graphs cannot number.
         OSError: the disk is full.
     """
     texts = opened(indexes)
     N = len(texts)
-    if N >> 32:
-        raise UserError(f"deduplicate: {N:,} {indexes.name}; expected fewer than {1 << 32:,}: set {indexes.name}: off")
+    if N >> 31:
+        name = f"deduplicate.{indexes.name}"
+        raise UserError(f"{name}: {N:,} of them to compare; expected fewer than {1 << 31:,}: set {name}: off")
     firsts = np.arange(N)
     ranges = _ranges(N)
     for result in pool.map(f"{indexes.name}-copies", find_copies, [(indexes, *each) for each in ranges]):
@@ -108,8 +109,8 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
         firsts[rows] = first
     copies = pool.folder / f"{indexes.name}-copies.u64"
     with atomic_file(copies) as file:
-        np.flatnonzero(firsts != np.arange(N)).astype("<u8").tofile(file)
-    ranges = _ranges(sum(len(mapped(part / BUCKETS[0])) for part in texts.parts))
+        write_numbers(file, np.flatnonzero(firsts != np.arange(N)))
+    ranges = _ranges(sum((part / BUCKETS[0]).stat().st_size // 8 for part in texts.parts))
     work = [(indexes, copies, *each) for each in ranges]
     pool.map(f"{indexes.name}-candidates", find_candidates, work)
     pairs = Pairs(indexes, pool)
@@ -127,7 +128,7 @@ def _write_sorted(folder: Path, names: Sequence[str], columns: Sequence[np.ndarr
     """Write columns ``[E]`` as files, in the order of the first."""
     order = np.argsort(columns[0], kind="stable")
     for name, column in zip(names, columns, strict=True):
-        column[order].astype("<u8", copy=False).tofile(folder / name)
+        write_numbers(folder / name, column[order])
 
 
 def _ranges(entries: int) -> list[tuple[int, int]]:

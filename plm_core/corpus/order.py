@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import chain, count
 from operator import attrgetter
 from pathlib import Path
 
@@ -12,8 +12,8 @@ CHARACTERS_AT_ONCE = 1 << 26
 """Characters of documents that are sorted in memory; what is more goes to the disk, sorted, and is merged."""
 OBJECTS = 500
 """What a document's objects take besides its characters, in as many of them."""
-MOST_RUNS = 256
-"""So many sorted files become one: all are open while they are merged, and a process may have some thousand."""
+MOST_RUNS = 64
+"""So many sorted files are merged into one: all are open while they are, and hold some megabytes each."""
 BY_ID = attrgetter("id")
 
 
@@ -24,7 +24,8 @@ class Sorter:
         """``scratch`` is an existing folder, for as much as is added."""
         self._limit = characters
         self._names = (scratch / f"run-{number:05d}.parquet" for number in count())
-        self._runs: list[Path] = []
+        self._runs: list[list[Path]] = []
+        """By how often what is in them was merged."""
         self._held: list[Document] = []
         self._size = 0
 
@@ -34,20 +35,27 @@ class Sorter:
         fields = sum(len(str(value)) for value in document.metadata.values())
         self._size += len(document.text) + len(document.id) + fields + OBJECTS
         if self._size >= self._limit:
-            self._runs.append(self._written(sorted(self._held, key=BY_ID)))
+            self._write(sorted(self._held, key=BY_ID), 0)
             self._held = []
             self._size = 0
-        if len(self._runs) == MOST_RUNS:
-            merged = self._written(self.documents())
-            for run in self._runs:
-                run.unlink()
-            self._runs = [merged]
 
     def documents(self) -> Iterator[Document]:
         """All documents; of each run on the disk, some are in memory."""
-        return heapq.merge(*map(read_documents, self._runs), sorted(self._held, key=BY_ID), key=BY_ID)
+        return _merged([*map(read_documents, chain.from_iterable(self._runs)), sorted(self._held, key=BY_ID)])
 
-    def _written(self, documents: Iterable[Document]) -> Path:
+    def _write(self, documents: Iterable[Document], merged: int) -> None:
         run = next(self._names)
         write_documents(run, documents)
-        return run
+        if merged == len(self._runs):
+            self._runs.append([])
+        runs = self._runs[merged]
+        runs.append(run)
+        if len(runs) == MOST_RUNS:
+            self._write(_merged(map(read_documents, runs)), merged + 1)
+            for run in runs:
+                run.unlink()
+            runs.clear()
+
+
+def _merged(runs: Iterable[Iterable[Document]]) -> Iterator[Document]:
+    return heapq.merge(*runs, key=BY_ID)

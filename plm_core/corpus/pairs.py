@@ -22,8 +22,10 @@ PAIRS, SIMILARITIES = "pairs.npy", "similarities.npy"
 ORIGINALS = "originals.u64"
 PAIRS_AT_ONCE = 1 << 16
 """How many pairs are compared in one go, about; some seconds' work."""
-LOOKED_AT = 1 << 8
-"""At so many pairs of a go is looked to divide all into such goes."""
+SAMPLED = 1 << 8
+"""How many pairs of each go are sampled to find where goes are cut."""
+MOST_RANGES = 1 << 12
+"""A go opens a file of each part: with very many goes that would take longer than the work."""
 LAST = (1 << 64) - 1
 
 
@@ -65,9 +67,15 @@ def mapped(file: Path) -> np.ndarray:
     return np.empty(0, dtype="<u8") if empty else np.asarray(np.memmap(file, dtype="<u8", mode="r"))
 
 
+def write_numbers(file: Path, numbers: np.ndarray) -> None:
+    """Write whole numbers as what ``mapped`` reads; OSError when the disk is full, which numpy's own ``tofile`` may not
+    notice."""
+    file.write_bytes(numbers.astype("<u8").tobytes())
+
+
 def write_pairs(file: Path, a: np.ndarray, b: np.ndarray, texts: Shingles) -> None:
     """Write pairs of rows ``[P]``, each once, in order."""
-    np.unique(a.astype("<u8") * np.uint64(len(texts)) + b.astype("<u8")).tofile(file)
+    write_numbers(file, np.unique(a.astype("<u8") * np.uint64(len(texts)) + b.astype("<u8")))
 
 
 @dataclass(frozen=True)
@@ -123,9 +131,10 @@ class Pairs:
 
 def _ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
     """The first and the last pair of each of the ranges into which the pairs of the files are divided."""
-    step = max(1, PAIRS_AT_ONCE // LOOKED_AT)
+    step = max(1, PAIRS_AT_ONCE // SAMPLED)
     some = np.sort(np.concatenate([np.zeros(0, dtype="<u8"), *(mapped(file)[::step] for file in files)]))
-    cuts = np.unique(some[PAIRS_AT_ONCE // step :: PAIRS_AT_ONCE // step]).tolist()
+    each = max(PAIRS_AT_ONCE // step, len(some) // MOST_RANGES + 1)
+    cuts = np.unique(some[each::each]).tolist()
     return list(zip([0, *cuts], [*(cut - 1 for cut in cuts), LAST], strict=True))
 
 

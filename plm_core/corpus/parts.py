@@ -115,13 +115,17 @@ def least_bytes(total: int, most: int | None = None) -> int:
 def _sizes(file: Path) -> list[int]:
     """The bytes of each row group."""
     with parquet_file(file, SCHEMA) as table:
-        return [table.metadata.row_group(number).total_byte_size for number in range(table.num_row_groups)]
+        return _bytes(table)
+
+
+def _bytes(table: pq.ParquetFile) -> list[int]:
+    return [table.metadata.row_group(number).total_byte_size for number in range(table.num_row_groups)]
 
 
 def _groups(file: Path) -> Iterator[tuple[str, int]]:
     """Of each row group, the first id and its bytes."""
     with parquet_file(file, SCHEMA) as table:
-        for number, size in enumerate(_sizes(file)):
+        for number, size in enumerate(_bytes(table)):
             yield table.read_row_group(number, columns=["id"]).column(0)[0].as_py(), size
 
 

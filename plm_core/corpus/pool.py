@@ -1,9 +1,9 @@
 """Work on the parts of a corpus, by as many processes as see one folder, on this machine and on others.
 
-Used by the stages clean, deduplicate and pack. Files are the only truth, and no process need know of another: a job
-lies in the folder as a function and its items, whoever claims an item does it, and its result is a folder that appears
-whole. A stage that is run again does what is not there yet. Who claims an item keeps the claim young; an old one, or
-one whose process on this machine is no more, is void. An item that is done twice gives the same bytes twice.
+Used by stages that read the corpus. Files are the only truth, and no process need know of another: a job lies in the
+folder as a function and its items, whoever claims an item does it, and its result is a folder that appears whole. A
+stage that is run again does what is not there yet. Who claims an item keeps the claim young; an old one, or one whose
+process on this machine is no more, is void. An item that is done twice gives the same bytes twice.
 
 ``python -m plm_core.corpus.pool FOLDER CORES`` is such processes; ``FOLDER`` need not be there yet.
 """
@@ -57,7 +57,7 @@ class Pool:
         Args:
             name: of the job; it has the same items whenever the stage is run.
             function: what is done. Its result depends on the item alone.
-            items: what can be pickled, few bytes each.
+            items: what can be pickled, few bytes each besides what they have in common.
 
         Raises:
             UserError: ``function`` raised it for an item, here or elsewhere.

@@ -1,4 +1,4 @@
-"""Texts as hashed words and shingles, many at a time. Used by near-duplicate detection and decontamination.
+"""Texts as hashed words and shingles, many at a time. Used where texts are compared.
 
 A word is a run of letters, digits and their marks in one case, or one character of a script that writes no spaces
 (Chinese, Japanese, Thai, ...). All else, punctuation and white space, only separates. A shingle is ``n`` words in

@@ -138,6 +138,8 @@ def texts_of(names: Iterable[str], table: Path, pool: Pool) -> dict[str, str]:
         UserError: a file is missing or damaged.
     """
     wanted = frozenset(names)
+    if not wanted:
+        return {}
     results = pool.map("texts", texts_part, [(wanted, piece) for piece in pieces_of(table)])
     return {name: text for part in _found(results) for name, text in part.items()}
 

@@ -1,7 +1,7 @@
 """How sampled texts read: how varied they are, how often they repeat themselves, how much they copy. Used by evaluate.
 
-All of it is of words, so that models with different tokenizers can be compared: lower-cased and split at white space
-but where it says otherwise.
+All of it is of words, so that models with different tokenizers can be compared. ``copied`` takes the words of
+``overlap``; the others lower-case and split at white space.
 """
 
 import math
@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from plm_core.corpus.shingles import words
-from plm_core.evaluation.overlap import Search
+from plm_core.evaluation.overlap import NGRAM, Search
 
-COPIED_WORDS = 8
-"""Words in a row that are found by chance only where they are a common phrase."""
+COPIED_WORDS = NGRAM
 
 
 def distinct(texts: Sequence[str], n: int) -> float:
@@ -37,7 +36,7 @@ def copied(texts: Sequence[str], search: Search, n: int = COPIED_WORDS) -> tuple
 
     A run is of n-grams that all stand somewhere in it, so it is the longest that may have been copied at once
     (compare Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", with 50 tokens).
-    No n-gram at all: NaN and 0. Words are those of ``overlap``, without case and punctuation.
+    No n-gram at all: NaN and 0.
     """
     read = words(texts)
     shingles = read.shingles(n)

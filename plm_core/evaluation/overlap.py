@@ -6,6 +6,8 @@ text, and takes long runs for that; here shorter ones are counted, and nothing i
 Models are Few-Shot Learners", appendix C, looks for runs of 8 to 13 words, by the examples' length).
 """
 
+import hashlib
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -74,8 +76,9 @@ def search_in(table: Path, pool: Pool) -> Search:
     """A search of all texts of a table, part by part."""
 
     def search(wanted: Grams) -> Grams:
-        results = pool.map("search", search_part, [(wanted, piece) for piece in pieces_of(table)])
-        return any_of(wanted, results)
+        # By what is looked for, so that a run that goes on behind a killed one takes no answers to another question.
+        job = f"search-{hashlib.sha256(pickle.dumps(wanted)).hexdigest()[:16]}"
+        return any_of(wanted, pool.map(job, search_part, [(wanted, piece) for piece in pieces_of(table)]))
 
     return search
 

@@ -17,7 +17,7 @@ MIN_WORDS, MAX_WORDS = 15, 200
 PART, SHORTEST_PART = 500, 20
 """Characters of a part of a document without neighbouring paragraphs, as a rule and at least."""
 READ_BYTES = 1 << 26
-"""Of the text of a split, evenly spread over it: some hundred thousand examples."""
+"""The most bytes of a split's text that are read, evenly spread over it: some hundred thousand examples."""
 SEAM = 32
 """Words that a pair has of each of its passages, those where one follows the other: what a small context holds whole.
 Of two whole paragraphs a context of 128 tokens would lose something four times out of five."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined
+from plm_core.corpus.quarantine import Quarantined, printable
 from plm_core.corpus.sources.bible import Bible
 from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.sources.hub import Hub
@@ -26,4 +26,7 @@ def open_source(name: str, source: Readable) -> Iterator[Document | Quarantined]
         UserError, OSError: as ``Source.read``.
     """
     for record in source.read():
-        yield replace(record, id=f"{name}/{record.id}") if isinstance(record, Document) else record
+        if isinstance(record, Document):
+            yield replace(record, id=f"{name}/{record.id}", source=printable(record.source))
+        else:
+            yield record

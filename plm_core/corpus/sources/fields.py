@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.quarantine import Quarantined, Refused, printable, quarantined
+from plm_core.corpus.quarantine import Quarantined, Refused, quarantined
 from plm_core.corpus.records import SURROGATE, Record
 from plm_core.corpus.sources.source import Records
 
@@ -38,7 +38,7 @@ def documents_of(records: Iterable[tuple[str, str, Record]], source: Records) ->
             except Refused as refused:
                 yield quarantined(place, refused, record.head or _shown(record.content))
                 continue
-            yield replace(document, source=printable(place))
+            yield replace(document, source=place)
 
 
 def repeated(identity: str) -> Refused:

@@ -19,7 +19,7 @@ from plm_core.corpus.sources.fields import documents_of
 from plm_core.corpus.sources.source import Records
 
 MOST_PARTS = 64
-"""Where ids are not in the order of the files, all parts are open while they are joined."""
+"""The most parts of a source: where ids are not in the order of the files, all are open while they are joined."""
 
 
 @section

@@ -109,7 +109,7 @@ def test_every_hash_and_every_pair_is_in_one_range(tmp_path_factory, numbers, mo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near, "ENTRIES_AT_ONCE", most)
         patch.setattr(pairs, "PAIRS_AT_ONCE", 3 * most)
-        patch.setattr(pairs, "LOOKED_AT", 3)
+        patch.setattr(pairs, "SAMPLED", 3)
         for ranges in (near._ranges(len(numbers)), pairs._ranges([file, file])):
             assert [low for low, _ in ranges] == [0, *(high + 1 for _, high in ranges[:-1])]
             assert ranges[-1][1] == (1 << 64) - 1
@@ -161,7 +161,7 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
     monkeypatch.setattr(near, "ENTRIES_AT_ONCE", 50)
     monkeypatch.setattr(near, "MOST_RANGES", 20)
     monkeypatch.setattr(pairs, "PAIRS_AT_ONCE", 100)
-    monkeypatch.setattr(pairs, "LOOKED_AT", 15)
+    monkeypatch.setattr(pairs, "SAMPLED", 15)
     found = find(texts, tmp_path_factory, parts=parts)
     assert (whole.original != np.arange(len(texts))).sum() > 200
     for name in ("original", "similarity", "exact"):
@@ -169,10 +169,10 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
 
 
 def test_more_texts_than_pairs_can_be_numbered_of_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs.Shingles, "__len__", lambda _: 1 << 32)
+    monkeypatch.setattr(pairs.Shingles, "__len__", lambda _: 1 << 31)
     (tmp_path / "paragraphs").mkdir()
     with pytest.raises(
-        UserError, match=r"^deduplicate: 4,294,967,296 paragraphs; expected fewer .* set paragraphs: off"
+        UserError, match=r"^deduplicate.paragraphs: 2,147,483,648 of .*: set deduplicate.paragraphs: off"
     ):
         near.find_duplicates(tmp_path / "paragraphs", Similarity(), Pool(tmp_path / "pool", 1))
 

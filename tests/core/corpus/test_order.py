@@ -30,7 +30,7 @@ def test_few_files_are_open_however_much_is_sorted(tmp_path, monkeypatch):
     names = random.Random(3).sample(range(1000), 99)
     for name in names:
         sorter.add(Document(f"{name:03}", "text", "s"))
-        assert len(list(tmp_path.iterdir())) < 5
+        assert len(list(tmp_path.iterdir())) <= 4 + 4 + 3  # merged never, once and twice
     assert [document.id for document in sorter.documents()] == [f"{name:03}" for name in sorted(names)]
 
 

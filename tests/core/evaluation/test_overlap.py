@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.corpus.document import Document, write_documents
-from plm_core.evaluation.overlap import any_of, overlaps, search_part, standing
+from plm_core.corpus.pool import Pool
+from plm_core.evaluation.overlap import any_of, overlaps, search_in, search_part, standing
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), max_size=4)
 
@@ -76,3 +77,11 @@ def test_what_is_found_in_parts_is_what_is_found_in_all(tmp_path_factory, exampl
 
     for found, whole in zip(overlaps(examples, search, 3), overlaps(examples, among(training), 3), strict=True):
         np.testing.assert_array_equal(found, whole)
+
+
+def test_another_question_in_the_same_folder_has_its_own_answer(tmp_path):
+    """As when a stage is killed, and goes on with other samples."""
+    write_documents(tmp_path / "x.parquet", [Document("x", "a b c d", "s")])
+    for examples, share in ((["a b c"], 1.0), (["x y z"], 0.0), (["b c d", "c d e"], 0.5)):
+        search = search_in(tmp_path / "x.parquet", Pool(tmp_path / "pool", 1))
+        assert overlaps([examples], search, 3)[1].tolist() == [share]
