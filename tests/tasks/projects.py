@@ -166,7 +166,7 @@ class Project:
         return lines[0]
 
     def files(self, below="artifacts"):
-        """The bytes of every file below a folder, but for those of no stage: snapshots, parts, journals, meters, caches."""
+        """The bytes of every file below a folder but those of no stage: snapshots, parts, journals, meters, caches."""
         found = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
         return {
             path.relative_to(self.root).as_posix(): path.read_bytes()
