@@ -11,7 +11,7 @@ from projects import Project, finish, source
 MB = 1_000_000
 SMALL, LARGE = 70, 200
 """Megabytes of text; both more than a stage holds at once."""
-GROWTH = 60
+GROWTH = 80
 """Megabytes that the larger corpus may take more than the smaller: a few bytes a document, not the text, which is 130
 more."""
 STAGES = (["ingest", "own"], ["clean"], ["deduplicate"])
