@@ -168,7 +168,7 @@ def test_parts_and_ranges_give_the_same_wherever_they_end(tmp_path_factory, monk
         assert (getattr(whole, name) == getattr(found, name)).all()
 
 
-def test_more_texts_than_pairs_can_be_numbered_of_are_refused(tmp_path, monkeypatch):
+def test_more_texts_than_a_graph_can_number_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs.Shingles, "__len__", lambda _: 1 << 31)
     (tmp_path / "paragraphs").mkdir()
     with pytest.raises(
