@@ -30,7 +30,7 @@ def ingest(name: str) -> None:
     origin = paths.ORIGINS / f"{name}.json"
     with stage(f"ingest-{name}", [section], [Path(source.input)]) as run, pool(run, given) as workers:
         read = workers.map("read", read_part, [(name, part) for part in source.parts()])
-        parts = parts_of(result / DOCUMENTS for result in read)
+        parts = parts_of((result / DOCUMENTS for result in read), unique=False)
         joined = workers.map("join", join_part, [(name, part) for part in parts])
         counts = sum((Counter[str](json.loads((result / COUNTS).read_bytes())) for result in joined), Counter[str]())
         reasons = Counter[str]()

@@ -19,8 +19,9 @@ from plm_core.corpus.account import accounted
 from plm_core.corpus.document import Document, document_writer
 from plm_core.corpus.near import Duplicates, find_duplicates, write_index
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
+from plm_core.corpus.pairs import Shingles, opened
 from plm_core.corpus.parts import Part
-from plm_core.corpus.pool import Pool, results_of
+from plm_core.corpus.pool import Pool
 from plm_core.corpus.removal import Removal
 from plm_core.corpus.split import SPLITS, SplitConfig, split_of
 from plm_core.files import atomic_file
@@ -154,25 +155,22 @@ def _search(job: str, similarity: Similarity, pool: Pool) -> list[Path]:
     """What of the texts that a job has indexed is repeated: a file for each part."""
     found = find_duplicates(pool.folder / job, similarity, pool)
     repeated = np.flatnonzero(found.original != np.arange(len(found.original)))
-    indexes = results_of(pool.folder / job)
-    ends = np.cumsum([len(np.load(index / NAME_ENDS, mmap_mode="r")) for index in indexes])
-    names = _names(np.unique(found.original[repeated]), indexes, ends)
+    indexes = opened(pool.folder / job)
+    names = _names(np.unique(found.original[repeated]), indexes)
     files = []
-    for number, rows in enumerate(np.split(repeated, repeated.searchsorted(ends[:-1]))):
-        begin = int(ends[number - 1]) if number else 0
+    for number, (begin, rows) in enumerate(indexes.divided(repeated)):
         files.append(pool.folder / f"{job}-repeats" / f"{number:06d}.pickle")
         with atomic_file(files[-1]) as file:
             file.write_bytes(pickle.dumps({row - begin: _repeat(row, found, names) for row in rows.tolist()}))
     return files
 
 
-def _names(rows: np.ndarray, indexes: Sequence[Path], ends: np.ndarray) -> dict[int, str]:
+def _names(rows: np.ndarray, indexes: Shingles) -> dict[int, str]:
     """The names of these rows, which are sorted."""
     names = {}
-    for number, some in enumerate(np.split(rows, rows.searchsorted(ends[:-1]))):
-        begin = int(ends[number - 1]) if number else 0
-        stops = np.load(indexes[number] / NAME_ENDS, mmap_mode="r")
-        with (indexes[number] / NAMES).open("rb") as file:
+    for index, (begin, some) in zip(indexes.parts, indexes.divided(rows), strict=True):
+        stops = np.load(index / NAME_ENDS, mmap_mode="r")
+        with (index / NAMES).open("rb") as file:
             for row in some.tolist():
                 place = row - begin
                 start = int(stops[place - 1]) if place else 0

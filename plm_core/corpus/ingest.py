@@ -1,7 +1,7 @@
 """A source in parts that are read side by side, and joined in the order of their ids. Used by the stage ingest.
 
-An id must be unique in a source, and only the joining sees all of a source. Where two parts have the same, the document
-of the earlier part is kept, as it is within a part.
+An id must be unique in a source, and only the joining sees all of a source: of documents with the same one, the first
+that the source has is kept.
 """
 
 import json
@@ -12,9 +12,9 @@ from pathlib import Path
 from plm_core.corpus.document import Document, document_writer, write_documents
 from plm_core.corpus.order import Sorter
 from plm_core.corpus.parts import Part
-from plm_core.corpus.quarantine import Quarantined, quarantine_writer, quarantined
+from plm_core.corpus.quarantine import Quarantined, Refused, quarantine_writer, quarantined
 from plm_core.corpus.sources import open_source
-from plm_core.corpus.sources.fields import repeated
+from plm_core.corpus.sources.fields import shown
 from plm_core.corpus.sources.source import Readable
 from plm_core.files import scratch_folder
 
@@ -43,7 +43,8 @@ def join_part(work: tuple[str, Part], folder: Path) -> None:
     with document_writer(folder / DOCUMENTS) as writer, quarantine_writer(folder / REFUSED) as refuse:
         for document in part.documents(unique=False):
             if document.id == last:
-                why = repeated(document.id.removeprefix(f"{name}/"))
+                identity = shown(document.id.removeprefix(f"{name}/"))
+                why = Refused("duplicate_id", f"the id {identity} stands before; expected unique ids")
                 refuse(quarantined(document.source, why, document.text))
                 continue
             last = document.id

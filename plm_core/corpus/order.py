@@ -40,8 +40,10 @@ class Sorter:
             self._size = 0
 
     def documents(self) -> Iterator[Document]:
-        """All documents; of each run on the disk, some are in memory."""
-        return _merged([*map(read_documents, chain.from_iterable(self._runs)), sorted(self._held, key=BY_ID)])
+        """All documents, those with the same id as they came; of each run on the disk, some are in memory."""
+        # What was merged more often came earlier.
+        runs = chain.from_iterable(reversed(self._runs))
+        return _merged([*map(read_documents, runs), sorted(self._held, key=BY_ID)])
 
     def _write(self, documents: Iterable[Document], merged: int) -> None:
         run = next(self._names)

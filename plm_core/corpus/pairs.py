@@ -44,6 +44,11 @@ class Shingles:
         """N."""
         return int(self.begins[-1])
 
+    def divided(self, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """For each part, the row with which it begins, and those of these rows, which are sorted, that it has."""
+        begins: list[int] = self.begins[:-1].tolist()
+        return list(zip(begins, np.split(rows, rows.searchsorted(begins[1:])), strict=True))
+
     def set_of(self, row: int) -> np.ndarray:
         """The different shingles of a text, sorted."""
         number = int(self.begins.searchsorted(row, side="right")) - 1

@@ -57,27 +57,22 @@ def pieces_of(table: Path) -> list[tuple[Path, slice]]:
     return [(file, groups) for file, found in sizes.items() for groups in in_parts(found, least)]
 
 
-def parts_of(tables: Iterable[Path]) -> list[Part]:
-    """The parts of one or more tables of documents, each sorted by id; one part at least.
+def parts_of(tables: Iterable[Path], unique: bool = True) -> list[Part]:
+    """The parts of one or more tables of documents, each sorted by id, which need not be ``unique``; one part at least.
 
     Raises:
         UserError: a file is missing or damaged, or not sorted.
     """
     groups = {file: list(_groups(file)) for table in tables for file in files_of(table)}
     every = sorted(group for found in groups.values() for group in found)
-    least = least_bytes(sum(size for _, size in every))
-    cuts: list[str] = []
-    size = 0
-    for first, more in every:
-        if size >= least:
-            cuts.append(first)
-            size = 0
-        size += more
+    sizes = [size for _, size in every]
+    cuts = [every[part.start][0] for part in in_parts(sizes, least_bytes(sum(sizes)))][1:]
     firsts = {file: [first for first, _ in found] for file, found in groups.items()}
     for file, ids in firsts.items():
         for before, after in pairwise(ids):
-            require_order(before, after, [file])
-    return [_between(firsts, *bounds) for bounds in zip([None, *cuts], [*cuts, None], strict=True)]
+            if unique or before != after:
+                require_order(before, after, [file])
+    return [_between(firsts, unique, *bounds) for bounds in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
 def some_of(table: Path, most: int) -> tuple[list[tuple[Path, slice]], float]:
@@ -129,10 +124,12 @@ def _groups(file: Path) -> Iterator[tuple[str, int]]:
             yield table.read_row_group(number, columns=["id"]).column(0)[0].as_py(), size
 
 
-def _between(firsts: dict[Path, list[str]], first: str | None, stop: str | None) -> Part:
+def _between(firsts: dict[Path, list[str]], unique: bool, first: str | None, stop: str | None) -> Part:
+    # Where ids are not unique, the groups before one that begins with an id may hold it, too.
+    before = bisect_right if unique else bisect_left
     pieces = []
     for file, ids in firsts.items():
-        begin = 0 if first is None else max(0, bisect_right(ids, first) - 1)
+        begin = 0 if first is None else max(0, before(ids, first) - 1)
         end = len(ids) if stop is None else bisect_left(ids, stop)
         if begin < end:
             pieces.append((file, slice(begin, end)))

@@ -19,8 +19,8 @@ SOURCES: dict[str, type[Source]] = {"folder": Folder, "hub": Hub, "sotu": Sotu, 
 
 
 def open_source(name: str, source: Readable) -> Iterator[Document | Quarantined]:
-    """The stream of the source ``name``, or of a part: documents whose ids begin with its name, and so are unique among
-    all sources, and the records that had to be quarantined.
+    """The stream of the source ``name``, or of a part: documents whose ids begin with its name, and so are those of no
+    other source, and the records that had to be quarantined.
 
     Raises, while it is read:
         UserError, OSError: as ``Source.read``.

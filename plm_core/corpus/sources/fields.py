@@ -1,10 +1,6 @@
 """From a record's fields to a document, or to the reason why it is none. Used by the sources ``folder`` and ``hub``."""
 
-import contextlib
-import errno
-import os
 import reprlib
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -13,46 +9,16 @@ from plm_core.corpus.quarantine import Quarantined, Refused, quarantined
 from plm_core.corpus.records import SURROGATE, Record
 from plm_core.corpus.sources.source import Records
 
-IDS_KB = 1 << 16
-"""Kilobytes of ids in memory; what is more goes to the disk."""
-
 
 def documents_of(records: Iterable[tuple[str, str, Record]], source: Records) -> Iterator[Document | Quarantined]:
-    """Yield a document for each record, which comes with its place and its default id, or what was wrong with it.
-
-    Of two with the same id the first is kept.
-
-    Raises:
-        OSError: there is no room for them.
-    """
-    # Without a name a database is a temporary file, which is deleted with it.
-    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as seen:
-        seen.execute(f"PRAGMA cache_size = -{IDS_KB}")
-        seen.execute("CREATE TABLE ids (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        seen.execute("BEGIN")
-        for place, default_id, record in records:
-            try:
-                document = _document(record, default_id, source)
-                if not _added(document.id, seen):
-                    raise repeated(document.id)
-            except Refused as refused:
-                yield quarantined(place, refused, record.head or _shown(record.content))
-                continue
+    """Yield a document for each record, which comes with its place and its default id, or what was wrong with it."""
+    for place, default_id, record in records:
+        try:
+            document = _document(record, default_id, source)
+        except Refused as refused:
+            yield quarantined(place, refused, record.head or shown(record.content))
+        else:
             yield replace(document, source=place)
-
-
-def repeated(identity: str) -> Refused:
-    """Why a document is refused whose id another one has."""
-    return Refused("duplicate_id", f"the id {_shown(identity)} stands before; expected unique ids")
-
-
-def _added(identity: str, seen: sqlite3.Connection) -> bool:
-    """Remember an id; False when it stands there already."""
-    try:
-        return seen.execute("INSERT OR IGNORE INTO ids VALUES (?)", (identity,)).rowcount == 1
-    except sqlite3.OperationalError as error:
-        where = f"temporary file of ids in SQLITE_TMPDIR or /var/tmp ({error})"
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), where) from error
 
 
 def _document(record: Record, default_id: str, source: Records) -> Document:
@@ -90,7 +56,7 @@ def _texts(metadata: Mapping[str, str | int]) -> Iterator[tuple[str, str]]:
             yield f"the field {key!r}", value
 
 
-def _shown(content: Mapping[str, object] | str | Refused) -> str:
+def shown(content: Mapping[str, object] | str | Refused) -> str:
     """How an id or a record begins whose bytes are not at hand; of a long field, a part."""
     short = reprlib.Repr()
     short.maxstring = 99

@@ -45,7 +45,7 @@ class Source(ABC):
             )
 
     def parts(self) -> Sequence[Readable]:
-        """What can be read side by side, in order; an id may stand in several. One, unless a source knows better.
+        """What can be read side by side, in order. One, unless a source knows better.
 
         Raises:
             UserError: as ``read``.
@@ -54,9 +54,10 @@ class Source(ABC):
 
     @abstractmethod
     def read(self) -> Iterator[Document | Quarantined]:
-        """The documents, with ids that are unique in what is read, and the records that had to be quarantined.
+        """The documents, and the records that had to be quarantined.
 
-        The ``source`` of a document is the place where it stands, such as ``file:line``.
+        The ``source`` of a document is the place where it stands, such as ``file:line``. Its id should be unique in the
+        source: of documents with the same one, ``ingest`` keeps the first.
 
         Raises, while it is read:
             UserError: the input is missing or of a wrong kind; the message names it.
