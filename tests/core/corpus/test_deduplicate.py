@@ -6,6 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plm_core.corpus import parts as module
+from plm_core.corpus import tables
 from plm_core.corpus.deduplicate import DeduplicateConfig, deduplicate, without_repeats
 from plm_core.corpus.document import Document, write_documents
 from plm_core.corpus.normalize import BETWEEN, paragraphs_of
@@ -28,9 +30,13 @@ def document(name, *paragraphs):
 
 
 def run(corpus, tmp_path_factory, **config):
+    """What is left of each document; parts hold two of them."""
     folder = tmp_path_factory.mktemp("dedup")
-    write_documents(folder / "x.parquet", sorted(corpus, key=lambda d: d.id))
-    parts = parts_of([folder / "x.parquet"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "ROWS_AT_ONCE", 2)
+        patch.setattr(module, "PART_BYTES", 1)
+        write_documents(folder / "x.parquet", sorted(corpus, key=lambda d: d.id))
+        parts = parts_of([folder / "x.parquet"])
     found = deduplicate(parts, DeduplicateConfig(**config), Pool(folder / "pool", 1))
     return [document for part in found for document in without_repeats(part)]
 
