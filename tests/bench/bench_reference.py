@@ -1,4 +1,4 @@
-"""What an hour and a half of two cores teaches: `make reference`, with WikiText-2, GLUE and BLiMP in their own folders.
+"""What an hour of pretraining on two cores teaches: `make reference`, with folders of WikiText-2 and GLUE, and BLiMP.
 
 A clone of this checkout becomes a project whose ``params.yaml`` has ``SETTINGS`` in it, and `plm run` does the rest:
 the papers are pretrained on WikiText-2, the State of the Union addresses and two translations of the Bible (about 6
@@ -53,22 +53,23 @@ PLAIN = (
 """What WikiText's tokenizer has taken apart is put together again, or its words are no other text's."""
 
 
-def pretraining(steps: int, context: int = 128, rate: float = 6e-3) -> dict[str, Any]:
-    """What differs from the demo's model and training; a step reads 2,048 positions."""
+def pretraining(layers: int, width: int, context: int, rate: float, steps: int, **model: int) -> dict[str, Any]:
+    """What differs from the demo's model and training; a step reads 8,192 positions."""
     every = {"report_every": 50, "valid_every": 500, "snapshot_every": 500}
     optimizer = {"learning_rate": rate, "warmup_steps": 200}
-    training = {"steps": steps, "batch": 2048 // context, "compile": True, "optimizer": optimizer, **every}
-    return {"model": {"context": context, "layers": 4, "heads": 4, "width": 192}, "training": training}
+    training = {"steps": steps, "batch": 8192 // context, "compile": True, "optimizer": optimizer, **every}
+    return {"model": {"context": context, "layers": layers, "heads": 4, "width": width, **model}, "training": training}
 
 
 SETTINGS: dict[str, Any] = {
-    "models": ["llama", "gpt", "bert", "xlnet"],
+    "models": ["llama", "modernbert", "gpt", "roberta", "xlnet"],
     "split": {"valid": 0.02, "test": 0.03},
     "pretrain": {
-        "llama": pretraining(6000, 256),
-        "gpt": pretraining(2000, 256),
-        "bert": pretraining(2500, rate=3e-3) | {"objective": {"next_sentence": False}},
-        "xlnet": pretraining(1500),
+        "llama": pretraining(4, 256, 256, 8e-3, 3000),
+        "modernbert": pretraining(4, 192, 128, 4e-3, 3000),
+        "gpt": pretraining(2, 256, 256, 8e-3, 1000),
+        "roberta": pretraining(2, 256, 128, 3e-3, 3000),
+        "xlnet": pretraining(2, 192, 128, 6e-3, 1000, memory=0),
     },
     "fewshot": {"tasks": []},  # the demo's are not among these
     "finetune": {
@@ -200,7 +201,7 @@ def table(lines: Iterator[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What an hour and a half of two cores teaches.")
+    parser = argparse.ArgumentParser(description="What an hour of pretraining on two cores teaches.")
     parser.add_argument("--glue", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--wikitext", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--blimp", type=Path, required=True, metavar="FILE")
