@@ -143,32 +143,6 @@ def test_a_link_that_leads_out_of_the_folder_is_quarantined_and_one_within_is_re
         assert len(read(tmp_path / "link")) == 3
 
 
-def test_ids_are_told_apart_without_being_held(tmp_path):
-    """Longer than what is kept in memory, and equal but for their ends."""
-    with (tmp_path / "x.jsonl").open("w") as file:
-        for number in (*range(150), 7, 149):
-            file.write(f'{{"key": "{"k" * 1_000_000}{number}", "text": "{number}"}}\n')
-    found = read(tmp_path, id_field="key")
-    assert [r.text for r in found[:150]] == [str(number) for number in range(150)]
-    places = [f"{tmp_path}/x.jsonl:{line}" for line in (151, 152)]
-    assert [(r.reason, r.place) for r in found[150:]] == [("duplicate_id", place) for place in places]
-
-
-def test_where_ids_find_no_room_is_one_line(tmp_path):
-    """In a process of its own: the kernel refuses files of more than a megabyte, as a full disk refuses all."""
-    with (tmp_path / "x.jsonl").open("w") as file:
-        for number in range(100):
-            file.write(f'{{"key": "{number:01000000}", "text": ""}}\n')
-    body = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "from plm_core.corpus.sources import SOURCES, open_source\n"
-        "try: list(open_source('own', SOURCES['folder'](sys.argv[1], id_field='key')))\n"
-        "except OSError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", body, tmp_path], capture_output=True, text=True, check=True)
-    assert re.fullmatch(r"\[Errno 28\] No space left on device: 'temporary file of ids .*'\n", done.stdout)
-
-
 def test_of_a_long_id_or_name_of_a_field_only_the_beginning_is_looked_at():
     refused = Refused("r", "é\n" * 1_000_000)
     tracemalloc.start()
