@@ -32,6 +32,7 @@ from plm_core.evaluation.compression import bits_after
 from plm_core.evaluation.evidence import LIKELIHOOD, read_likelihood
 from plm_core.files import atomic_text
 from plm_core.templates import aligned
+from plm_core.training.recipes import recipe_for
 
 OUT = Path("artifacts/bench/reference.md")
 PROJECT = Path("artifacts/bench/reference")
@@ -65,7 +66,7 @@ SETTINGS: dict[str, Any] = {
     "models": ["llama", "modernbert", "gpt", "roberta", "xlnet"],
     "split": {"valid": 0.02, "test": 0.03},
     "pretrain": {
-        "llama": pretraining(4, 256, 256, 8e-3, 3000),
+        "llama": recipe_for("60 core-minutes", "llama", "pretrain.llama"),
         "modernbert": pretraining(4, 192, 128, 4e-3, 3000),
         "gpt": pretraining(2, 256, 256, 8e-3, 1000),
         "roberta": pretraining(2, 256, 128, 3e-3, 3000),
