@@ -158,13 +158,19 @@ def test_what_of_the_examples_stands_in_any_part_of_the_text_is_found(small):
     shutil.rmtree(train)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "ROWS_AT_ONCE", 2)
-        patch.setattr(parts, "PART_BYTES", 40_000)  # as SMALL_PARTS has it
+        patch.setattr(parts, "PART_BYTES", 20_000)
         write_documents(train, documents)
-        assert len(parts.pieces_of(train)) > 1
+        assert len(parts.pieces_of(train)) > 2
     small.run("tasks.slices", "next")
     found = (small.root / "artifacts/slices/next.csv").read_bytes()
     (small.root / "artifacts/slices/next.csv").unlink()
-    (small.root / "small_parts.py").write_text(SMALL_PARTS)
+    (small.root / "small_parts.py").write_text(SMALL_PARTS.replace("40_000", "20_000"))
+    # Alone it takes half a second for each part, so that two are seen before the third is done and all are deleted.
+    process = small.start("small_parts", "slices", "slices", "next", PLM_CORES="1", SLOW="0.5")
+    wait_for_results(small, "slices-next", process, 2)
+    finish(process, 0)
+    assert (small.root / "artifacts/slices/next.csv").read_bytes() == found
+    (small.root / "artifacts/slices/next.csv").unlink()
     finish(small.start("small_parts", "slices", "slices", "next", PLM_CORES="3"), 0)
     assert (small.root / "artifacts/slices/next.csv").read_bytes() == found
 
