@@ -118,9 +118,10 @@ docs: setup
 	sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --builder $(LINKS) docs artifacts/docs
 	@echo "the documentation: artifacts/docs/index.html"
 
-# Each stage's source files, by its imports, into dvc.yaml.
+# Each stage's source files, by its imports, into dvc.yaml; and the reference pages, which name parameters and stages.
 graph: setup
 	python -m flows.sources
+	python docs/reference.py
 
 # The pictures of the documentation, from the pages of a pipeline that has run here. It wants a Chromium.
 screenshots: setup

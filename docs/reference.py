@@ -62,7 +62,7 @@ PARTS: list[Part] = [
             "tokenizer": TokenizerConfig,
         }.items()
     ),
-    ("pretrain.<name>", "`size`, a depth or a published name, fills in what it implies.", None, {"": PretrainConfig}),
+    ("pretrain.<name>", "`size`, a time, a depth or a published name, fills in what it implies; a wrong one is answered with all names.", None, {"": PretrainConfig}),
     ("pretrain.<name>.objective", "", "name", dict(OBJECTIVES)),
     (
         "pretrain.<name>.model",
@@ -87,7 +87,7 @@ def parameters() -> str:
     """The page of ``params.yaml``."""
     text = [
         "# Parameters",
-        "Every decision of the pipeline stands in `params.yaml`. `models` lists the sections of `pretrain` that are "
+        "Every decision of the pipeline is in `params.yaml`. `models` lists the sections of `pretrain` that are "
         "trained. Every other section is described here, from the class that reads it. All sections are checked "
         "before the first stage runs; `plm run` lists every problem at once.",
     ]

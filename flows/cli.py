@@ -85,7 +85,7 @@ def deploy(
 
 @app.command()
 def nights(
-    test: Annotated[bool, Option("--test", help="Send a message to those whom the pipeline tells.")] = False,
+    test: Annotated[bool, Option("--test", help="Send a test message to all who are notified.")] = False,
 ) -> None:
     """Show what the schedule did last.
 
@@ -141,7 +141,7 @@ def status(
 def sweep(
     name: Annotated[str, Option(help="Name the sweep; one that exists goes on.")] = "sweep",
     jobs: Annotated[
-        int | None, Option(min=1, show_default="one a GPU, or a core", help="Run so many trials side by side.")
+        int | None, Option(min=1, show_default="one per GPU, or per core", help="Run this many trials side by side.")
     ] = None,
 ) -> None:
     """Search for better parameters, as `sweep` in params.yaml says.

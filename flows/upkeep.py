@@ -20,7 +20,7 @@ def doctor(
     mend: Annotated[bool, Option("--mend", help="Mend what loses no result, version or decision.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find what is wrong, and what mends it: in files, registry and schedule.
+    """Find what is wrong, and what mends it.
 
     Exit status: 0 when all is well, 1 when something is wrong, 2 when it could not look at everything.
     """
@@ -63,7 +63,7 @@ def backup(
 
 def restore(
     source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
-    at: Annotated[str, Option(show_default="the newest", help="Take the newest that begins so: 2026-11-22.")] = "",
+    at: Annotated[str, Option(show_default="the newest", help="Take the newest whose name begins with this: 2026-11-22.")] = "",
 ) -> None:
     """Bring a backup back; nothing that is here is lost."""
     from flows import backup as backups

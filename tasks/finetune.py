@@ -122,7 +122,7 @@ def tell(key: str, task: GlueTask, metrics: dict[str, float], outcome: Outcome) 
     print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
     if cut:
         context = outcome.classifier.backbone.config.context
-        print(f"{key}: {cut} of them are longer than model.context ({context}) and were cut")
+        print(f"{key}: longer than model.context ({context}), and cut: {cut}")
     if (always := results.constant(task, outcome.predicted)) is not None:
         print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
 

@@ -57,7 +57,7 @@ def judge(
     other = read_evidence(champion, rules, partial=True) if champion else None
     decision = decide(evidence, other, rules)
     if asked and champion:
-        note = f"promotion.alpha is divided by {asked + 1}: so many were compared with this champion"
+        note = f"promotion.alpha is divided by {asked + 1}: this is challenger {asked + 1} of this champion"
         decision = replace(decision, reasons=[*decision.reasons, note])
     told = asdict(decision) | {"table": _table(decision, evidence, challenger, champion, rules)}
     if about and decision.table:  # it has none while the examples are not the same

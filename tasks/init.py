@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from plm_core.benchmarks.pair_rules import ENGLISH
 from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.normalize import paragraphs
@@ -70,6 +71,7 @@ def proposed(folder: Path, found: Survey) -> dict[str, Any]:
         "sources": {re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine": _source(folder, found)},
         **_cleaning(found),
         **_sizes(found),
+        **_pairs(found),
         "mixture.shares": None,
         "examples": {"next": {"input": paths.CORPUS.as_posix()}},
         "finetune.tasks": ["next"],
@@ -122,6 +124,15 @@ def _sizes(found: Survey) -> dict[str, Any]:
                 changes[f"{section}.training.steps"] = steps
                 changes[f"{section}.training.optimizer.warmup_steps"] = steps // 5
     return changes
+
+
+def _pairs(found: Survey) -> dict[str, Any]:
+    """Without the rules for English pairs, where most of the text is in no English."""
+    if found.languages().most_common(1)[0][0] == "en":
+        return {}
+    names = [f"pairs.{name}.rules" for name in params.read("pairs")]
+    left = {name: [rule for rule in _value(name) or [] if rule not in ENGLISH] for name in names}
+    return {name: rules for name, rules in left.items() if rules}
 
 
 def _value(name: str) -> Any:

@@ -46,7 +46,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     Args:
         root: The checkout.
         name: Of the sweep: its folder, and what its experiments begin with.
-        jobs: How many trials run side by side; None for one a GPU, or a core where there is none.
+        jobs: How many trials run side by side; None for one per GPU, or per core where there is none.
 
     Raises:
         UserError: the section cannot be used, the sweep runs already, or its first trials have all failed.

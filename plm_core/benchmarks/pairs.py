@@ -41,7 +41,7 @@ class PairsConfig:
     """At most so many pairs of each paradigm, always the same ones; null: all."""
     prefix: str = ""
     """What each text is read behind, as its beginning. A model of running text has rarely seen a sentence alone at the
-    start of a document; behind a neutral one, and a line break, it can show what it knows."""
+    start of a document; after a neutral one, and a line break, it can show what it knows."""
 
 
 @dataclass(frozen=True)

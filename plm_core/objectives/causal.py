@@ -59,7 +59,7 @@ class Causal(Objective):
     decoder = "plm_core.generation.decoding:causal"
     ranker = "plm_core.evaluation.options:likelihoods"
     frame = (EOS,), ()
-    legend = "Every position predicts the token behind it; </s> begins and ends a document."
+    legend = "Every position predicts the next token; </s> begins and ends a document."
 
     streams: bool = False
     """Read contiguous rows and carry the model's memory on; for models that have one."""

@@ -61,8 +61,8 @@ class Hybrid(Causal):
     )
     input_format = "plm_core.finetuning.input_formats:EXTRACT_BIDIRECTIONAL"
     legend = (
-        "A row without <mask> is causal: every position predicts the token behind it. One with it is read in both "
-        "directions, and a position predicts the token behind it where that is masked, or was selected and stays or "
+        "A row without <mask> is causal: every position predicts the next token. One with it is read in both "
+        "directions, and a position predicts the next token where that is masked, or was selected and stays or "
         "became another word."
     )
 

@@ -41,7 +41,7 @@ class EvaluateConfig(LikelihoodConfig):
     """How samples are drawn."""
     cloze: list[str] | None = None
     """Texts with one blank each, written ``___``: the samples of a masked model, which continues no text. Null: the
-    same beginnings, with a blank behind each."""
+    same beginnings, with a blank after each."""
 
     def __post_init__(self) -> None:
         for text in self.cloze or ():

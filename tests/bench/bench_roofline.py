@@ -8,11 +8,13 @@ as the datasheet allows for the longer of the two (Williams et al. 2009, "Roofli
   step comes near, and none is faster.
 - eager: every operation reads its inputs and writes its outputs.
 
-The table stands in ``docs/how-to/gpus.md``.
+A second table says which depth of the size dial so many minutes of a GPU are for. Both stand in
+``docs/how-to/gpus.md``.
 """
 
+import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from plm_core.templates import aligned
 from plm_core.text.store import TokenStore
 from plm_core.training.flops import META, datasheet_flops, step_flops
 from plm_core.training.memory import step_memory, step_on_meta
+from plm_core.training.sizes import HEAD, rows
 
 GPUS = {
     "H200": (datasheet_flops("NVIDIA H200") or 0.0, 4.8e12),
@@ -37,6 +40,9 @@ GPUS = {
 """FLOP/s in bfloat16 and bytes a second, by the datasheets of the SXM boards."""
 LAUNCH = 5e-6
 """Seconds, about, that PyTorch takes on the host to start an operation."""
+MINUTES, USED, TOKENS_A_WEIGHT = (5, 20, 60, 480), 0.4, 20
+"""How long one is to train, which share of the datasheet's rate it reaches, and how much it reads (Hoffmann et al. 2022,
+table 3)."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,28 @@ def line(paper: str, sizes: dict[str, Any], store: TokenStore, positions: int) -
     return [*told, f"{1e3 * LAUNCH * len(eager):.1f}"]
 
 
+def depths(gpu: str) -> Iterator[list[str]]:
+    """For each time the deepest GPT of the size dial that reads its tokens in it."""
+    yield ["minutes", "size", "million weights", "billion tokens", "rows", "steps"]
+    context, vocabulary = SIZES["gpt"]["context"], SIZES["gpt"]["vocab_size"]
+    for minutes in MINUTES:
+        for depth in itertools.count(1):
+            width = HEAD * depth
+            weights = 12 * depth * width**2 + (vocabulary + context) * width  # Kaplan et al. 2020, section 2.1
+            tokens = TOKENS_A_WEIGHT * weights
+            seconds = tokens * (6 * weights + 12 * depth * width * context) / (USED * GPUS[gpu][0])  # PaLM, appendix B
+            if seconds > 60 * minutes:
+                break
+            batch = rows(depth, width, context)
+            steps = round(tokens / batch / context, -2)
+            found = [f"`{depth}`", f"{weights / 1e6:.0f}", f"{tokens / 1e9:.1f}", f"{batch}", f"{steps:,.0f}"]
+        yield [f"{minutes}", *found]
+
+
+def markdown(lines: Iterable[list[str]]) -> str:
+    head, *rest = lines
+    return aligned("\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rest)))
+
+
 if __name__ == "__main__":
-    head, *lines = table(list(OBJECTIVES), SIZES, TOKENS)
-    print(aligned("\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))))
+    print(markdown(table(list(OBJECTIVES), SIZES, TOKENS)), markdown(depths("H200")), sep="\n\n")

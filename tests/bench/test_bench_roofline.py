@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from bench_roofline import GPUS, Counted, Work, table
+from bench_roofline import GPUS, Counted, Work, depths, table
 from bench_train import SHAPE
 
 
@@ -29,3 +29,13 @@ def test_no_step_is_faster_than_its_operations_and_none_slower_than_eager(paper)
         fused, eager, most, least = map(float, re.findall(r"[\d.]+", told[head.index(f"{gpu}, ms (MFU)")]))
         assert 0 < fused < eager
         assert 0 < least < most <= 100
+
+
+def test_more_minutes_are_for_a_deeper_model_that_reads_its_tokens_in_them():
+    head, *told = depths("H200")
+    names = ("minutes", "million weights", "billion tokens")
+    minutes, weights, tokens = ([float(line[head.index(name)]) for line in told] for name in names)
+    assert weights == sorted(set(weights))
+    used = [6e15 * n * d / (60 * t * GPUS["H200"][0]) for t, n, d in zip(minutes, weights, tokens, strict=True)]
+    assert all(0.2 < share < 0.4 for share in used), used
+    assert [line[head.index("size")] for line in told] == ["`5`", "`8`", "`10`", "`16`"]

@@ -1,5 +1,6 @@
 """The pages are true: commands parse, parameters exist, links lead somewhere, the reference is the code's."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -57,13 +58,37 @@ def test_the_table_of_contents_has_every_page():
     assert {entry for entry in {*entries} - pages if not entry.startswith("reference/")} == set()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name.startswith("add-")], ids=relative)
-def test_the_changes_that_a_guide_shows_apply(page):
+GUIDES = [page for page in PAGES if page.name.startswith("add-")]
+
+
+def applied(page, folder, *options):
+    """Apply the changes that a guide shows to a checkout."""
     changes = re.findall(r"^```diff\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     assert changes
-    check = ["git", "apply", "--check", "-"]
-    run = subprocess.run(check, cwd=ROOT, input="".join(changes), capture_output=True, text=True)
+    apply = ["git", "apply", *options, "-"]
+    run = subprocess.run(apply, cwd=folder, input="".join(changes), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=relative)
+def test_the_changes_that_a_guide_shows_apply(page):
+    applied(page, ROOT, "--check")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", GUIDES, ids=relative)
+def test_who_follows_a_guide_passes_the_checks_that_it_names(page, tmp_path):
+    root = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", ROOT, root], check=True)
+    applied(page, root)
+    graph = re.search(r"^graph: setup\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].splitlines()
+    tests = re.search(r"^pytest (tests/.*)$", page.read_text(), re.MULTILINE)
+    commands = [*(shlex.split(line) for line in graph), ["python", "-m", "pytest", "-q", "tests/contracts"]]
+    commands[-1] += tests[1].split() if tests else []
+    for _, *arguments in commands:
+        env = os.environ | {"PYTHONPATH": str(root)}
+        run = subprocess.run([sys.executable, *arguments], cwd=root, env=env, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout[-3000:] + run.stderr
 
 
 def blocks(language):

@@ -428,7 +428,7 @@ def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluat
     assert worse.reasons[0].startswith("score is not significantly better: -0.02, 95% interval -0.05")
     better = outcome("masked again", "pseudo_bits_per_byte", 31, 70)
     assert better.reasons[0].startswith("score is significantly better: +0.2, 97.5% interval +0.1")
-    assert better.reasons[1] == "promotion.alpha is divided by 2: so many were compared with this champion"
+    assert better.reasons[1] == "promotion.alpha is divided by 2: this is challenger 2 of this champion"
     assert aliases(root) == {"3": ["champion"]}
     status = standing.registry_status(root)["versions"]
     assert [v["metrics"] for v in status] == [

@@ -63,6 +63,12 @@ def test_long_documents_keep_the_rules_and_another_language_is_kept(folder):
     write(folder, 30, "Das Wetter war an jenem Tag schön, und so gingen wir lange am Fluss spazieren. " * 9)
     found = proposed(folder, survey(folder))
     assert found["clean.languages"] == {"keep": ["de"], "min_confidence": 0.5}
+    assert found["pairs.own-pairs.rules"] == ["word_order", "mentions"]
+
+
+def test_pairs_keep_the_rules_for_english_where_most_of_the_text_is(folder):
+    write(folder, 30, SENTENCE)
+    assert "pairs.own-pairs.rules" not in proposed(folder, survey(folder))
 
 
 def test_the_sizes_follow_from_the_text(folder):

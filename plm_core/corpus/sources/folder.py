@@ -24,7 +24,7 @@ MOST_PARTS = 64
 
 @section
 class Folder(Records):
-    """A document a text file, or one a record of the other formats, in the order of the sorted file names."""
+    """One document per text file, or per record of the other formats, in the order of the sorted file names."""
 
     license: str | None = None
     """The licence of the text, for the card of the dataset."""
