@@ -18,9 +18,10 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from plm_core.shared import paths
+
 PACKAGES = ("plm_core", "tasks")
-MARK = "# Sources: make graph"
-LISTED = re.compile(rf"^( *){MARK}\n(.*?)^( *)\]", re.MULTILINE | re.DOTALL)
+LISTED = re.compile(rf"^( *){paths.SOURCES}\n(.*?)^( *)\]", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^ *cmd: python -m tasks\.(\w+)", re.MULTILINE)
 PLACE = re.compile(r"(\w+(?:\.\w+)+):\w+")
 TEMPLATE = re.compile(r'"([\w./-]+\.j2)"')
@@ -117,7 +118,7 @@ def written(root: Path, text: str) -> str:
 
     def listed(found: re.Match[str]) -> str:
         task = max((start, task) for start, task in tasks if start < found.start())[1]
-        return f"{found[1]}{MARK}\n{_wrapped(sources(root, task), found[1])}{found[3]}]"
+        return f"{found[1]}{paths.SOURCES}\n{_wrapped(sources(root, task), found[1])}{found[3]}]"
 
     return LISTED.sub(listed, text)
 

@@ -72,9 +72,7 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
         yield temporary
         if checksums:
             write_checksums(temporary)
-        for file in temporary.rglob("*"):
-            _flush(file)
-        _flush(temporary)
+        flush_folder(temporary)
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -184,6 +182,12 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def flush_folder(path: Path) -> None:
+    """Have the disk hold the folder and all that is in it."""
+    for file in (*path.rglob("*"), path):
+        _flush(file)
 
 
 def _flush(path: Path) -> None:

@@ -5,7 +5,8 @@ folder as a function and its items, whoever claims an item does it, and its resu
 stage that is run again does what is not there yet. Who claims an item keeps the claim young; an old one, or one whose
 process on this machine is no more, is void. An item that is done twice gives the same bytes twice.
 
-``python -m plm_core.corpus.pool FOLDER CORES`` is such processes; ``FOLDER`` need not be there yet.
+``python -m plm_core.corpus.pool FOLDER CORES`` is such processes, which end with the one that started them;
+``FOLDER`` need not be there yet.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError
-from plm_core.files import atomic_file
+from plm_core.files import atomic_file, flush_folder
 
 Function = Callable[[Any, Path], object]
 """Does one item, and writes its result into the folder that it is given. A function of a module: it is sent by name."""
@@ -147,6 +148,7 @@ class _Job:
                 file.write_bytes(pickle.dumps(error))
             raise
         else:
+            flush_folder(temporary)  # or a crash of the machine could leave a result without its bytes
             with contextlib.suppress(OSError):  # another process has done it, too
                 temporary.rename(result)
         finally:
@@ -188,11 +190,11 @@ def _is_void(claim: Path) -> bool:
     clock = claim.with_name(f".clock.{_me()}")
     try:
         host, _, pid = claim.read_text().rpartition(".")
-        if host == socket.gethostname():
-            void = not _lives(int(pid))
-        else:  # by the clock of the folder, which need not be this machine's
+        void = host == socket.gethostname() and not _lives(int(pid))
+        if not void:  # a number is in use again some day; by the clock of the folder, which need not be this machine's
             clock.touch()
             void = clock.stat().st_mtime - claim.stat().st_mtime > LOST_S
+            clock.unlink()
     except FileNotFoundError:
         return True
     if void:
@@ -211,7 +213,8 @@ def _lives(process: int) -> bool:
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "plm_core.corpus.pool", str(folder), "1"])
+    command = [sys.executable, "-m", "plm_core.corpus.pool", str(folder), "1", str(os.getpid())]
+    return subprocess.Popen(command)
 
 
 def serve(folder: Path, parent: int) -> None:
@@ -233,7 +236,8 @@ def main() -> None:
     """Serve with as many processes as the command line says."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # else one that was killed would seem to be there
-    parent = os.getppid()
+    # Who started it may be no more by now.
+    parent = int(sys.argv[3]) if len(sys.argv) > 3 else os.getppid()
     folder = Path(sys.argv[1])
     for _ in range(int(sys.argv[2]) - 1):
         _start(folder)

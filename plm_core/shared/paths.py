@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+SOURCES = "# Sources: make graph"
+"""The mark in `dvc.yaml` behind which a stage's ``deps`` are the source files that it imports."""
 ARTIFACTS = Path("artifacts")
 RAW = ARTIFACTS / "corpus/raw"
 QUARANTINED = ARTIFACTS / "corpus/quarantined"

@@ -6,6 +6,7 @@ instead.
 """
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -16,9 +17,11 @@ import psutil
 
 from plm_core.config import UserError, digest
 from plm_core.files import sha256_file
+from plm_core.shared import paths
 from tasks.settings import params
 
 OWN_PACKAGES = ("tasks", "plm_core")
+GRAPH = Path("dvc.yaml")
 HALF_WRITTEN = 0.5
 """Seconds after which a section that differs is looked at again: an editor may have been saving another one."""
 
@@ -33,14 +36,15 @@ class Guard:
     def __init__(self, sections: Sequence[str], inputs: Iterable[Path]) -> None:
         """Raises Edited when a source file is newer than this process: it may not be the one that was loaded."""
         self._started = _process_start()
-        self._sources = {path: sha256_file(path) for path in loaded_sources()}
+        self._sources = {path: sha256_file(path) for path in {*loaded_sources(), *listed_sources()}}
         self._sections = {name: params.read(name) for name in sections}
         self._inputs = {path: _stat(path) for path in inputs}
         self._require_older(self._sources)
 
     @property
     def code(self) -> str:
-        """The digest of the first-party source files that were loaded when the guard began."""
+        """The digest of the first-party source files: of those loaded when the guard began, and those that DVC lists
+        for the stage, some of which are loaded later."""
         return digest({path.as_posix(): sha for path, sha in self._sources.items()})
 
     def check(self) -> None:
@@ -80,6 +84,17 @@ def loaded_sources() -> list[Path]:
     ]
     paths = {Path(file).resolve() for file in (*files, *templates) if file}
     return sorted(path.relative_to(root) for path in paths if path.is_relative_to(root))
+
+
+def listed_sources() -> list[Path]:
+    """The source files that ``dvc.yaml`` lists for the stage that this process runs; none for what is no stage of it."""
+    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
+    stage = rf"cmd: python -m {re.escape(module)}\b(?:(?!cmd:).)*?{paths.SOURCES}\n(.*?)\]"
+    graph = GRAPH.read_text(encoding="utf-8") if GRAPH.exists() else ""
+    found = re.search(stage, graph, re.DOTALL)
+    listed = [Path(name.strip()) for name in found[1].split(",")] if found else []
+    files = (file for path in listed for file in (path.rglob("*") if path.is_dir() else [path]))
+    return sorted(file for file in files if file.suffix in (".py", ".j2") and file.exists())
 
 
 def _process_start() -> float:

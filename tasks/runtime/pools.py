@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from plm_core.config import UserError, digest
 from plm_core.corpus.pool import Pool
@@ -23,7 +24,7 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     folder = paths.PARTS / stage.name / digest(*parameters, stage.inputs, stage.guard.code)[:16]
     for other in folder.parent.glob("*"):
         if other != folder:
-            shutil.rmtree(other, ignore_errors=True)
+            _discard(other)
     if folder.exists():
         print(f"{stage.name}: goes on with the parts that are done in {folder}", flush=True)
     command = [sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(cores())]
@@ -38,4 +39,14 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
     finally:
         found.end()
         if not keep:
+            _discard(folder)
             shutil.rmtree(folder.parent, ignore_errors=True)  # another node may just be leaving
+
+
+def _discard(folder: Path) -> None:
+    """Delete a folder; one that is half deleted has another name, or what is left would be taken for results."""
+    going = folder.with_name(f".{folder.name.lstrip('.')}.going")
+    shutil.rmtree(going, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(going)
+    shutil.rmtree(going, ignore_errors=True)

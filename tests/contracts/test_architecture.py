@@ -16,7 +16,7 @@ import pytest
 import yaml
 from torch import nn
 
-from flows.sources import MARK, closure, file_of, imports, tree, written
+from flows.sources import closure, file_of, imports, tree, written
 from plm_core.finetuning.input_formats import InputFormat
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.models import MODELS
@@ -70,7 +70,7 @@ def loaded(stage):
 
 def test_the_sources_in_the_graph_are_those_that_make_graph_writes():
     text = (ROOT / "dvc.yaml").read_text()
-    assert text.count(MARK) == len(GRAPH)
+    assert text.count(paths.SOURCES) == len(GRAPH)
     assert written(ROOT, text) == text
 
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from flows.sources import MARK, sources, written
+from flows.sources import sources, written
+from plm_core.shared.paths import SOURCES
 
 FILES = {
     "tasks/one.py": "from plm_core import a\nimport numpy\n",
@@ -75,7 +76,7 @@ def test_the_lists_are_written_behind_the_mark_and_no_other_line_is_touched(root
     cmd: python -m tasks.one ${{key}}
     deps: [
       "${{item.input}}",
-      {MARK}
+      {SOURCES}
       nonsense
     ]
     outs: [x]
@@ -83,12 +84,12 @@ def test_the_lists_are_written_behind_the_mark_and_no_other_line_is_touched(root
     do:
       cmd: python -m tasks.two
       deps: [
-        {MARK}
+        {SOURCES}
       ]
 """
     now = written(root, text)
     assert now == text.replace("      nonsense\n", "      tasks/one.py, plm_core/a.py\n").replace(
-        f"        {MARK}\n      ]", f"        {MARK}\n        tasks/two.py, plm_core/room\n      ]"
+        f"        {SOURCES}\n      ]", f"        {SOURCES}\n        tasks/two.py, plm_core/room\n      ]"
     )
     assert written(root, now) == now
     (root / "dvc.yaml").write_text(text)

@@ -4,10 +4,11 @@ import importlib
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from tasks.runtime.guard import Edited, Guard
+from tasks.runtime.guard import Edited, Guard, listed_sources
 
 PARAMS = "a: {x: 1, y: 5}\nb: {z: 7}\n"
 
@@ -95,6 +96,58 @@ def test_a_source_file_dated_ahead_comes_from_another_clock(place):
     os.utime(place / "plm_core_of_test.py", (ahead, ahead))
     with pytest.raises(Edited, match=r"plm_core_of_test\.py"):
         guard.check()
+
+
+GRAPH = """stages:
+  one:
+    cmd: python -m tasks.one
+    deps: [
+      data,
+      # Sources: make graph
+      plm_core/room, tasks/one.py
+    ]
+  two:
+    cmd: python -m tasks.two
+    deps: [data]
+  three:
+    cmd: python -m tasks.three ${key}
+    deps: [
+      # Sources: make graph
+      tasks/three.py
+    ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "listed"),
+    [
+        ("tasks.one", ["plm_core/room/a.j2", "plm_core/room/b.py", "tasks/one.py"]),
+        ("tasks.two", []),
+        ("tasks.three", ["tasks/three.py"]),
+        ("tasks.thr", []),
+        ("pytest.__main__", []),
+    ],
+)
+def test_what_dvc_lists_for_a_stage_belongs_to_its_code_though_nobody_has_loaded_it(
+    place, monkeypatch, module, listed
+):
+    for name in ("plm_core/room/a.j2", "plm_core/room/b.py", "plm_core/room/c.txt", "tasks/one.py", "tasks/three.py"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        rewrite(place / name, name)
+        os.utime(place / name, (time.time() - 1e6,) * 2)
+    rewrite(place / "dvc.yaml", GRAPH)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
+    assert [path.as_posix() for path in listed_sources()] == listed
+    guard = Guard([], [])
+    rewrite(place / "tasks/three.py", "edited")
+    if "tasks/three.py" in listed:
+        with pytest.raises(Edited, match=r"^tasks/three\.py: changed"):
+            guard.check()
+        os.utime(place / "tasks/three.py", (time.time() - 1e6,) * 2)
+        assert Guard([], []).code != guard.code
+    else:
+        guard.check()
+        assert Guard([], []).code == guard.code
 
 
 def test_the_digest_of_the_code_is_that_of_its_content(place, guard):

@@ -111,6 +111,17 @@ def test_a_snapshot_belongs_to_its_parameters_and_is_left_alone_by_others(built,
     assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
 
 
+def test_a_snapshot_belongs_to_its_code_also_to_what_is_loaded_late(interrupted, undisturbed, tmp_path):
+    project = interrupted.copied(tmp_path / "project")
+    (left,) = (project.root / "artifacts/snapshots").iterdir()
+    model = project.root / "plm_core/models/gpt.py"
+    model.write_text(model.read_text() + "\n# edited\n")
+    out, _ = project.run("tasks.pretrain", "gpt")
+    assert "resumed" not in out
+    assert results(project) == undisturbed
+    assert list((project.root / "artifacts/snapshots").iterdir()) == [left]
+
+
 @pytest.mark.parametrize("kills", [few(6), many(20)])
 @pytest.mark.parametrize("paper", ["gpt", "bert", "xlnet"])
 def test_every_paper_killed_again_and_again_ends_with_the_same_bytes(built, tmp_path, paper, kills):

@@ -122,18 +122,26 @@ def test_processes_end_with_the_one_that_asked(tmp_path, project):
     wait_for(lambda: not Path(f"/proc/{other}").exists() or "Z" in Path(f"/proc/{other}/stat").read_text().split()[2])
 
 
-def claimed(tmp_path, monkeypatch, age):
-    """A job of one item that a process of another machine has claimed so many seconds ago."""
+def test_a_process_that_is_started_by_one_that_is_no_more_ends(tmp_path, project):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    command = [sys.executable, "-m", "plm_core.corpus.pool", str(tmp_path / "pool"), "1", str(gone.pid)]
+    assert subprocess.run(command, cwd=project, timeout=60).returncode == 0
+
+
+def claimed(tmp_path, monkeypatch, age, who="elsewhere.17"):
+    """A job of one item that a process, by default of another machine, has claimed so many seconds ago."""
     monkeypatch.setattr(pools, "LOST_S", 5.0)
     claim = tmp_path / "pool/squares/000000.claim"
     claim.parent.mkdir(parents=True)
-    claim.write_text("elsewhere.17")
+    claim.write_text(who)
     os.utime(claim, (time.time() - age,) * 2)
     return claim
 
 
-def test_what_another_machine_has_claimed_long_ago_is_taken_over(tmp_path, monkeypatch):
-    claimed(tmp_path, monkeypatch, age=6)
+@pytest.mark.parametrize("who", ["elsewhere.17", pools._me()], ids=["another machine", "a number in use again"])
+def test_what_was_claimed_long_ago_is_taken_over(tmp_path, monkeypatch, who):
+    claimed(tmp_path, monkeypatch, age=6, who=who)
     results = Pool(tmp_path / "pool", 1).map("squares", square, [(3, 0, tmp_path / "log")])
     assert squares(results) == [9]
 

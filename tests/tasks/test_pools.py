@@ -1,0 +1,42 @@
+"""What a stage's pool leaves on the disk: what is done where the stage was killed, and never half of it."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from plm_core.config import UserError
+from tasks.runtime import pools
+
+STAGE = SimpleNamespace(name="clean", inputs={}, guard=SimpleNamespace(code="1"))
+
+
+def write(number, folder):
+    (folder / "number").write_text(str(number))
+
+
+def test_a_clean_up_that_is_killed_leaves_nothing_that_is_taken_for_a_result(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def killed(folder, ignore_errors):
+        for file in folder.rglob("number"):
+            file.unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt), pools.pool(STAGE) as pool:
+            pool.map("job", write, [1, 2])
+    with pools.pool(STAGE) as pool:
+        assert [(folder / "number").read_text() for folder in pool.map("job", write, [1, 2])] == ["1", "2"]
+    assert "goes on" not in capsys.readouterr().out
+    assert not list((tmp_path / "artifacts/parts").iterdir())
+
+
+@pytest.mark.parametrize(("error", "kept"), [(OSError, True), (UserError, False)])
+def test_what_is_done_stays_where_another_try_may_end_well(tmp_path, monkeypatch, error, kept):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error), pools.pool(STAGE) as pool:
+        pool.map("job", write, [1, 2])
+        raise error("x")
+    assert len(list((tmp_path / "artifacts/parts").glob("clean/*/job/00000?/number"))) == 2 * kept
