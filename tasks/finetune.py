@@ -166,6 +166,9 @@ def fit(
 ) -> Outcome:
     """Train a classifier on the model, keep its best validation, and predict the test examples."""
     train_set, valid_set, test_set = (rows_of(split, task, config, pretrained) for split in SPLITS)
+    results.require_different(task, "test", test_set.examples)
+    if config.training.best_by == "score":
+        results.require_different(task, "valid", valid_set.examples)
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
     classifier = new_classifier(pretrained, task, config, seed).to(device.device)
@@ -251,6 +254,8 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if (given.checkpoint is None) != (given.evidence is None) or (given.checkpoint is None) == (given.seed is None):
         parser.error("expected a seed, or --checkpoint and --evidence together")
+    if given.checkpoint and given.after:
+        parser.error("--after: stands beside --checkpoint, which learns what finetune.transfers says; expected one")
     if given.checkpoint:
         main(lambda: finetune_checkpoint(given.task, given.checkpoint, given.evidence), gpus=1)
     else:

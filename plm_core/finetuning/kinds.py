@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from plm_core.benchmarks import task
 from plm_core.objectives.loss import IGNORED, Batch, summed_nll
@@ -33,7 +34,7 @@ class ExampleBatch(Batch):
     @property
     def num_targets(self) -> Tensor:
         """Scalar: the number of rows, for any number may be a target here."""
-        return torch.tensor(len(self.targets), device=self.targets.device)
+        return torch.full((), len(self.targets), device=self.targets.device)  # a copy would wait for the device
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,13 @@ def _tags(outputs: Tensor, batch: TagBatch) -> Answered:
 def _spans(outputs: Tensor, batch: SpanBatch) -> Answered:
     """The span of at most ``LONGEST_ANSWER`` tokens whose logits have the largest sum (Devlin et al. 2019, 4.2)."""
     starts, ends = outputs.unbind(1)
-    sums = starts[:, 1:, None] + ends[:, None, 1:]
-    length = torch.ones(sums.shape[1:], dtype=torch.bool, device=sums.device)
-    sums = sums.masked_fill(~(length.triu() & length.tril(LONGEST_ANSWER - 1)), -math.inf)
-    scores, chosen = sums.flatten(1).max(1)
+    # Each place with those at which an answer may end that begins there, ``[B, P - 1, 30]``.
+    reached = F.pad(ends[:, 1:], (0, LONGEST_ANSWER - 1), value=-math.inf).unfold(1, LONGEST_ANSWER, 1)
+    scores, chosen = (starts[:, 1:, None] + reached).flatten(1).max(1)
     nulls = starts[:, 0] + ends[:, 0]
     norms = outputs.logsumexp(-1).sum(1)
-    columns = (scores, chosen // sums.shape[2], chosen % sums.shape[2], (scores - norms).exp())
+    begins, more = chosen // LONGEST_ANSWER, chosen % LONGEST_ANSWER
+    columns = (scores, begins, begins + more, (scores - norms).exp())
     rows = zip(*(column.tolist() for column in (*columns, nulls, (nulls - norms).exp())), strict=True)
     return [(AnswerSpan(*row), math.nan) for row in rows]
 

@@ -55,6 +55,8 @@ def _texts(
         weigh.set_params(min_df=1).fit(chain.from_iterable((e.a, e.b or "") for e in train))
     features = _features(weigh, train)
     labels = np.array([e.label for e in train])
+    if task.kind == "classification" and len(np.unique(labels)) == 1:  # a sample may lack classes that the task has
+        return [int(labels[0])] * len(test), [1.0] * len(test)
     held_out = _features(weigh, valid)
     truth = [e.label for e in valid]
     fitted = [_model(task, strength).fit(features, labels) for strength in STRENGTHS]
@@ -83,7 +85,10 @@ def _model(task: GlueTask, strength: float) -> Any:
 
 
 def _loss(task: GlueTask, model: Any, features: csr_matrix, truth: Sequence[int] | Sequence[float]) -> float:
-    """The mean loss on examples: squared, or nats."""
+    """The mean loss on examples: squared, or nats of those whose class it has seen."""
     if task.kind == "regression":
         return float(np.square(model.predict(features) - np.array(truth)).mean())
-    return float(log_loss(truth, model.predict_proba(features), labels=model.classes_))
+    seen = np.isin(truth, model.classes_)
+    if not seen.any():
+        return math.inf
+    return float(log_loss(np.array(truth)[seen], model.predict_proba(features[seen]), labels=model.classes_))

@@ -12,6 +12,7 @@ import numpy as np
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
+from plm_core.config import UserError
 from plm_core.evaluation import metrics
 from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.spans import answer_f1, exact_match
@@ -105,7 +106,10 @@ def evidence(task: GlueTask, examples: Sequence[Example], predicted: Predicted, 
 def measured(
     task: GlueTask, train: Sequence[Example], test: Sequence[Example], predicted: Predicted
 ) -> dict[str, float]:
-    """The figures of the answers to ``test``, the score of each of its subsets, and what is had without reading."""
+    """The figures of the answers to ``test``, the score of each of its subsets, and what is had without reading.
+
+    A subset has no score where a correlation is asked for and all its labels are equal.
+    """
     labels, trained = ([true(task, example) for example in examples] for examples in (test, train))
     parts = task.score.split("+")
     found = metrics.scores([*dict.fromkeys((*task.metrics, *parts))], predicted.answers, labels, task.labels)
@@ -116,8 +120,19 @@ def measured(
     for subset in sorted(set(subsets) - {""}):
         chosen = [i for i, each in enumerate(subsets) if each == subset]
         said, right = ([values[i] for i in chosen] for values in (predicted.answers, labels))
-        found[f"{subset}/score"] = metrics.scores([task.score], said, right, task.labels)[task.score]
+        if task.kind != "regression" or len(set(right)) > 1:
+            found[f"{subset}/score"] = metrics.scores([task.score], said, right, task.labels)[task.score]
     return found | {"examples": len(test), "train_examples": len(train)}
+
+
+def require_different(task: GlueTask, split: str, examples: Sequence[Example]) -> None:
+    """Raise UserError where a correlation is asked for and the labels of all examples are equal."""
+    if task.kind == "regression" and len({true(task, example) for example in examples}) == 1:
+        raise UserError(
+            f"examples.{task.name}: the labels of the {len(examples)} {split} examples that count are all "
+            f"{true(task, examples[0])}; expected different ones, for {task.score} (finetune.heldout_examples says how "
+            "many count)"
+        )
 
 
 def score(task: GlueTask, examples: Sequence[Example], predicted: Predicted) -> float:

@@ -18,8 +18,9 @@ from plm_core.training.blocks import wrap
 
 LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]
 
-_compile = partial(torch.compile, dynamic=False, fullgraph=True)
-"""Into one graph. One whose shapes are symbols would be laid out for the batch that it saw first."""
+_compile = partial(torch.compile, dynamic=False, fullgraph=True, recompile_limit=64)
+"""Into one graph. One whose shapes are symbols would be laid out for the batch that it saw first. Of the lengths that
+fine-tuning pads to there are more than the eight graphs that torch keeps by default, and behind which it fails."""
 
 
 def compiled(loss_of: LossOf, device: torch.device) -> LossOf:

@@ -124,9 +124,10 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
     if setup.ranks.size > 1:  # DDP holds the gradients once more, as what is exchanged
         room -= sum(parameter.nbytes for parameter in setup.shared.model.parameters())
     config = setup.config
+    precision = config.precision if setup.device.bfloat16 else "float32"
 
     def needed(rows: int) -> int:
-        return step_memory(setup.shared.model, loss_of, some.first(rows), config.precision, config.optimizer)
+        return step_memory(setup.shared.model, loss_of, some.first(rows), precision, config.optimizer)
 
     try:
         parts = parts_that_fit(needed, state.rows, room)

@@ -243,7 +243,7 @@ class State:
         sharded = {name: self.ranks.sharded(tensor) for name, tensor in carry.items()}
         saved.fill(self.tensors() | self.fixed() | sharded)
         self.carries = [tuple(carry.values()) or None]
-        self.cut(saved.progress.accumulation // self.ranks.size)
+        self.cut(-(-saved.progress.accumulation // self.ranks.size))
 
     def _weights(self) -> dict[str, Tensor]:
         # Sharded weights stay where they are: putting them together would need the memory that sharding saves.

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,19 @@ def test_validation_numbers_that_are_all_the_same_choose_nothing(valid_labels):
     train = [Example(f"t{i}", "high " * i, None, float(i)) for i in range(1, 5)]
     valid = [Example(f"v{i}", "high", None, label) for i, label in enumerate(valid_labels)]
     assert len(linear.predict(LENGTH, train, valid, train)[0]) == 4
+
+
+@pytest.mark.parametrize("seen", [(0, 1), (2,)], ids=["two of three classes", "one"])
+def test_a_class_that_the_sample_does_not_have_is_never_answered(seen):
+    task = replace(MOOD, labels=("bad", "good", "odd"))
+    examples = [Example(f"{i}", ("awful", "lovely", "strange")[i % 3], None, i % 3) for i in range(30)]
+    train = [e for e in examples if e.label in seen]
+    answers, sure = linear.predict(task, train, examples, examples)
+    assert all(answer == e.label for answer, e in zip(answers, examples, strict=True) if e.label in seen)
+    assert set(answers) <= set(seen)
+    assert all(0 < p <= 1 for p in sure)
+    nothing_known = [e for e in examples if e.label not in seen]
+    assert set(linear.predict(task, train, nothing_known, examples)[0]) <= set(seen)
 
 
 def test_words_that_stand_in_one_example_each_are_enough():

@@ -6,9 +6,10 @@ import pytest
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
+from plm_core.config import UserError
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.featurize import Rows
-from plm_core.finetuning.results import answered, constant
+from plm_core.finetuning.results import answered, constant, measured, require_different
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
 NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")
@@ -37,3 +38,19 @@ def test_what_the_parts_of_a_text_say_is_taken_together():
     assert found.confidences == pytest.approx([surer / (surer + sqrt(0.6 * 0.1)), 0.7], rel=1e-12)
     numbers = answered(NUMBERS, rows, Predicted([1.0, 2.5, -3.0], [nan] * 3, 0.25), tokenizer=None)
     assert numbers.answers == [1.75, -3.0]
+
+
+def test_a_subset_whose_labels_are_all_equal_has_no_correlation():
+    labels = [("a", 1.0), ("a", 2.0), ("b", 3.0), ("b", 3.0)]
+    test = [Example(str(i), "", None, label, subset=subset) for i, (subset, label) in enumerate(labels)]
+    found = measured(NUMBERS, test, test, Predicted([1.0, 2.0, 3.0, 4.0], [nan] * 4, 0.0))
+    assert found["a/score"] == pytest.approx(1.0)
+    assert "b/score" not in found
+
+
+def test_labels_that_are_all_equal_are_refused_where_a_correlation_is_asked_for():
+    same = [Example(str(i), "", None, 3.0) for i in range(2)]
+    with pytest.raises(UserError, match=r"^examples\.t: the labels of the 2 test examples that count are all 3\.0; "):
+        require_different(NUMBERS, "test", same)
+    require_different(NUMBERS, "test", [*same, Example("x", "", None, 4.0)])
+    require_different(TASK, "test", [Example("x", "", None, 1)])

@@ -163,6 +163,22 @@ def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
     assert done.stdout.startswith("2 tokens.weight ")
 
 
+@pytest.mark.parametrize("backend", ["eager"], indirect=True)
+@pytest.mark.usefixtures("backend")
+def test_rows_of_as_many_lengths_as_there_are_have_a_graph_each(device):
+    torch.manual_seed(3)
+    backbone = MODELS["gpt"].model(MODELS["gpt"].config(**(SIZES | {"context": 130})))
+    classifier = Classifier(backbone, input_format_of("causal"), "classification", 3, 0.0)
+    loss_of = compiled(example_loss, device.device)
+    widths = set()
+    for length in range(6, 131):
+        batch = collate([Row([Written([7] * length, [0] * length)], 1)], 130)
+        if batch.inputs.shape[-1] not in widths:
+            loss_of(classifier, batch, None)
+            widths.add(batch.inputs.shape[-1])
+    assert graphs() == len(widths) > torch._dynamo.config.recompile_limit
+
+
 @pytest.mark.parametrize(
     ("backend", "architecture", "objective"),
     [

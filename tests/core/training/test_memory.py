@@ -1,6 +1,7 @@
 """The memory of a step, told before it is done, beside what the allocator really gave."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,11 @@ from papers import PAPERS, make
 from torch.profiler import ProfilerActivity, profile
 
 from plm_core.training.config import OptimizerConfig
+from plm_core.training.loop import train
 from plm_core.training.memory import parts_that_fit, step_memory
 from plm_core.training.optimizer import Optimizer
+from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import Validation
 
 MUON = OptimizerConfig(1e-3, 0, name="muon")
 SHAPES = [
@@ -90,6 +94,17 @@ def test_bfloat16_needs_less_for_every_paper_and_leaves_no_trace(store, name):
 )
 def test_the_parts_are_as_few_as_there_is_room_for(rows, room, parts):
     assert parts_that_fit(lambda n: 100 + 10 * n, rows, room) == parts
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_the_plan_counts_the_precision_that_the_device_has(make_gpt, device, tmp_path, monkeypatch, bfloat16):
+    asked = []
+    monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: 1 << 60)
+    monkeypatch.setattr("plm_core.training.loop.step_memory", lambda *given: asked.append(given[3]) or 1)
+    config, device = replace(CONFIG, precision="bfloat16"), replace(device, bfloat16=bfloat16)
+    validate = Validation(1.0)
+    next(train(make_gpt(), CAUSAL.loss, batch_at, lambda _: validate, config, device, Snapshots(tmp_path, 1)))
+    assert set(asked) == {"bfloat16" if bfloat16 else "float32"}
 
 
 def test_a_batch_without_room_is_cut_before_the_first_step_and_learns_the_same(start, monkeypatch):

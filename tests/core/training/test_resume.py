@@ -4,15 +4,19 @@ import random
 import resource
 import shutil
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
-from folds import plain, same
+from folds import CONFIG, plain, same
 
 from plm_core.files import write_checksums
 from plm_core.training import snapshot
 from plm_core.training.loop import Stopped
+from plm_core.training.ranks import Ranks
 from plm_core.training.snapshot import NotSaved, Snapshots
+from plm_core.training.state import State
 
 
 def stopped(start, step, **how):
@@ -39,6 +43,17 @@ def test_a_run_that_is_asked_to_end_after_any_step_goes_on_to_the_same_bits(star
     assert plain(resumed) == expected
     assert [r.throughput is None for r in resumed] == [r["step"] <= step for r in expected]
     assert same(model, finished)
+
+
+def test_more_processes_take_no_more_rows_at_a_time_than_the_one_before_them(make_gpt):
+    config = replace(CONFIG, batch=24, accumulation=12)
+    saved = SimpleNamespace(
+        progress=State(make_gpt(), config, Ranks()).progress(), shapes=lambda _: {}, fill=lambda _: None
+    )
+    one_of_8 = State(make_gpt(), config, Ranks(size=8))
+    one_of_8.restore(saved)
+    assert one_of_8.rows == 3
+    assert one_of_8.rows // len(one_of_8.carries) <= 2
 
 
 def test_many_interruptions_in_one_run_give_the_same_bits(start, undisturbed):
