@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows import nights, server
+from flows import nights, prefects, server
 from flows.outcome import UserError
 from flows.pipeline import prepare_environment
 from flows.prefects import FLOW
@@ -39,9 +39,8 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
             "PREFECT_API_URL: not set, and a schedule needs a server; start one with `prefect server start`"
             " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         )
-    if not server.answers(url):
-        raise UserError(f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; is `prefect server start` up?")
     prepare_environment()
+    prefects.require(url, "is `prefect server start` up?")
     counted = _schedule(cron)
     from prefect.schedules import Cron
 
@@ -62,8 +61,8 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
 
     from flows.flow import plm
 
-    _tidy(root, name)
     try:
+        _tidy(root, name)
         plm.serve(
             name=name,
             schedule=schedule,
@@ -74,8 +73,13 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             # Not the file's path: that would be taken from whatever folder this process started in.
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
-    except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup):
-        print(f"warning: no Prefect server answers at {shown(url)}; the schedule waits for it", flush=True)
+    except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup) as error:
+        if server.answers(url):
+            why = f"Prefect at {shown(url)}: {' '.join(str(error).split())[:300]}; the schedule tries again"
+        else:
+            why = f"no Prefect server answers at {shown(url)}; the schedule waits for it"
+        print(f"warning: {why}", flush=True)
+        time.sleep(AGAIN_S)
         while not server.answers(url):
             time.sleep(AGAIN_S)
         # As a new process, for Prefect's remains of this one would take runs and never start them.

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
 from prefect.types._datetime import now
@@ -21,12 +22,16 @@ class Due:
 
 
 def of_this_run() -> Due | None:
-    """When the flow run that this is was due; None for one of no deployment."""
+    """When the flow run that this is was due; None for one of no deployment, and where the server does not say it."""
     if not deployment.id:
         return None
     due = flow_run.scheduled_start_time
-    with get_client(sync_client=True) as client:
-        schedules = client.read_deployment(UUID(str(deployment.id))).schedules
+    try:
+        with get_client(sync_client=True) as client:
+            schedules = client.read_deployment(UUID(str(deployment.id))).schedules
+    except httpx.HTTPError as error:
+        print(f"warning: Prefect does not say when this run was due: {' '.join(str(error).split())[:300]}", flush=True)
+        return None
     later = max(due, now("UTC"))
     dates = [found for each in schedules if each.active and (found := after(each.schedule, later))]
     return Due(due.timestamp(), min(dates, default=None))

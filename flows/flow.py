@@ -190,8 +190,8 @@ def bound(
         folder = Path(root).resolve()
         try:
             with contextlib.nullcontext(checkout) if checkout else _taken(folder, force) as held:
-                close_dead_runs(FLOW, folder)
                 with nights.remembered(folder) as tell:
+                    close_dead_runs(FLOW, folder)
                     tell(result := execute(held, track, registration))
                 retention.last_step(folder)
         except HeldError as error:

@@ -9,12 +9,11 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, nights, placement, promotion, server
+from flows import display, nights, placement, prefects, promotion, server
 from flows.checkout import Checkout, checked_out, idle
-from flows.outcome import FailedError, Result, UserError
+from flows.outcome import FailedError, Result
 from flows.stages import Registration
 from flows.tracking import Track, pipeline_run, send_leftovers
-from plm_core.shared.stores import shown
 
 
 def run(
@@ -42,7 +41,7 @@ def run(
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         nights.tell_missed(root)
         if configured := server.configured_url():
-            _require(configured)
+            prefects.require(configured, "start one with `prefect server start`, or unset it to run without")
             return _run_flow(checkout, track, registration)
         if result := idle(checkout, registration):
             send_leftovers(root)
@@ -74,14 +73,6 @@ def prepare_environment() -> None:
         "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s | %(message)s",
     }.items():
         os.environ.setdefault(name, value)
-
-
-def _require(url: str) -> None:
-    if not server.answers(url):
-        raise UserError(
-            f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; start one with `prefect server start`,"
-            " or unset it to run without"
-        )
 
 
 def _run_flow(checkout: Checkout, track: Track | None, registration: Registration) -> Result:

@@ -1,10 +1,12 @@
-"""A client of Prefect's configured server. Used by ``plm doctor`` and ``plm gc``; the flow's name also by the flow."""
+"""A client of Prefect's configured server, and whether it lets this user in; the flow's name, too. Used by the commands."""
 
 import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from flows import server
 from flows.outcome import UserError
+from plm_core.shared.stores import shown
 
 FLOW = "plm"
 """The flow's name there."""
@@ -20,10 +22,23 @@ def client(url: str) -> Iterator[Any]:
     import httpx
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     try:
         with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as opened:
             yield opened
     except (httpx.HTTPError, PrefectHTTPStatusError) as error:
-        raise UserError(f"Prefect at {url}: {' '.join(str(error).split())[:300]}") from error
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+            raise UserError(
+                f"PREFECT_API_AUTH_STRING: {'not accepted' if PREFECT_API_AUTH_STRING.value() else 'not set'}, and the "
+                f"Prefect server at {shown(url)} asks for a password; expected its name:password"
+            ) from error
+        raise UserError(f"Prefect at {shown(url)}: {' '.join(str(error).split())[:300]}") from error
+
+
+def require(url: str, otherwise: str) -> None:
+    """Raise UserError unless a server answers there and lets this user in; ``otherwise`` is what to do if none does."""
+    if not server.answers(url):
+        raise UserError(f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; {otherwise}")
+    with client(url) as opened:
+        opened.hello()

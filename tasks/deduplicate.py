@@ -82,6 +82,8 @@ class _Sides:
     def take_out(self, side: str, against: DecontaminateConfig, written: Path) -> None:
         """Take out the evaluation examples that lie in files and on the sides that are written in a folder."""
         for number, examples in enumerate(in_parts(_examples(side, against, written), against)):
+            if number:
+                print(f"{side} is read for the time {number + 1}: so much text is held out", flush=True)
             if side == "train":
                 self.counts.update(examples=len(examples), examples_too_short=examples.too_short)
             held = self._workers.folder / f"examples-{side}-{number}.pickle"
@@ -118,6 +120,8 @@ class _Sides:
         removals, self._sizes = summed(results)
         self.counts += removals
         self.removed += [result / REMOVED for result in results]
+        for read in self._files[side]:  # each pass leaves a copy of the text
+            read.unlink(missing_ok=True)
         self._files[side] = [result / KEPT for result in results]
 
 

@@ -15,6 +15,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -191,9 +192,14 @@ class Recorder:
         self.pause = 1.0
 
     def _sample(self, living: Sequence[Journal]) -> None:
-        """Add what is seen of the machine to living runs, when it is due; its step is the age of the run in seconds."""
+        """Add what is seen of the machine to its living runs, when it is due; its step is the run's age in seconds."""
         when = milliseconds()
-        ages = {each: max(0, when - opening["start_time"]) // 1000 for each in living if (opening := each.opening())}
+        opened = ((each, opening) for each in living if (opening := each.opening()))
+        ages = {
+            each: max(0, when - opening["start_time"]) // 1000
+            for each, opening in opened
+            if opening["tags"].get("plm.host") == socket.gethostname()
+        }
         shortest, longest = SAMPLES_S
         if not ages or time.monotonic() - self.sampled < min(longest, max(shortest, min(ages.values()) / 20)):
             return

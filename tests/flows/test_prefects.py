@@ -2,16 +2,20 @@
 
 import contextlib
 import os
+import signal
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx
 import pytest
 from registries import PARAMS, project, register
-from toys import wait_for
+from toys import free_port, start_server, wait_for
 
-from flows import doctor, flow, registry, retention, server
+from flows import doctor, flow, prefects, registry, retention, server
 from flows.health.schedule import schedule
+from flows.outcome import UserError
 from flows.settings import Retention
 from flows.waste.flowruns import flow_runs
 
@@ -160,3 +164,36 @@ def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, clie
     assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
     said = "nothing was cleared up: retention.versions: found the text 'none'; expected a whole number"
     wait_for(lambda: any(said in line.message for line in client.read_logs(limit=200)))
+
+
+def test_a_password_that_is_missing_or_wrong_is_one_line(tmp_path, monkeypatch):
+    from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
+
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:secret")
+    process, url = start_server(tmp_path, free_port())
+    try:
+        for given, what in ((None, "not set"), ("me:wrong", "not accepted")):
+            refused = rf"^PREFECT_API_AUTH_STRING: {what}, and the Prefect server at {url} asks for a password"
+            with temporary_settings({PREFECT_API_AUTH_STRING: given}), pytest.raises(UserError, match=refused):
+                prefects.require(url, "")
+        with temporary_settings({PREFECT_API_AUTH_STRING: "me:secret"}):
+            prefects.require(url, "")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_server_that_does_not_say_when_a_run_was_due_ends_no_night(tmp_path, monkeypatch, capsys):
+    from flows import due
+
+    monkeypatch.setattr(due, "deployment", SimpleNamespace(id="6b4a5d9c-0000-4000-8000-000000000000"))
+    monkeypatch.setattr(due, "flow_run", SimpleNamespace(scheduled_start_time=datetime.now(UTC)))
+    monkeypatch.setattr(due, "get_client", refusing)
+    assert due.of_this_run() is None
+    assert capsys.readouterr().out == "warning: Prefect does not say when this run was due: no route\n"
+
+
+@contextlib.contextmanager
+def refusing(**_):
+    raise httpx.ConnectError("no route")
+    yield

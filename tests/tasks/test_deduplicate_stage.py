@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from projects import Project, source
@@ -32,6 +33,46 @@ def run(project):
     corpus = project.root / "artifacts/corpus"
     splits = {name: list(read_documents(corpus / f"splits/{name}.parquet")) for name in ("train", "valid", "test")}
     return splits, list(read_removals(corpus / "removed/deduplicate.parquet")), project.metrics("deduplicate")
+
+
+FEW_WORDS = """
+from plm_core.corpus import decontaminate, shingles
+from tasks.deduplicate import deduplicate_and_split
+from tasks.runtime import pools
+
+decontaminate.WORDS_AT_ONCE = 300
+shingles.CHARACTERS_AT_ONCE = 1000
+discard = pools._discard
+
+
+def counted(folder):
+    print("copies:", len([*folder.glob("train-*/*/kept.parquet")]))
+    discard(folder)
+
+
+pools._discard = counted
+deduplicate_and_split()
+"""
+
+
+def test_more_held_out_text_than_is_looked_for_at_once_is_looked_for_in_turns_with_one_copy_of_the_text(project):
+    project.change(split__valid=0.2, split__test=0.2, decontaminate__overlap=0.0)
+    clean = project.root / "artifacts/corpus/clean.parquet"
+    documents = list(read_documents(clean))
+    borrowed = [" ".join(documents[7 * i % 100].text.split()[:25]) for i in range(100)]
+    own = [text(5000 + i, 40) for i in range(100)]
+    changed = [replace(d, text=f"{d.text}\n\n{own[i]} {borrowed[i]}") for i, d in enumerate(documents)]
+    write_documents(clean, changed)
+    splits, removed, metrics = run(project)
+    assert metrics["removed_paragraphs_contaminated"]
+    (project.root / "few_words.py").write_text(FEW_WORDS)
+    out, _ = project.run("few_words")
+    assert "train is read for the time 3: so much text is held out" in out
+    assert "copies: 1\n" in out
+    corpus = project.root / "artifacts/corpus"
+    assert {name: list(read_documents(corpus / f"splits/{name}.parquet")) for name in splits} == splits
+    again = read_removals(corpus / "removed/deduplicate.parquet")
+    assert Counter(map(repr, again)) == Counter(map(repr, removed))
 
 
 def test_a_mixture_has_its_shares_and_what_it_leaves_out_is_kept_with_the_reason(project):

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import resource
+import socket
 import subprocess
 import sys
 
@@ -281,3 +282,14 @@ def test_a_disk_that_does_not_take_what_mlflow_has_holds_no_recorder_up(folder):
     again = stage(folder, SEND)
     assert (again.returncode, again.stderr) == (0, "")
     assert [run.info.status for run in runs_of(client_of(folder))] == ["RUNNING"]
+
+
+def test_only_runs_of_this_machine_have_what_is_seen_of_it(tmp_path):
+    from tasks.tracking.recorder import Recorder
+
+    here, there = (written(OPEN | {"tags": {"plm.host": host}}) for host in (socket.gethostname(), "gpu-node-7"))
+    (tmp_path / "params.yaml").write_text("tracking: {uri: sqlite:///mlflow.db, experiment: plm}")
+    Recorder()._sample([here, there])
+    (_, _), (sampled, _) = here.messages()
+    assert "system/cpu_utilization_percentage" in {name for name, *_ in sampled["points"]}
+    assert len(list(there.messages())) == 1
