@@ -62,7 +62,12 @@ PARTS: list[Part] = [
             "tokenizer": TokenizerConfig,
         }.items()
     ),
-    ("pretrain.<name>", "`size`, a time, a depth or a published name, fills in what it implies; a wrong one is answered with all names.", None, {"": PretrainConfig}),
+    (
+        "pretrain.<name>",
+        "`size`, a time, a depth or a published name, fills in the rest; a wrong one is answered with all names.",
+        None,
+        {"": PretrainConfig},
+    ),
     ("pretrain.<name>.objective", "", "name", dict(OBJECTIVES)),
     (
         "pretrain.<name>.model",

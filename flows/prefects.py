@@ -1,4 +1,4 @@
-"""A client of Prefect's configured server, and whether it lets this user in; the flow's name, too. Used by the commands."""
+"""A client of Prefect's configured server, for the commands; and the flow's name there, which the flow has, too."""
 
 import contextlib
 from collections.abc import Iterator

@@ -63,7 +63,9 @@ def backup(
 
 def restore(
     source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
-    at: Annotated[str, Option(show_default="the newest", help="Take the newest whose name begins with this: 2026-11-22.")] = "",
+    at: Annotated[
+        str, Option(show_default="the newest", help="Take the newest whose name begins with this: 2026-11-22.")
+    ] = "",
 ) -> None:
     """Bring a backup back; nothing that is here is lost."""
     from flows import backup as backups

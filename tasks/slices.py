@@ -33,7 +33,10 @@ def slices(name: str) -> None:
         run.metrics |= {"test_examples": len(examples), "words": int(sizes.sum())}
         run.metrics |= {"overlapping": some, "contaminated": known}
         run.outputs.append(table)
-        print(f"{name}: {len(examples):,} test examples; {some:,} share 8 words in a row with the training text, {known:,} most of theirs")
+        print(
+            f"{name}: {len(examples):,} test examples; {some:,} share 8 words in a row with the training text, "
+            f"{known:,} most of theirs"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Minimal pairs from a team's own text, by rule: a passage as it was written, and the same with one thing changed.
 
 Used by ``pairs.py``. Nobody has to label anything, for what somebody wrote is taken for right. What is changed and to
-what is drawn by the hash of the passage: the same text gives the same pairs. The rules on agreement are for English, and
-spoil words of other languages that look like its own (German *was*); the others read any language that writes blanks
-between words.
+what is drawn by the hash of the passage: the same text gives the same pairs. The rules on agreement are for English:
+of another language they spoil words that look like English ones (German *was*). The others read any language that
+writes blanks between words.
 """
 
 import re

@@ -59,7 +59,8 @@ class FinetuneConfig:
     """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, where the
     model was trained as a causal one; 0 for none. The paper has 0.5."""
     lora: LoRAConfig | None
-    """Train small additions to the model's matrices in its place; null to train all weights."""
+    """Train small additions to the model's matrices in its place; null to train all weights. The embeddings of special
+    tokens that a causal pretraining never reads stay as they are drawn then."""
     training: Recipe
     """The same for every task."""
 

@@ -32,7 +32,10 @@ class Recipe:
 TIMES: dict[str, dict[str, Recipe]] = {
     "5 core-minutes": {
         "gpt": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
+        "llama": Recipe(layers=2, heads=4, width=128, context=256, rows=32, steps=780, rate=1.5e-2),
         "bert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1780, rate=4e-3),
+        "modernbert": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1520, rate=7e-3),
+        "xlnet": Recipe(layers=2, heads=4, width=128, context=128, rows=64, steps=1030, rate=8e-3),
     },
     "20 core-minutes": {
         "gpt": Recipe(layers=2, heads=4, width=256, context=256, rows=32, steps=1880, rate=8e-3),
@@ -47,6 +50,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "gpt": {"name": "causal"},
     "llama": {"name": "causal"},
     "bert": {"name": "masked", "rate": 0.3},
+    "modernbert": {"name": "masked", "rate": 0.3},
+    "xlnet": {"name": "permutation", "predict": 2},
 }
 """More predictions from each token than in the papers, whose trainings are far longer."""
 MODELS: dict[str, dict[str, Any]] = {"bert": {"initial_attention": "neighbours"}}

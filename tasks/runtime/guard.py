@@ -87,7 +87,7 @@ def loaded_sources() -> list[Path]:
 
 
 def listed_sources() -> list[Path]:
-    """The source files that ``dvc.yaml`` lists for the stage that this process runs; none for what is no stage of it."""
+    """The source files that ``dvc.yaml`` lists for the stage that this process runs; none for what is no stage."""
     module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
     stage = rf"cmd: python -m {re.escape(module)}\b(?:(?!cmd:).)*?{paths.SOURCES}\n(.*?)\]"
     graph = GRAPH.read_text(encoding="utf-8") if GRAPH.exists() else ""

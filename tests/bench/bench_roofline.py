@@ -41,8 +41,7 @@ GPUS = {
 LAUNCH = 5e-6
 """Seconds, about, that PyTorch takes on the host to start an operation."""
 MINUTES, USED, TOKENS_A_WEIGHT = (5, 20, 60, 480), 0.4, 20
-"""How long one is to train, which share of the datasheet's rate it reaches, and how much it reads (Hoffmann et al. 2022,
-table 3)."""
+"""How long one is to train, which share of the datasheet's rate it reaches, what it reads (Hoffmann et al. 2022)."""
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,7 @@ GRAPH = """stages:
         ("pytest.__main__", []),
     ],
 )
-def test_what_dvc_lists_for_a_stage_belongs_to_its_code_though_nobody_has_loaded_it(
-    place, monkeypatch, module, listed
-):
+def test_what_dvc_lists_for_a_stage_belongs_to_its_code_though_nobody_has_loaded_it(place, monkeypatch, module, listed):
     for name in ("plm_core/room/a.j2", "plm_core/room/b.py", "plm_core/room/c.txt", "tasks/one.py", "tasks/three.py"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         rewrite(place / name, name)

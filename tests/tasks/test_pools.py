@@ -36,7 +36,12 @@ def test_a_clean_up_that_is_killed_leaves_nothing_that_is_taken_for_a_result(tmp
 @pytest.mark.parametrize(("error", "kept"), [(OSError, True), (UserError, False)])
 def test_what_is_done_stays_where_another_try_may_end_well(tmp_path, monkeypatch, error, kept):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error), pools.pool(STAGE) as pool:
-        pool.map("job", write, [1, 2])
-        raise error("x")
+
+    def fail():
+        with pools.pool(STAGE) as pool:
+            pool.map("job", write, [1, 2])
+            raise error("x")
+
+    with pytest.raises(error, match="x"):
+        fail()
     assert len(list((tmp_path / "artifacts/parts").glob("clean/*/job/00000?/number"))) == 2 * kept

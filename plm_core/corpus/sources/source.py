@@ -28,7 +28,7 @@ class Source(ABC):
     """A source."""
 
     input: str
-    """The file or folder it reads, relative to the project; DVC compares it at each run, so that the next one reads new text.
+    """The file or folder it reads, relative to the project. DVC compares it at each run, and new text is read.
 
     For ``hub`` and packages, the manifest that pins what they give.
     """
