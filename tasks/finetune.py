@@ -166,9 +166,6 @@ def fit(
 ) -> Outcome:
     """Train a classifier on the model, keep its best validation, and predict the test examples."""
     train_set, valid_set, test_set = (rows_of(split, task, config, pretrained) for split in SPLITS)
-    results.require_different(task, "test", test_set.examples)
-    if config.training.best_by == "score":
-        results.require_different(task, "valid", valid_set.examples)
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
     classifier = new_classifier(pretrained, task, config, seed).to(device.device)
@@ -204,9 +201,12 @@ def fit(
 
 
 def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
-    """The examples of a split that count, for the model."""
+    """The examples of a split that count, for the model; UserError where no score can be made of them."""
     most = config.train_examples if split == "train" else config.heldout_examples
-    return read_rows(file_of(paths.EXAMPLES / task.name, split), task, most, pretrained)
+    rows = read_rows(file_of(paths.EXAMPLES / task.name, split), task, most, pretrained)
+    if split == "test" or (split == "valid" and config.training.best_by == "score"):
+        results.require_different(task, split, rows.examples)
+    return rows
 
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:

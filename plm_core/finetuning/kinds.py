@@ -115,8 +115,8 @@ def _spans(outputs: Tensor, batch: SpanBatch) -> Answered:
     scores, chosen = (starts[:, 1:, None] + reached).flatten(1).max(1)
     nulls = starts[:, 0] + ends[:, 0]
     norms = outputs.logsumexp(-1).sum(1)
-    begins, more = chosen // LONGEST_ANSWER, chosen % LONGEST_ANSWER
-    columns = (scores, begins, begins + more, (scores - norms).exp())
+    begins = chosen // LONGEST_ANSWER
+    columns = (scores, begins, begins + chosen % LONGEST_ANSWER, (scores - norms).exp())
     rows = zip(*(column.tolist() for column in (*columns, nulls, (nulls - norms).exp())), strict=True)
     return [(AnswerSpan(*row), math.nan) for row in rows]
 
