@@ -104,6 +104,7 @@ class Execution:
 
     def _reproduce(self, stage: Stage, parent_run_id: str | None) -> State[Any]:
         log, spent = get_run_logger(), Spent()
+        self.outcomes.pop(stage.name, None)  # of the try before, which says nothing of how this one ends
         try:
             reasons = self._reproducer.reasons(stage)
             if not reasons:

@@ -61,5 +61,7 @@ def helped(
                 for helper in [*helpers]:  # one may just have started
                     helper.end()
                 time.sleep(END_S)
+            for error in filter(None, (each.exception() for each in helping)):
+                say(f"{stage}: a node could not help: {error}")
             if grant.helpers:
                 wanted.unlink(missing_ok=True)

@@ -65,7 +65,7 @@ def hub_rows(
             for name, feature in features.items():
                 row[name] = _readable(row[name], feature)
             yield row
-    # No such dataset, commit or file; no such configuration or split. A hub that cannot be reached is tried again.
+    # No such dataset, commit or file; no such configuration or split. Another try would help no more.
     except (FileNotFoundError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{manifest}: {pin.dataset} at {pin.revision}: {reason}") from error

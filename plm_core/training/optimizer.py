@@ -86,14 +86,14 @@ def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above its own.
 
     Embeddings and what else stands before the blocks are the lowest layer, a block is one, and what follows the blocks
-    (the last norm, a pooler, a head) is the highest.
+    (the last norm, a pooler, a head) is the highest. A model's own parameters come before its modules', so the bias of
+    its output layer is of the lowest.
     """
     blocks = {name: _block(name) for name, _ in model.named_parameters()}
     top = max((block for block in blocks.values() if block is not None), default=-1) + 2
     scales = {}
     layer = 0
     for name, block in blocks.items():
-        # In the order in which they were made.
         layer = block + 1 if block is not None else (top if layer else 0)
         scales[name] = decay ** (top - layer)
     return scales

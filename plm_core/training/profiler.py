@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from plm_core.objectives.loss import Batch, Batches, Carry
+from plm_core.objectives.loss import Batch, Batches
 from plm_core.text.store import TokenStore
 from plm_core.training.clock import Clock
 from plm_core.training.compiling import LossOf
@@ -71,13 +71,13 @@ class Profiler:
         self._measured: float | None = None
         self._datasheet = datasheet_flops(device_name(device.device)) if self._precision == "bfloat16" else None
 
-    def calibrate(self, rows: Batch, carry: Carry | None = None) -> None:
+    def calibrate(self, rows: Batch) -> None:
         """Count the operations of a position, from the rows of one forward pass, and measure the device.
 
         Rows of other lengths are taken to need as much a position: true but for attention, whose share is small where
         rows are short. Call it before the first step, and before the weights are sharded.
         """
-        self._flops = _known("the operations of a step", lambda: self._count(rows, carry))
+        self._flops = _known("the operations of a step", lambda: self._count(rows))
         self._measured = _known("the speed of this device", lambda: measured_flops(self._device, self._precision))
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -119,8 +119,8 @@ class Profiler:
         shared = self._device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0"
         return 0.0 if shared and found is not None else found
 
-    def _count(self, rows: Batch, carry: Carry | None) -> float:
-        return step_flops(self._model, self._loss_of, rows, carry) / rows.inputs.numel()
+    def _count(self, rows: Batch) -> float:
+        return step_flops(self._model, self._loss_of, rows) / rows.inputs.numel()
 
 
 def _known(what: str, find: Callable[[], T]) -> T | None:

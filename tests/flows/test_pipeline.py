@@ -18,8 +18,10 @@ from ears import told, webhook
 from toys import alive, pids, wait_for
 
 from flows import checkout, pipeline, room
+from flows.failures import StageError
 from flows.graph import Graph
 from flows.outcome import UserError
+from flows.reproducing import Reproducer
 from flows.stages import Stage
 
 STAMP = """
@@ -248,6 +250,20 @@ def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
     monkeypatch.setattr(room, "RESERVE", 1 << 62)
     assert tracker.run(root).ok
     assert "of the disk are free, but the last outputs had" in caplog.text
+
+
+def test_what_ends_the_last_try_is_what_is_told(toy, tracker, on_server, monkeypatch):
+    root = one(toy, "true", meta="{retries: 1}")
+    errors = iter([StageError("s", 75, ["interrupted: the node was lost"], transient=True), OSError("no room")])
+
+    def fail(*_):
+        raise next(errors)
+
+    monkeypatch.setattr(Reproducer, "run", fail)
+    result = tracker.run(root)
+    assert not result.ok
+    assert "no room" in result.error
+    assert "node" not in result.error
 
 
 def test_retries_come_to_an_end(toy, tracker, on_server):
