@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows import pipeline, server
+from flows import pipeline, prefects, server
 from flows.outcome import UserError
 
 ONE = "stages:\n  one:\n    cmd: echo ran > one.txt\n    outs: [one.txt]\n"
@@ -12,7 +12,7 @@ CHECK = "import sys\nprint('error: a.b: 1\\nerror: c: 2', file=sys.stderr)\nsys.
 def test_all_problems_are_told_before_any_stage_runs(toy, monkeypatch):
     began = []
     monkeypatch.setattr(server, "configured_url", lambda: "http://127.0.0.1:9")
-    monkeypatch.setattr(server, "answers", lambda url: True)
+    monkeypatch.setattr(prefects, "require", lambda *_: None)
     monkeypatch.setattr(pipeline, "_run_flow", lambda *given: began.append(given))
     root = toy(ONE)
     pipeline.run(root)
