@@ -83,7 +83,7 @@ class _Sides:
         """Take out the evaluation examples that lie in files and on the sides that are written in a folder."""
         for number, examples in enumerate(in_parts(_examples(side, against, written), against)):
             if number:
-                print(f"{side} is read for the time {number + 1}: so much text is held out", flush=True)
+                print(f"{side}: pass {number + 1} to look for held-out text, for there is much of it", flush=True)
             if side == "train":
                 self.counts.update(examples=len(examples), examples_too_short=examples.too_short)
             held = self._workers.folder / f"examples-{side}-{number}.pickle"

@@ -36,16 +36,17 @@ class Guard:
     def __init__(self, sections: Sequence[str], inputs: Iterable[Path]) -> None:
         """Raises Edited when a source file is newer than this process: it may not be the one that was loaded."""
         self._started = _process_start()
-        self._sources = {path: sha256_file(path) for path in {*loaded_sources(), *listed_sources()}}
+        self._sources = {path: sha256_file(path) for path in loaded_sources()}
+        self._listed = {path: sha256_file(path) for path in listed_sources()}
         self._sections = {name: params.read(name) for name in sections}
         self._inputs = {path: _stat(path) for path in inputs}
         self._require_older(self._sources)
 
     @property
     def code(self) -> str:
-        """The digest of the first-party source files: of those loaded when the guard began, and those that DVC lists
-        for the stage, some of which are loaded later."""
-        return digest({path.as_posix(): sha for path, sha in self._sources.items()})
+        """The digest of the first-party source files when the guard began: of those that were loaded, and of those that
+        DVC lists for the stage, some of which are loaded later."""
+        return digest({path.as_posix(): sha for path, sha in (self._sources | self._listed).items()})
 
     def check(self) -> None:
         """Raise Edited when anything is not as it was; cheap enough for every report of a training."""
