@@ -103,7 +103,7 @@ def parsed(arguments):
         context = command.make_context(name, rest, parent=context)
 
 
-@pytest.mark.parametrize("block", blocks("sh"))
+@pytest.mark.parametrize("block", [*blocks("sh")])
 def test_every_command_of_a_page_exists(block):
     for program, *arguments in lines(block):
         if program == "plm":
@@ -125,7 +125,7 @@ def test_a_command_that_does_not_exist_is_found():
             parsed(wrong)
 
 
-@pytest.mark.parametrize("block", blocks("yaml"))
+@pytest.mark.parametrize("block", [*blocks("yaml")])
 def test_every_parameter_of_a_page_exists(block):
     known = {"name", "reader", "size", "preset", "min", "max", *re.findall(r"^\| `(\w+)` \|", PARAMETERS, re.MULTILINE)}
     sections = yaml.safe_load((ROOT / "params.yaml").read_text())
