@@ -156,7 +156,15 @@ class _Job:
 
 
 def _me() -> str:
-    return f"{socket.gethostname()}.{os.getpid()}"
+    return f"{socket.gethostname()}.{os.getpid()}.{_began(os.getpid())}"
+
+
+def _began(process: int) -> str:
+    """When a process began, in ticks of this machine: its number is in use again some day. Empty without Linux."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 @contextlib.contextmanager
@@ -189,12 +197,13 @@ def _is_void(claim: Path) -> bool:
     """Whether a claim is that of a process that is no more; then the claim is gone."""
     clock = claim.with_name(f".clock.{_me()}")
     try:
-        host, _, pid = claim.read_text().rpartition(".")
-        void = host == socket.gethostname() and not _lives(int(pid))
-        if not void:  # a number is in use again some day; by the clock of the folder, which need not be this machine's
+        # One that was made just now may be empty.
+        host, pid, began = ["", "", *claim.read_text().rsplit(".", 2)][-3:]
+        if host == socket.gethostname():
+            void = not _lives(int(pid)) or _began(int(pid)) != began
+        else:  # by the clock of the folder, which need not be this machine's
             clock.touch()
             void = clock.stat().st_mtime - claim.stat().st_mtime > LOST_S
-            clock.unlink()
     except FileNotFoundError:
         return True
     if void:

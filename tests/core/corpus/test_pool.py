@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -129,7 +130,7 @@ def test_a_process_that_is_started_by_one_that_is_no_more_ends(tmp_path, project
     assert subprocess.run(command, cwd=project, timeout=60).returncode == 0
 
 
-def claimed(tmp_path, monkeypatch, age, who="elsewhere.17"):
+def claimed(tmp_path, monkeypatch, age, who="elsewhere.17.1"):
     """A job of one item that a process, by default of another machine, has claimed so many seconds ago."""
     monkeypatch.setattr(pools, "LOST_S", 5.0)
     claim = tmp_path / "pool/squares/000000.claim"
@@ -139,15 +140,20 @@ def claimed(tmp_path, monkeypatch, age, who="elsewhere.17"):
     return claim
 
 
-@pytest.mark.parametrize("who", ["elsewhere.17", pools._me()], ids=["another machine", "a number in use again"])
-def test_what_was_claimed_long_ago_is_taken_over(tmp_path, monkeypatch, who):
-    claimed(tmp_path, monkeypatch, age=6, who=who)
+@pytest.mark.parametrize(
+    ("who", "age"),
+    [("elsewhere.17.1", 6), (f"{socket.gethostname()}.{os.getpid()}.1", 0)],
+    ids=["another machine, long ago", "this one, a process whose number is in use again"],
+)
+def test_what_nobody_works_on_any_more_is_taken_over(tmp_path, monkeypatch, who, age):
+    claimed(tmp_path, monkeypatch, age, who)
     results = Pool(tmp_path / "pool", 1).map("squares", square, [(3, 0, tmp_path / "log")])
     assert squares(results) == [9]
 
 
-def test_what_another_machine_is_at_work_on_is_left_to_it(tmp_path, monkeypatch):
-    claim = claimed(tmp_path, monkeypatch, age=0)
+@pytest.mark.parametrize("who", ["elsewhere.17.1", "", pools._me()], ids=["another machine", "not told yet", "alive"])
+def test_what_is_being_worked_on_is_left_to_who_does(tmp_path, monkeypatch, who):
+    claim = claimed(tmp_path, monkeypatch, age=0, who=who)
     (claim.parent / pools.JOB).write_bytes(pickle.dumps((square, [(3, 0, tmp_path / "log")])))
     job = pools._Job(claim.parent)
     assert job.step() is pools._Did.NOTHING
