@@ -49,10 +49,9 @@ def test_every_item_is_done_once_and_comes_in_order(tmp_path, cores):
     assert sorted(items) == list(range(12))
     assert len(processes) <= cores
     assert (len(processes) > 1) == (cores > 1)
-    assert {path.name for path in (tmp_path / "pool/squares").iterdir()} == {
-        "job.pickle",
-        *(f"{n:06d}" for n in range(12)),
-    }
+    # A process may be ended between its last result, which is whole, and its claim.
+    left = {path.name for path in (tmp_path / "pool/squares").iterdir() if path.suffix != ".claim"}
+    assert left == {"job.pickle", *(f"{n:06d}" for n in range(12))}
 
 
 def test_help_is_asked_for_when_there_is_more_to_do_than_processes(tmp_path):
