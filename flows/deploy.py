@@ -75,7 +75,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
         )
     except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup) as error:
         if server.answers(url):
-            why = f"Prefect at {shown(url)}: {' '.join(str(error).split())[:300]}; the schedule tries again"
+            why = f"Prefect at {shown(url)}: {prefects.said(error)}; the schedule tries again"
         else:
             why = f"no Prefect server answers at {shown(url)}; the schedule waits for it"
         print(f"warning: {why}", flush=True)

@@ -11,6 +11,8 @@ from prefect.runtime import deployment, flow_run
 from prefect.types._datetime import now
 from prefect.utilities.asyncutils import run_coro_as_sync
 
+from flows import prefects
+
 
 @dataclass(frozen=True)
 class Due:
@@ -30,7 +32,7 @@ def of_this_run() -> Due | None:
         with get_client(sync_client=True) as client:
             schedules = client.read_deployment(UUID(str(deployment.id))).schedules
     except httpx.HTTPError as error:
-        print(f"warning: Prefect does not say when this run was due: {' '.join(str(error).split())[:300]}", flush=True)
+        print(f"warning: Prefect does not say when this run was due: {prefects.said(error)}", flush=True)
         return None
     later = max(due, now("UTC"))
     dates = [found for each in schedules if each.active and (found := after(each.schedule, later))]

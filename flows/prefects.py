@@ -21,19 +21,23 @@ def client(url: str) -> Iterator[Any]:
     """
     import httpx
     from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectHTTPStatusError
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     try:
         with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as opened:
             yield opened
-    except (httpx.HTTPError, PrefectHTTPStatusError) as error:
+    except httpx.HTTPError as error:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
             raise UserError(
                 f"PREFECT_API_AUTH_STRING: {'not accepted' if PREFECT_API_AUTH_STRING.value() else 'not set'}, and the "
                 f"Prefect server at {shown(url)} asks for a password; expected its name:password"
             ) from error
-        raise UserError(f"Prefect at {shown(url)}: {' '.join(str(error).split())[:300]}") from error
+        raise UserError(f"Prefect at {shown(url)}: {said(error)}") from error
+
+
+def said(error: Exception) -> str:
+    """What an error says, in one line and without the password of an address in it."""
+    return " ".join(shown(str(error)).split())[:300]
 
 
 def require(url: str, otherwise: str) -> None:

@@ -190,10 +190,10 @@ def test_a_server_that_does_not_say_when_a_run_was_due_ends_no_night(tmp_path, m
     monkeypatch.setattr(due, "flow_run", SimpleNamespace(scheduled_start_time=datetime.now(UTC)))
     monkeypatch.setattr(due, "get_client", refusing)
     assert due.of_this_run() is None
-    assert capsys.readouterr().out == "warning: Prefect does not say when this run was due: no route\n"
+    assert capsys.readouterr().out == "warning: Prefect does not say when this run was due: no route to http://host\n"
 
 
 @contextlib.contextmanager
 def refusing(**_):
-    raise httpx.ConnectError("no route")
+    raise httpx.ConnectError("no route to http://me:T0psecret@host")
     yield
