@@ -14,20 +14,20 @@ A second table says which depth of the size dial so many minutes of a GPU are fo
 
 import itertools
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from bench_gpu import drawn_store
+from bench_reference import table as markdown
 from bench_train import OBJECTIVES, OPTIMIZER, SIZES, TOKENS, VOCABULARY, plain
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from plm_core.sections.models import MODELS
-from plm_core.templates import aligned
 from plm_core.text.store import TokenStore
 from plm_core.training.flops import META, datasheet_flops, step_flops
 from plm_core.training.memory import step_memory, step_on_meta
@@ -136,11 +136,6 @@ def depths(gpu: str) -> Iterator[list[str]]:
             steps = round(tokens / batch / context, -2)
             found = [f"`{depth}`", f"{weights / 1e6:.0f}", f"{tokens / 1e9:.1f}", f"{batch}", f"{steps:,.0f}"]
         yield [f"{minutes}", *found]
-
-
-def markdown(lines: Iterable[list[str]]) -> str:
-    head, *rest = lines
-    return aligned("\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rest)))
 
 
 if __name__ == "__main__":
