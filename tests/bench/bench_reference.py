@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from texts import articles
 
 from plm_core import checkpoint
 from plm_core.corpus.document import Document, read_documents
@@ -40,18 +40,6 @@ EVIDENCE, UNTRAINED = PROJECT / "artifacts/evidence", PROJECT / "artifacts/untra
 PAIRS = 300
 """So many of each of BLiMP's 67 paradigms."""
 FOLDERS = {"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
-ARTICLE = re.compile(r"^ (?== [^=].* = $)", re.MULTILINE)
-"""WikiText's articles begin with a line ``= Title =``; headings in them have more signs."""
-PLAIN = (
-    (r"^ *(= )+(.*?)( =)+ *$", r"\2"),
-    (r" @([-,.])@ ", r"\1"),
-    (r' " ([^"\n]*?) "', r' "\1"'),
-    (r" ([.,;:!?%)\]])", r"\1"),
-    (r"([(\[$£]) ", r"\1"),
-    (r" (n't|'(?:s|re|ve|ll|d|m)\b|')", r"\1"),
-    (r"^ +| +$", ""),
-)
-"""What WikiText's tokenizer has taken apart is put together again, or its words are no other text's."""
 
 
 def pretraining(layers: int, width: int, context: int, rate: float, steps: int, **model: int) -> dict[str, Any]:
@@ -94,17 +82,6 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """``old`` with the values of ``new`` in it, section by section."""
     both = {name: merged(old[name], new[name]) for name in old.keys() & new.keys() if isinstance(new[name], dict)}
     return old | new | both
-
-
-def articles(folder: Path) -> Iterator[dict[str, str]]:
-    """WikiText-2 as one record an article."""
-    for part in ("train", "valid", "test"):
-        text = (folder / f"{part}.txt").read_text(encoding="utf-8")
-        for i, article in enumerate(ARTICLE.split(text)):
-            for taken_apart, whole in PLAIN:
-                article = re.sub(taken_apart, whole, article, flags=re.MULTILINE)
-            if article.strip():
-                yield {"id": f"{part}-{i}", "text": article.strip()}
 
 
 def prepare(glue: Path, wikitext: Path, blimp: Path) -> None:
