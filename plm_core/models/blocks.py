@@ -1,8 +1,7 @@
 """What several papers' models share to the letter: checks of sizes and inputs, documents in a row, and attention.
 
 Used by the model files. ``documents`` [B, T] says by a number to which document of its row a position belongs; the
-numbers never fall along a row, and padding is one more document. Kernels that take the ends of documents instead of a
-mask (FlexAttention, variable-length attention) need no more than these numbers.
+numbers never fall along a row, and padding is one more document.
 
 Shapes: B rows, T positions, Q queries, K keys, H heads, D width.
 """
@@ -10,9 +9,15 @@ Shapes: B rows, T positions, Q queries, K keys, H heads, D width.
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 SHORT = 512
 """The most keys for which compiled attention on a CPU keeps its weights for the backward pass."""
+TILE = 128
+"""Queries and keys of a block, of which a kernel for GPUs computes all or nothing."""
+FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""torch's kernels for GPUs, the fastest first."""
 
 
 def attend(
@@ -30,17 +35,35 @@ def attend(
     that expands to [B, H, Q, K], is false where a query does not see a key; with None it sees all, or with ``causal``
     those up to its own place. A query that sees none gets zeros. ``dropout`` is the probability of zeroing a weight.
     """
-    scale = q.shape[-1] ** -0.5
-    if not (torch.compiler.is_compiling() and q.device.type == "cpu" and k.shape[2] <= SHORT):
-        mask = attn_mask
-        # torch's kernel takes one mask, which is added: the bias, with what is not seen at minus infinity.
-        if bias is not None:
-            mask = bias * scale if attn_mask is None else (bias * scale).masked_fill(~attn_mask, float("-inf"))
-            mask = mask.to(v.dtype)
-        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
-    # The compiler fuses all that is between two products; torch's own kernel for CPUs is slower on rows this short.
+    compiling, square = torch.compiler.is_compiling(), q.shape[2] == k.shape[2]
+    if compiling and q.device.type == "cpu" and k.shape[2] <= SHORT:
+        return _written_out(q, k, v, attn_mask, causal, bias, dropout)
+    if bias is not None:
+        # torch's kernels take one mask, which is added: the bias, with what is not seen at minus infinity.
+        scaled = bias * q.shape[-1] ** -0.5
+        attn_mask = (scaled if attn_mask is None else scaled.masked_fill(~attn_mask, float("-inf"))).to(v.dtype)
+    elif compiling and q.is_cuda and attn_mask is not None and square and not dropout and q.shape[-1] >= 16:
+        return _in_blocks(q.to(v.dtype), k.to(v.dtype), v, attn_mask)
+    elif q.is_cuda and attn_mask is None and square and q.shape[2] % TILE == 0:
+        # cuDNN's, where rows fill its tiles: behind their end it has given gradients that are no numbers (device.py).
+        with sdpa_kernel(FASTEST, set_priority=True):
+            return F.scaled_dot_product_attention(q, k, v, None, dropout, causal)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal)
+
+
+def _written_out(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None,
+    causal: bool,
+    bias: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    """``attend`` for compilers, which fuse all that is between two products; torch's own kernel for CPUs is slower on
+    rows this short."""
     scores = q @ k.transpose(-1, -2)
-    scores = (scores if bias is None else scores + bias) * scale
+    scores = (scores if bias is None else scores + bias) * q.shape[-1] ** -0.5
     if causal:
         # The kernel knows what is causal by a flag; here it has to be written out.
         attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
@@ -49,6 +72,19 @@ def attend(
     else:
         weights = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~attn_mask, 0.0)
     return F.dropout(weights, dropout) @ v
+
+
+def _in_blocks(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor) -> Tensor:
+    """``attend`` by FlexAttention (Dong et al. 2024), with as many queries as keys: of blocks in which nothing is seen
+    nothing is computed, and the mask is read only where a block is seen in part."""
+    T, alike = q.shape[2], len(attn_mask) == 1
+    mask = attn_mask[:, 0].expand(-1, T, T).contiguous()
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return mask[0, i, j] if alike else mask[b, i, j]
+
+    blocks = create_block_mask(seen, None if alike else len(q), None, T, T, device=q.device, BLOCK_SIZE=TILE)
+    return flex_attention(q, k, v, block_mask=blocks)
 
 
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:

@@ -24,6 +24,8 @@ IGNORED = -100
 """The target of a position where no loss is taken (torch's default ``ignore_index``)."""
 AT_ONCE = 2**27
 """Logits: 512 MiB in float32."""
+AT_ONCE_COMPILED = 2**30
+"""On a GPU a compiled step writes no logits in float32: 2 GiB in bfloat16. Fewer and larger products are faster."""
 
 Carry = tuple["Tensor", ...]
 """What a model with memory hands from one batch to the next: tensors of B rows, without a gradient."""
@@ -59,11 +61,12 @@ def summed_nll(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -
 
 def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -> Tensor:
     """``summed_nll`` by an output layer, of which never more than about ``AT_ONCE`` logits are in memory."""
-    chunks = -(-targets.numel() * len(output.weight) // AT_ONCE)
-    if chunks <= 1:
-        return summed_nll(output.logits(), targets, weights)
     import torch
 
+    at_once = AT_ONCE_COMPILED if torch.compiler.is_compiling() and targets.is_cuda else AT_ONCE
+    chunks = -(-targets.numel() * len(output.weight) // at_once)
+    if chunks <= 1:
+        return summed_nll(output.logits(), targets, weights)
     from plm_core.models.chunks import nll_in_chunks
 
     counts = torch.ones_like(targets) if weights is None else weights

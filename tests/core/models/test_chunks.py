@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from compilers import pretend
 from papers import PAPERS, make
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -113,3 +115,16 @@ def test_compiled_it_is_the_same(monkeypatch):
     compiled = torch.compile(output_nll, dynamic=False, fullgraph=True)
     for one, other in zip(torch.autograd.grad(compiled(Output(*inputs), targets), inputs), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_compiled_for_a_gpu_more_logits_are_made_at_once(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(chunks, "nll_in_chunks", lambda output, targets, weights, size: sizes.append(size))
+    monkeypatch.setattr(loss, "summed_nll", lambda logits, *_: sizes.append(len(logits)))
+    with FakeTensorMode():
+        for device in ("cuda", "cpu"):
+            output = Output(torch.empty(2**14, 8, device=device), torch.empty(2**15, 8, device=device))
+            for compiling in (False, True):
+                pretend(monkeypatch, compiling)
+                output_nll(output, torch.empty(2**14, dtype=torch.long, device=device))
+    assert sizes == [2**12, 2**14, 2**12, 2**12]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compilers import pretend
 
 from plm_core.models.blocks import SHORT, attend
 from plm_core.models.gpt import gelu
@@ -34,7 +35,7 @@ CASES = {
 
 @pytest.fixture
 def as_compiled(monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    pretend(monkeypatch)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -54,7 +55,7 @@ def test_two_products_are_the_kernel(case, monkeypatch):
     monkeypatch.setattr(
         torch.nn.functional, "scaled_dot_product_attention", lambda *a, **k: kernels.append(1) or kernel(*a, **k)
     )
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    pretend(monkeypatch)
     found = values()
     assert not kernels
     for ours, theirs in zip(found, expected, strict=True):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compilers import pretend
 from references import TOLERANCE, agree, agree_on_gradients, exactly, reference_of
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -109,7 +110,7 @@ def test_what_dropout_drops_is_what_the_reference_drops(pair, monkeypatch):
     """The weights of attention and nothing else: those it keeps are drawn from one seed here and there."""
     ours, theirs = pair(torch.float64, dropout=0.3)
     assert theirs.config.attention_dropout == 0.3
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # as two products, of which one is dropped
+    pretend(monkeypatch)  # as two products, of which one is dropped
     torch.manual_seed(5)
     found = ours.train().logits(ours(ids()))
     torch.manual_seed(5)

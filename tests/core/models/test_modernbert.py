@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compilers import pretend
 from references import TOLERANCE, agree, agree_on_gradients, exactly, reference_of
 from torch.nn import functional as F
 from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertForSequenceClassification
@@ -92,7 +93,7 @@ def test_a_row_is_pooled_as_the_classifier_of_the_reference_pools_it(pair, dtype
 def test_dropout_is_where_the_reference_has_it(pair, monkeypatch):
     """One seed here and there: as many numbers are drawn, in the same order, for the same activations."""
     ours, theirs = pair(torch.float64, dropout=0.3)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # attention as two products, as the reference has
+    pretend(monkeypatch)  # attention as two products, as the reference has
     torch.manual_seed(5)
     found = ours.train().logits(ours(ids()))
     torch.manual_seed(5)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from compilers import pretend
 from hypothesis import given
 from hypothesis import strategies as st
 from papers import SIZES, make
@@ -143,7 +144,7 @@ def nats_by_hand(model, batch, row, monkeypatch):
 def test_the_loss_is_the_mean_over_rows_of_both_losses(store, monkeypatch, name, rows, compiling):
     model, objective = loud(name)
     # Then all logits are computed.
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    pretend(monkeypatch, compiling)
     for step in (0, 1):
         batch = objective.batches(store, model.config, rows).at(3, step)
         loss = objective.loss(model, batch)
