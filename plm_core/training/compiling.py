@@ -23,22 +23,36 @@ _compile = partial(torch.compile, dynamic=False, fullgraph=True, recompile_limit
 fine-tuning pads to there are more than the eight graphs that torch keeps by default, and behind which it fails."""
 
 
-def compiled(loss_of: LossOf, device: torch.device) -> LossOf:
+def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None) -> LossOf:
     """``loss_of`` compiled; as it is, with a warning, on a machine that cannot compile.
 
     The names of the weights stay, for the function is compiled and not the model. Dropout draws other numbers than
-    without, and sums are rounded otherwise; both are the same from run to run.
+    without, and sums are rounded otherwise; both are the same from run to run. On a GPU the passes over batches of
+    ``replayed`` rows are recorded and then replayed (CUDA graphs): the host starts one graph and not each of a thousand
+    kernels. A replay writes to where the last one wrote, gradients too, so it is not for batches whose gradients are
+    to be added to those of others.
     """
     if not _can_compile(device):
         return loss_of
     graph = _compile(loss_of)
+    recorded = _compile(loss_of, mode="reduce-overhead") if device.type == "cuda" else graph
 
     def loss(model: nn.Module, batch: Batch, carry: Carry | None) -> Loss:
-        found = graph(model, batch, carry)
-        # Strides are part of a graph's signature, and a snapshot does not keep them.
-        return found if found.carry is None else replace(found, carry=tuple(t.contiguous() for t in found.carry))
+        found = (recorded if len(batch.inputs) == replayed else graph)(model, batch, carry)
+        if found.carry is None:
+            return found
+        # The next replay must not write over what it reads. Strides are part of a graph's signature, and a snapshot
+        # does not keep them.
+        return replace(found, carry=tuple(t.clone(memory_format=torch.contiguous_format) for t in found.carry))
 
     return loss
+
+
+def forget_recorded() -> None:
+    """Free the memory of what was recorded for replays, of which one that ran out of memory may be broken."""
+    from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+    reset_cudagraph_trees()
 
 
 def compile_blocks(model: nn.Module, device: torch.device) -> None:
@@ -54,6 +68,8 @@ def _can_compile(device: torch.device) -> bool:
     """Whether there is a compiler that works, as is tried; where there is none, a warning says why."""
     # The same flag again: this time the compiler takes note of it too. Without, two threads add up in either order.
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
+    # Its advice on settings and on its own kernels is none that a user could act on.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor\b")
     try:
         _compile(lambda x: x + 1)(torch.zeros(3, device=device))
     except (RuntimeError, OSError) as error:  # such as a compiler without its headers

@@ -106,7 +106,8 @@ def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, 
     if config.compile and ranks.sharding:
         compile_blocks(model, device.device)
     elif config.compile:
-        faster = compiled(loss_of, device.device)
+        # What several processes exchange while the backward pass runs cannot be recorded.
+        faster = compiled(loss_of, device.device, config.batch if ranks.size == 1 else None)
     # Autocast on a CPU leaves norms in the type of their weights.
     mixed = config.precision == "bfloat16" and device.bfloat16 and device.device.type == "cuda"
     shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device), mixed)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,11 +18,16 @@ from plm_core.finetuning.classifier import Classifier, Row, collate, example_los
 from plm_core.finetuning.input_formats import Written, input_format_of
 from plm_core.objectives import OBJECTIVES
 from plm_core.objectives.causal import causal_batch
+from plm_core.objectives.loss import Loss
 from plm_core.sections.models import MODELS
 from plm_core.training import compiling
+from plm_core.training import step as steps
 from plm_core.training.blocks import recompute, wrap
 from plm_core.training.compiling import compiled
+from plm_core.training.device import Device
 from plm_core.training.loop import Stopped
+from plm_core.training.ranks import ALONE
+from plm_core.training.step import Setup
 
 SIZES = {"vocab_size": 37, "context": 32, "layers": 1, "heads": 3, "width": 24, "dropout": 0.0}
 PAPERS = [
@@ -209,3 +215,35 @@ def test_fine_tuning_compiles_a_graph_a_length_and_lengths_are_few(device, archi
         torch.testing.assert_close(gradients(classifier, found), gradients(classifier, expected), rtol=1e-7, atol=1e-9)
     assert widths == {32, 42}
     assert graphs() == 2
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cuda", ["replayed", "plain"]), ("cpu", ["plain", "plain"])])
+def test_on_a_gpu_whole_batches_are_replayed_and_parts_are_not(monkeypatch, kind, expected):
+    ran, carried = [], torch.zeros(4, 3)
+
+    def compile(loss_of, mode=None):
+        name = {None: "plain", "reduce-overhead": "replayed"}[mode]
+        return lambda *_: ran.append(name) or Loss(torch.zeros(()), torch.ones(()), (carried.mT,))
+
+    monkeypatch.setattr(compiling, "_compile", compile)
+    monkeypatch.setattr(compiling, "_can_compile", lambda _: True)
+    loss_of = compiled(example_loss, torch.device(kind), replayed=4)
+    found = [loss_of(None, causal_batch(ROWS[:rows]), None) for rows in (4, 2)]
+    assert ran == expected
+    # What is carried on stays as it is when the next replay writes where this one wrote.
+    carried += 1
+    for loss in found:
+        assert loss.carry[0].is_contiguous()
+        assert not loss.carry[0].any()
+
+
+@pytest.mark.parametrize(("kind", "compile", "expected"), [("cuda", True, 1), ("cuda", False, 0), ("cpu", True, 0)])
+def test_when_memory_runs_out_what_was_recorded_is_given_back(monkeypatch, kind, compile, expected):
+    forgotten = []
+    monkeypatch.setattr(steps, "forget_recorded", lambda: forgotten.append(compiling.forget_recorded()))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    shared = SimpleNamespace(model=torch.nn.Linear(2, 3))
+    shared.model(torch.ones(2)).sum().backward()
+    steps._clear(Setup(shared, replace(CONFIG, compile=compile), Device(torch.device(kind), 1, True), ALONE, None))
+    assert len(forgotten) == expected
+    assert shared.model.weight.grad is None
