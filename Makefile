@@ -103,7 +103,7 @@ bench-snapshot: setup
 bench-recipe: setup
 	python tests/bench/bench_recipe.py
 
-# What a step should take on GPUs that are not here.
+# What a step should take on a GPU, by operations and bytes.
 roofline: setup
 	python tests/bench/bench_roofline.py
 

@@ -1,4 +1,4 @@
-"""What a step of each paper should take on a GPU that nobody has at hand, by operations and bytes. `make roofline`.
+"""What a step of each paper should take on a GPU, by its operations and bytes. `make roofline`, on any machine.
 
 The step runs on torch's meta device, at the sizes and in the batches of ``bench_train.py``, in bfloat16, with AdamW.
 Each operation is counted with its floating-point operations and the bytes that it reads and writes, and takes as long
@@ -34,6 +34,7 @@ from plm_core.training.memory import step_memory, step_on_meta
 from plm_core.training.sizes import HEAD, rows
 
 GPUS = {
+    "H100": (datasheet_flops("NVIDIA H100 80GB HBM3") or 0.0, 3.35e12),
     "H200": (datasheet_flops("NVIDIA H200") or 0.0, 4.8e12),
     "A100": (datasheet_flops("NVIDIA A100-SXM4-80GB") or 0.0, 2.039e12),
 }

@@ -189,8 +189,9 @@ def side(link: Connection, job: Job, name: str) -> None:
         watch.end(loss, watch.aside(lambda: peer_valid(job.paper, model, held_out)) if held_out else None)
 
     if name != "ours":
-        # The determinism that our loop asks for is none of the Trainer's defaults.
+        # What our loop asks for is none of the Trainer's defaults.
         torch.use_deterministic_algorithms(False)
+        torch.backends.cuda.enable_cudnn_sdp(True)
         theirs = same_model(job.paper, model)
         return train_peer(job.paper, theirs, batch_at, loop, name == "bfloat16", watch.begin, peer_end)
     with tempfile.TemporaryDirectory() as folder:
@@ -203,8 +204,11 @@ def side(link: Connection, job: Job, name: str) -> None:
         list(reports)
 
 
-def take_turns(side: Callable[..., None], job: Any, names: list[str]) -> dict[str, list[Turn]]:
-    """The turns of every side, each of which waits while another has its own."""
+def take_turns(side: Callable[..., None], job: Any, names: list[str], together: int = 0) -> dict[str, list[Turn]]:
+    """The turns of every side, each of which waits while another has its own.
+
+    The first ``together``, whose time does not count, are had side by side: one compiles while the other does.
+    """
     context = get_context("spawn")
     links, processes, found = {}, [], {name: [] for name in names}
     for name in names:
@@ -212,9 +216,13 @@ def take_turns(side: Callable[..., None], job: Any, names: list[str]) -> dict[st
         processes.append(context.Process(target=side, args=(theirs, job, name), daemon=True))
         processes[-1].start()
         theirs.close()
-    for _ in range(job.steps // job.turn):
+    for turn in range(job.steps // job.turn):
+        if turn < together:
+            for link in links.values():
+                link.send(None)
         for name, link in links.items():
-            link.send(None)
+            if turn >= together:
+                link.send(None)
             found[name].append(link.recv())
     for process in processes:
         process.join()
@@ -237,7 +245,7 @@ def speeds(paper: str, store: Path, turns: int, busy: bool, tiny: dict[str, Any]
     """Tokens a second of ours and of the peer in each precision: prints a line, and gives the rows of the file."""
     job = Job(paper, store, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy=busy, tiny=tiny)
     precisions = PRECISIONS[:1] if tiny else PRECISIONS
-    found = take_turns(side, job, [*precisions, "ours"])
+    found = take_turns(side, job, [*precisions, "ours"], WARM)
     tokens = STEPS_A_TURN * job.rows * job.shape["context"]
     speed = {name: statistics.median(tokens / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
     curves = {name: [turn.loss for turn in said] for name, said in found.items()}
