@@ -37,7 +37,7 @@ class Guard:
         """Raises Edited when a source file is newer than this process: it may not be the one that was loaded."""
         self._started = _process_start()
         self._sources = {path: sha256_file(path) for path in loaded_sources()}
-        self._listed = {path: sha256_file(path) for path in listed_sources()}
+        self._listed = {path: sha256_file(path) for path in listed_sources() if path not in self._sources}
         self._sections = {name: params.read(name) for name in sections}
         self._inputs = {path: _stat(path) for path in inputs}
         self._require_older(self._sources)
