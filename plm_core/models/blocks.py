@@ -35,7 +35,8 @@ def attend(
     that expands to [B, H, Q, K], is false where a query does not see a key; with None it sees all, or with ``causal``
     those up to its own place. A query that sees none gets zeros. ``dropout`` is the probability of zeroing a weight.
     """
-    compiling, square = torch.compiler.is_compiling(), q.shape[2] == k.shape[2]
+    compiling = torch.compiler.is_compiling()
+    square = q.shape[2] == k.shape[2]
     if compiling and q.device.type == "cpu" and k.shape[2] <= SHORT:
         return _written_out(q, k, v, attn_mask, causal, bias, dropout)
     if bias is not None:
@@ -77,7 +78,8 @@ def _written_out(
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor) -> Tensor:
     """``attend`` by FlexAttention (Dong et al. 2024), with as many queries as keys: of blocks in which nothing is seen
     nothing is computed, and the mask is read only where a block is seen in part."""
-    T, alike = q.shape[2], len(attn_mask) == 1
+    T = q.shape[2]
+    alike = len(attn_mask) == 1
     mask = attn_mask[:, 0].expand(-1, T, T).contiguous()
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
