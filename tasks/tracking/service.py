@@ -26,6 +26,9 @@ HUNG_S = 150.0
 STATE_BYTES = 4096
 """What the holder says, and spaces."""
 
+READS = 5
+"""How often it is read before what cannot be understood counts as not known."""
+
 
 class Service:
     """The right to send the journals that are meant for one MLflow: a lock, and beside it what its holder says."""
@@ -49,7 +52,7 @@ class Service:
         assert self._lock is not None
         state = json.dumps({"pid": os.getpid(), "beat": time.monotonic(), "says": says}).encode()
         with contextlib.suppress(OSError):  # a full disk: what it says is not known
-            # In one call and of one length, for others read it at any moment.
+            # In one call and of one length, for others read it at any moment; seldom in the middle of it.
             os.pwrite(self._lock, state.ljust(STATE_BYTES), 0)
 
     def leave(self) -> None:
@@ -60,13 +63,17 @@ class Service:
 
     def holder(self) -> dict[str, Any] | None:
         """What the living holder said last (``pid``, ``beat``, ``says``; empty when it is not known); None: nobody."""
-        try:
-            with self._path.open("rb") as file:
-                return dict(json.loads(file.read() or b"{}")) if held(file.fileno(), 0) else None
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError):
-            return {}
+        for _ in range(READS):
+            try:
+                with self._path.open("rb") as file:
+                    return dict(json.loads(file.read() or b"{}")) if held(file.fileno(), 0) else None
+            except FileNotFoundError:
+                return None
+            except OSError:
+                return {}
+            except ValueError:  # half of one beat and half of the next
+                continue
+        return {}
 
 
 def store() -> str:
