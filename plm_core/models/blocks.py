@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 SHORT = 512
 """The most keys for which compiled attention on a CPU keeps its weights for the backward pass."""
@@ -43,10 +43,10 @@ def attend(
         # torch's kernels take one mask, which is added: the bias, with what is not seen at minus infinity.
         scaled = bias * q.shape[-1] ** -0.5
         attn_mask = (scaled if attn_mask is None else scaled.masked_fill(~attn_mask, float("-inf"))).to(v.dtype)
-    elif compiling and q.is_cuda and attn_mask is not None and square and not dropout and q.shape[-1] >= 16:
+    elif q.is_cuda and attn_mask is not None and compiling and not dropout and square and _has_blocks(q, attn_mask):
         return _in_blocks(q.to(v.dtype), k.to(v.dtype), v, attn_mask)
     elif q.is_cuda and attn_mask is None and square and q.shape[2] % TILE == 0:
-        # cuDNN's, where rows fill its tiles: behind their end it has given gradients that are no numbers (device.py).
+        # cuDNN's, where rows fill its tiles: in a tile that is filled in part it has given NaN gradients (device.py).
         with sdpa_kernel(FASTEST, set_priority=True):
             return F.scaled_dot_product_attention(q, k, v, None, dropout, causal)
     return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal)
@@ -75,18 +75,25 @@ def _written_out(
     return F.dropout(weights, dropout) @ v
 
 
+def _has_blocks(q: Tensor, attn_mask: Tensor) -> bool:
+    """Whether a mask of all heads has more than one block, and heads are of the sizes that FlexAttention takes."""
+    return attn_mask.ndim == 4 and attn_mask.shape[1] == 1 and q.shape[2] > TILE and q.shape[-1] >= 16
+
+
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor) -> Tensor:
-    """``attend`` by FlexAttention (Dong et al. 2024), with as many queries as keys: of blocks in which nothing is seen
-    nothing is computed, and the mask is read only where a block is seen in part."""
-    T = q.shape[2]
+    """``attend`` by FlexAttention (Dong et al. 2024), with as many queries as keys: where nothing of a block is seen
+    nothing is computed, and the mask is read only where a part of one is. ``attn_mask`` is [1 or B, 1, 1 or Q, K]."""
+    return flex_attention(q, k, v, block_mask=_blocks_of(attn_mask, q.shape[2]))
+
+
+def _blocks_of(attn_mask: Tensor, T: int) -> BlockMask:
     alike = len(attn_mask) == 1
     mask = attn_mask[:, 0].expand(-1, T, T).contiguous()
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return mask[0, i, j] if alike else mask[b, i, j]
 
-    blocks = create_block_mask(seen, None if alike else len(q), None, T, T, device=q.device, BLOCK_SIZE=TILE)
-    return flex_attention(q, k, v, block_mask=blocks)
+    return create_block_mask(seen, None if alike else len(mask), None, T, T, device=mask.device, BLOCK_SIZE=TILE)
 
 
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:

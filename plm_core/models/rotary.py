@@ -30,7 +30,7 @@ def angles(positions: Tensor, size: int, base: float, dtype: torch.dtype) -> Ang
 @torch.library.custom_op("plm::angles", mutates_args=())
 def _angles(positions: Tensor, size: int, base: float) -> tuple[Tensor, Tensor]:
     """Cosine and sine in float64, as an operation that a compiler cannot look into: it would compute them again, for
-    each row, head and layer, wherever something is turned (a quarter of a LLaMA's step on an H100)."""
+    each row and head, in every kernel that rotates queries or keys (a quarter of a LLaMA's step on an H100)."""
     # In float32 the angles of a position in the thousands are exact to three digits behind the point only.
     pairs = torch.arange(0, size, 2, device=positions.device, dtype=torch.float64)
     turned = positions[..., None, :, None] * base ** (-pairs / size)

@@ -25,7 +25,8 @@ IGNORED = -100
 AT_ONCE = 2**27
 """Logits: 512 MiB in float32."""
 AT_ONCE_COMPILED = 2**30
-"""On a GPU a compiled step writes no logits in float32: 2 GiB in bfloat16. Fewer and larger products are faster."""
+"""The same in a compiled step in bfloat16 on a GPU, which writes no logits in float32: 2 GiB. Fewer and larger products
+are faster."""
 
 Carry = tuple["Tensor", ...]
 """What a model with memory hands from one batch to the next: tensors of B rows, without a gradient."""
@@ -60,10 +61,12 @@ def summed_nll(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -
 
 
 def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """``summed_nll`` by an output layer, of which never more than about ``AT_ONCE`` logits are in memory."""
+    """``summed_nll`` by an output layer, of which never more than about ``AT_ONCE`` logits are in memory, or
+    ``AT_ONCE_COMPILED``."""
     import torch
 
-    at_once = AT_ONCE_COMPILED if torch.compiler.is_compiling() and targets.is_cuda else AT_ONCE
+    lean = targets.is_cuda and torch.compiler.is_compiling() and torch.is_autocast_enabled("cuda")
+    at_once = AT_ONCE_COMPILED if lean else AT_ONCE
     chunks = -(-targets.numel() * len(output.weight) // at_once)
     if chunks <= 1:
         return summed_nll(output.logits(), targets, weights)

@@ -28,17 +28,17 @@ def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None)
 
     The names of the weights stay, for the function is compiled and not the model. Dropout draws other numbers than
     without, and sums are rounded otherwise; both are the same from run to run. On a GPU the passes over batches of
-    ``replayed`` rows are recorded and then replayed (CUDA graphs): the host starts one graph and not each of a thousand
-    kernels. A replay writes to where the last one wrote, gradients too, so it is not for batches whose gradients are
-    to be added to those of others.
+    ``replayed`` rows are captured as CUDA graphs and replayed: the host starts one for each pass, and not hundreds of
+    kernels. A replay writes where the last one wrote, gradients too, so it is not for batches whose gradients are to be
+    added to those of others.
     """
     if not _can_compile(device):
         return loss_of
     graph = _compile(loss_of)
-    recorded = _compile(loss_of, mode="reduce-overhead") if device.type == "cuda" else graph
+    captured = _compile(loss_of, mode="reduce-overhead") if device.type == "cuda" else graph
 
     def loss(model: nn.Module, batch: Batch, carry: Carry | None) -> Loss:
-        found = (recorded if len(batch.inputs) == replayed else graph)(model, batch, carry)
+        found = (captured if len(batch.inputs) == replayed else graph)(model, batch, carry)
         if found.carry is None:
             return found
         # The next replay must not write over what it reads. Strides are part of a graph's signature, and a snapshot
@@ -48,11 +48,12 @@ def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None)
     return loss
 
 
-def forget_recorded() -> None:
-    """Free the memory of what was recorded for replays, of which one that ran out of memory may be broken."""
-    from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+def forget_captured() -> None:
+    """Free the memory of all captured graphs, of which one that ran out of memory may be broken.
 
-    reset_cudagraph_trees()
+    With them goes all that was compiled, which would go on to use them; the next call compiles anew.
+    """
+    torch.compiler.reset()
 
 
 def compile_blocks(model: nn.Module, device: torch.device) -> None:
@@ -68,8 +69,11 @@ def _can_compile(device: torch.device) -> bool:
     """Whether there is a compiler that works, as is tried; where there is none, a warning says why."""
     # The same flag again: this time the compiler takes note of it too. Without, two threads add up in either order.
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
-    # Its advice on settings and on its own kernels is none that a user could act on.
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor\b")
+    # Where a block is recomputed, what the compiler sees as a side effect is a mode of torch's that ends in the block.
+    torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
+    # Advice that no user can act on.
+    for message in (r"\s*Online softmax is disabled", "TensorFloat32 tensor cores"):
+        warnings.filterwarnings("ignore", message, UserWarning, r"torch\._inductor\b")
     try:
         _compile(lambda x: x + 1)(torch.zeros(3, device=device))
     except (RuntimeError, OSError) as error:  # such as a compiler without its headers

@@ -76,10 +76,10 @@ class LoopConfig:
     precision: Precision = "float32"
     """Of the forward pass; ``bfloat16`` falls back to ``float32`` where the hardware lacks it."""
     compile: bool = False
-    """Compile the loss function (torch.compile): faster steps after a first one that takes half a minute (on a GPU one
-    or two), or a few seconds when the same was compiled before. A decision, for its sums are rounded otherwise.
-    Validation is not compiled. Falls back to false, with a warning, on a machine without a C++ compiler. Of a model
-    whose weights are sharded, each block is compiled, and not what is around them."""
+    """Compile the loss function (torch.compile): faster steps after a first one that takes half a minute (one or two
+    minutes on a GPU), or a few seconds when the same was compiled before. A decision, for its sums are rounded
+    otherwise. Validation is not compiled. Falls back to false, with a warning, on a machine without a C++ compiler. Of
+    a model whose weights are sharded, each block is compiled, and not what is around them."""
     activation_checkpointing: bool = False
     """Keep only what each block reads, and compute the rest again in the backward pass (Chen et al. 2016): the same
     results, from far less memory, in steps that take about a third longer."""

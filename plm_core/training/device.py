@@ -55,8 +55,8 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
         # What deterministic matrix products need; read by cuBLAS when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        # cuDNN's of torch 2.11 to 2.13: not a number in the backward pass behind the end of a tile, with a mask on an
-        # H100 (pytorch#196678). Models ask for it where rows fill their tiles (blocks.py).
+        # cuDNN's of torch 2.11 to 2.13: NaN in the backward pass with a mask and lengths of 64 more than a multiple of
+        # 128, on an H100 (pytorch#196678). Models ask for it where rows fill its tiles (blocks.py).
         torch.backends.cuda.enable_cudnn_sdp(False)
         return Device(
             torch.device("cuda", torch.cuda.current_device()),

@@ -106,7 +106,7 @@ def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, 
     if config.compile and ranks.sharding:
         compile_blocks(model, device.device)
     elif config.compile:
-        # What several processes exchange while the backward pass runs cannot be recorded.
+        # What several processes exchange while the backward pass runs cannot be captured.
         faster = compiled(loss_of, device.device, config.batch if ranks.size == 1 else None)
     # Autocast on a CPU leaves norms in the type of their weights.
     mixed = config.precision == "bfloat16" and device.bfloat16 and device.device.type == "cuda"
@@ -125,8 +125,6 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
     if setup.ranks.size > 1:  # DDP holds the gradients once more, as what is exchanged
         room -= sum(parameter.nbytes for parameter in setup.shared.model.parameters())
     config = setup.config
-    if config.compile and setup.ranks.size == 1:  # what is replayed keeps its memory while validation takes some
-        room = room * 7 // 8
     precision = config.precision if setup.device.bfloat16 else "float32"
 
     def needed(rows: int) -> int:

@@ -2,7 +2,8 @@
 
 The step runs on torch's meta device, where tensors have sizes and no numbers, and what is alive is added up. So it
 holds for every model and objective, on any machine. What a kernel takes for itself and what the allocator cannot use
-is not seen; a compiled step needs less, for many of its tensors are never written.
+is not seen. A compiled step needs less, for many of its tensors are never written; only of its logits more are made at
+once (loss.py).
 """
 
 import weakref

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.shared.memory import is_out_of_memory
 from plm_core.training.anomalies import judged
-from plm_core.training.compiling import forget_recorded
+from plm_core.training.compiling import forget_captured
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.profiler import Profiler
@@ -155,8 +155,8 @@ def _clear(setup: Setup) -> None:
     """Drop what parts of a step have added to the gradient, and on a GPU the memory they held."""
     setup.shared.model.zero_grad(set_to_none=True)
     if setup.device.device.type == "cuda":
-        if setup.config.compile:
-            forget_recorded()
+        if setup.config.compile and setup.ranks.size == 1:
+            forget_captured()
         torch.cuda.empty_cache()
 
 

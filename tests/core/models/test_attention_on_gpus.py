@@ -1,14 +1,20 @@
 """Which of torch's attention kernels a model runs on a GPU, and that the one in blocks is the others' function."""
 
+import operator
+from functools import partial
+
 import pytest
 import torch
+from compilers import pretend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, flex_attention
 
-from plm_core.models import blocks
+from plm_core.models import blocks, gpt
 from plm_core.models.blocks import TILE, attend
 from plm_core.models.rotary import angles
+from plm_core.training import compiling
+from plm_core.training.blocks import recompute, wrap
 
 WHOLE = 2 * TILE
 
@@ -44,6 +50,8 @@ def ran(monkeypatch):
         ({"masked": True}, False, "torch's choice"),
         ({"masked": True, "dropout": 0.1}, True, "torch's choice"),
         ({"masked": True, "Q": 5}, True, "torch's choice"),
+        ({"masked": True, "Q": TILE, "K": TILE}, True, "torch's choice"),
+        ({"masked": True, "heads": 3}, True, "torch's choice"),
         ({"masked": True, "D": 8}, True, "torch's choice"),
         ({"bias": True}, True, "torch's choice"),
     ],
@@ -51,10 +59,11 @@ def ran(monkeypatch):
 )
 def test_the_kernel_is_chosen_by_what_is_seen(ran, monkeypatch, case, compiled, expected):
     Q, K, D = (case.get(name, default) for name, default in (("Q", WHOLE), ("K", WHOLE), ("D", 16)))
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiled)
+    pretend(monkeypatch, compiled)
     with FakeTensorMode():
         q, k, v = (torch.empty(2, 3, n, D, device="cuda") for n in (Q, K, K))
-        mask = torch.ones(2, 1, Q, K, dtype=torch.bool, device="cuda") if case.get("masked") else None
+        heads = case.get("heads", 1)
+        mask = torch.ones(2, heads, Q, K, dtype=torch.bool, device="cuda") if case.get("masked") else None
         bias = torch.empty(2, 3, Q, K, device="cuda") if case.get("bias") else None
         attend(q, k, v, mask, case.get("causal", False), bias, case.get("dropout", 0.0))
     assert ran == [expected]
@@ -63,7 +72,7 @@ def test_the_kernel_is_chosen_by_what_is_seen(ran, monkeypatch, case, compiled, 
 
 MASKS = {
     "padding": lambda T: (torch.arange(T) < torch.tensor([[T - 70], [T]]))[:, None, None],
-    "window": lambda T: ((torch.arange(T)[:, None] - torch.arange(T)).abs() < 20)[None, None],
+    "window": lambda T: torch.ones(T, T, dtype=torch.bool).tril(9).triu(-20)[None, None],
     "documents": lambda T: (
         torch.arange(T)[:, None] // torch.tensor([50, 90])[:, None, None] == torch.arange(T) // 50
     ).tril()[:, None],
@@ -85,6 +94,10 @@ def test_attention_in_blocks_is_attention_and_a_compiler_takes_it_whole(monkeypa
         return y, *torch.autograd.grad((y * weight).sum(), leaves)
 
     expected = values(lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask).nan_to_num())
+    tiles = (
+        F.pad(mask.expand(-1, 1, T, T), (0, -T % TILE, 0, -T % TILE)).unflatten(3, (-1, TILE)).unflatten(2, (-1, TILE))
+    )
+    assert torch.equal(blocks._blocks_of(mask, T).to_dense().bool(), tiles.any(5).any(3))
     whole = torch.compile(blocks._in_blocks, backend="aot_eager", fullgraph=True, dynamic=False)
     for found in (values(blocks._in_blocks), values(whole)):
         for ours, theirs in zip(found, expected, strict=True):
@@ -102,9 +115,8 @@ def test_a_compiler_computes_angles_once_and_does_not_look_into_them():
     compiled = torch.compile(twice, backend=lambda graph, _: graphs.append(graph) or graph.forward, fullgraph=True)
     x = torch.randn(1, 1, 7, 2)
     assert torch.equal(compiled(x), twice(x))
-    called = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
-    assert sum("angles" in name for name in called) == 1
-    assert not any(name.endswith(("cos", "sin", "pow")) for name in called)
+    called = {str(node.target) for node in graphs[0].graph.nodes if node.op.startswith("call")}
+    assert called == {"plm.angles.default", *map(str, (operator.getitem, operator.mul, operator.add)), "to"}
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 7)])
@@ -115,3 +127,22 @@ def test_the_compiler_is_told_the_shape_of_angles(shape):
         angles(positions.to("meta"), 6, 1e4, torch.float32).cos.shape
         == angles(positions, 6, 1e4, torch.float32).cos.shape
     )
+
+
+def test_masks_in_blocks_are_compiled_where_blocks_are_recomputed(monkeypatch, make):
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(gpt, "attend", lambda q, k, v, attn_mask, **_: blocks._in_blocks(q, k, v, attn_mask))
+    monkeypatch.setattr(compiling, "_compile", partial(compiling._compile, backend="aot_eager"))
+    model = make("gpt")
+    ids = torch.randint(99, (2, 17), generator=torch.Generator().manual_seed(1))
+    documents = (torch.arange(17) // 5).expand(2, 17)
+
+    def loss(model, ids, documents):
+        return model.read(ids, documents=documents)[0].square().sum()
+
+    wrap(model, recompute)
+    assert compiling._can_compile(torch.device("cpu"))
+    weights = list(model.blocks.parameters())
+    functions = loss, compiling._compile(loss)
+    expected, ours = (torch.autograd.grad(function(model, ids, documents), weights) for function in functions)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)

@@ -26,7 +26,7 @@ KINDS = {
     "gpt_bert": {"mask"},
     "gpt_bert_documents": {"mask"},
 }
-"""``none`` and ``causal`` go to flash attention, ``mask`` and ``bias``, which learns, to memory-efficient attention."""
+"""Which kernel each of them goes to on a GPU: blocks.attend."""
 
 
 class Asked(TorchFunctionMode):

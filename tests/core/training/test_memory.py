@@ -107,22 +107,6 @@ def test_the_plan_counts_the_precision_that_the_device_has(make_gpt, device, tmp
     assert set(asked) == {"bfloat16" if bfloat16 else "float32"}
 
 
-@pytest.mark.parametrize(("compile", "parts"), [(False, [1]), (True, [1, 2])])
-def test_beside_what_is_replayed_there_is_room_for_a_validation(
-    make_gpt, device, tmp_path, monkeypatch, compile, parts
-):
-    cut = []
-    monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: 800)
-    monkeypatch.setattr("plm_core.training.loop.step_memory", lambda *given: 100 * len(given[2].inputs))
-    monkeypatch.setattr("plm_core.training.loop.compiled", lambda loss_of, *_: loss_of)
-    monkeypatch.setattr("plm_core.training.state.State.cut", lambda state, parts: cut.append(parts))
-    config, validate = replace(CONFIG, compile=compile), Validation(1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        next(train(make_gpt(), CAUSAL.loss, batch_at, lambda _: validate, config, device, Snapshots(tmp_path, 1)))
-    assert cut == parts
-
-
 def test_a_batch_without_room_is_cut_before_the_first_step_and_learns_the_same(start, monkeypatch):
     model, whole = start(folder="whole", dropout=0.0)
     expected = plain(whole)
