@@ -48,14 +48,6 @@ def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None)
     return loss
 
 
-def forget_captured() -> None:
-    """Free the memory of all captured graphs, of which one that ran out of memory may be broken.
-
-    With them goes all that was compiled, which would go on to use them; the next call compiles anew.
-    """
-    torch.compiler.reset()
-
-
 def compile_blocks(model: nn.Module, device: torch.device) -> None:
     """Compile the forward pass of each block; with a warning none, on a machine that cannot compile.
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.shared.memory import is_out_of_memory
 from plm_core.training.anomalies import judged
-from plm_core.training.compiling import forget_captured
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.profiler import Profiler
@@ -156,7 +155,8 @@ def _clear(setup: Setup) -> None:
     setup.shared.model.zero_grad(set_to_none=True)
     if setup.device.device.type == "cuda":
         if setup.config.compile and setup.ranks.size == 1:
-            forget_captured()
+            # Of graphs that were captured, one that ran out of memory may be broken; what was compiled would use it.
+            torch.compiler.reset()
         torch.cuda.empty_cache()
 
 

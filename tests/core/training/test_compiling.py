@@ -240,7 +240,8 @@ def test_on_a_gpu_whole_batches_are_replayed_and_parts_are_not(monkeypatch, kind
 @pytest.mark.parametrize(("kind", "compile", "expected"), [("cuda", True, 1), ("cuda", False, 0), ("cpu", True, 0)])
 def test_when_memory_runs_out_what_was_recorded_is_given_back(monkeypatch, kind, compile, expected):
     forgotten = []
-    monkeypatch.setattr(steps, "forget_captured", lambda: forgotten.append(compiling.forget_captured()))
+    reset = torch.compiler.reset
+    monkeypatch.setattr(torch.compiler, "reset", lambda: forgotten.append(reset()))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     shared = SimpleNamespace(model=torch.nn.Linear(2, 3))
     shared.model(torch.ones(2)).sum().backward()
