@@ -15,6 +15,8 @@ from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
+from plm_core.shared.processes import started
+
 CHECKOUT = ".dvc/tmp/plm-checkout"
 """A name that no other checkout has."""
 
@@ -66,11 +68,7 @@ def _started(pid: int) -> str:
     """
     if sys.platform != "linux":
         return str(psutil.Process(pid).create_time()) if psutil.pid_exists(pid) else ""
-    try:
-        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else others[18]
+    return started(pid)
 
 
 def checkout_name(root: Path) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 
 from plm_core.config import UserError
 from plm_core.files import atomic_file, flush_folder
+from plm_core.shared.processes import started
 
 Function = Callable[[Any, Path], object]
 """Does one item, and writes its result into the folder that it is given. A function of a module: it is sent by name."""
@@ -156,15 +157,7 @@ class _Job:
 
 
 def _me() -> str:
-    return f"{socket.gethostname()}.{os.getpid()}.{_began(os.getpid())}"
-
-
-def _began(process: int) -> str:
-    """When a process began, in ticks of this machine: its number is in use again some day. Empty without Linux."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    return f"{socket.gethostname()}.{os.getpid()}.{started(os.getpid())}"
 
 
 @contextlib.contextmanager
@@ -197,10 +190,10 @@ def _is_void(claim: Path) -> bool:
     """Whether a claim is that of a process that is no more; then the claim is gone."""
     clock = claim.with_name(f".clock.{_me()}")
     try:
-        # One that was made just now may be empty.
-        host, pid, began = ["", "", *claim.read_text().rsplit(".", 2)][-3:]
+        host, *process = claim.read_text().rsplit(".", 2)  # of one that was made just now, nothing yet
         if host == socket.gethostname():
-            void = not _lives(int(pid)) or _began(int(pid)) != began
+            pid, began = process
+            void = not _lives(int(pid)) or started(int(pid)) != began
         else:  # by the clock of the folder, which need not be this machine's
             clock.touch()
             void = clock.stat().st_mtime - claim.stat().st_mtime > LOST_S

@@ -18,6 +18,7 @@ import psutil
 from plm_core.config import UserError, digest
 from plm_core.files import sha256_file
 from plm_core.shared import paths
+from plm_core.shared.processes import started
 from tasks.settings import params
 
 OWN_PACKAGES = ("tasks", "plm_core")
@@ -103,8 +104,7 @@ def _process_start() -> float:
     if sys.platform != "linux":
         return psutil.Process().create_time()
     # psutil adds the ticks to the time of boot, which the kernel tells in whole seconds only.
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started(os.getpid())) / os.sysconf("SC_CLK_TCK")
     return time.time() - age + 0.02
 
 
