@@ -1,7 +1,6 @@
 """Stage deduplicate: duplicates leave the corpus, it is split, and evaluation examples leave the training text."""
 
 import math
-import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from plm_core.config import UserError
 from plm_core.corpus.account import KEPT, REMOVED, summed
-from plm_core.corpus.decontaminate import HITS, DecontaminateConfig, decontaminate_part, in_parts
+from plm_core.corpus.decontaminate import HITS, DecontaminateConfig, decontaminate_part, in_parts, write_index
 from plm_core.corpus.deduplicate import deduplicate, split_part
 from plm_core.corpus.document import read_documents
 from plm_core.corpus.examples import read_examples
@@ -86,10 +85,10 @@ class _Sides:
                 print(f"{side}: pass {number + 1} to look for held-out text, for there is much of it", flush=True)
             if side == "train":
                 self.counts.update(examples=len(examples), examples_too_short=examples.too_short)
-            held = self._workers.folder / f"examples-{side}-{number}.pickle"
-            with atomic_file(held) as file:
-                file.write_bytes(pickle.dumps(examples))
-            items = [(file, held, side) for file in self._files[side]]
+            index = self._workers.folder / f"examples-{side}-{number}.joblib"
+            with atomic_file(index) as file:
+                write_index(examples, file)
+            items = [(file, index, side) for file in self._files[side]]
             results = self._workers.map(f"{side}-{number}", decontaminate_part, items)
             self.hits += [result / HITS for result in results]
             self._follow(side, results)

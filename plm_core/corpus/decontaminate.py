@@ -3,26 +3,26 @@
 Used by the stage deduplicate. Brown et al. 2020, appendix C: 13-grams, of examples that are shorter the whole example
 if it has at least 8 words. What is removed are the paragraphs that the shared n-grams touch, so that what stands
 around them is kept. An example of more than ``PART`` words is looked for in parts of so many: a training document may
-hold one page of it. Examples are looked for some at a time, those of ``WORDS_AT_ONCE`` words: their index takes some
-70 bytes of memory a word, and documents are read once for each such group.
-
-Shapes: G n-grams of the examples.
+hold one page of it. Examples are looked for some at a time, those of ``WORDS_AT_ONCE`` words, and documents are read
+once for each such group. An index is a file, of 23 bytes a word, which all processes of a machine have in memory once;
+the one that makes it takes some 90.
 """
 
 import functools
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pyarrow as pa
 
 from plm_core.config import Share, section
 from plm_core.corpus.account import KEPT, Account, accounted
 from plm_core.corpus.document import Document, read_documents, write_documents
+from plm_core.corpus.example_index import Found, Index, Table
 from plm_core.corpus.examples import ExampleFile
 from plm_core.corpus.normalize import BETWEEN, normalize, paragraphs_of
 from plm_core.corpus.removal import Removal
@@ -31,7 +31,7 @@ from plm_core.corpus.tables import RowWriter, row_writer
 
 PART = 40
 """Words of a part of an example; the last part ends with the example, and so overlaps the one before."""
-WORDS_AT_ONCE = 1 << 22
+WORDS_AT_ONCE = 1 << 24
 """Words of examples that are looked for together."""
 
 
@@ -73,20 +73,6 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Found:
-    """An evaluation example that stands in a document."""
-
-    evaluation: str
-    """The name of the evaluation set."""
-    example: str
-    """Which example of it: the document and its paragraph, or the file's line and the field."""
-    overlap: float
-    """Which share of the n-grams of the example, or of the part of it of which it holds most, the document holds."""
-    paragraphs: list[int]
-    """Which paragraphs of the document they touch, in order."""
-
-
-@dataclass(frozen=True)
 class Hit(Found):
     """What was found, with the document that lost text by it; the report of contamination has these columns."""
 
@@ -106,7 +92,7 @@ HITS = "hits.parquet"
 
 
 class Examples:
-    """The n-grams of evaluation examples, to be looked for in documents."""
+    """Evaluation examples, of which an index is to be made."""
 
     def __init__(self, config: DecontaminateConfig) -> None:
         self.too_short = 0
@@ -114,10 +100,9 @@ class Examples:
         self.words = 0
         """Of those that are looked for."""
         self._config = config
-        self._names: list[tuple[str, str]] = []
+        self._names: list[str] = []
         self._known: set[bytes] = set()
         self._found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        self._tables: dict[int, _Table] | None = None
         self._sizes: list[int] = []
         self._example: list[int] = []
 
@@ -127,7 +112,6 @@ class Examples:
 
     def add(self, examples: Sequence[tuple[str, str, str]]) -> None:
         """Add examples: of each the evaluation set, its name there and its text."""
-        self._tables = None
         found = words([normalize(text) for _, _, text in examples])
         parts: list[np.ndarray] = []
         example_of = []
@@ -140,7 +124,7 @@ class Examples:
             for start in range(0, len(example), PART):
                 parts.append(example[max(0, min(start, len(example) - PART)) :][:PART])
                 example_of.append(len(self._names))
-            self._names.append((evaluation, name))
+            self._names.append(f"{evaluation}\0{name}")
             self.words += len(example)
         if parts:
             self._add_parts(parts, example_of)
@@ -158,84 +142,18 @@ class Examples:
                 self._sizes.append(len(grams))
                 self._example.append(example)
 
-    def find(self, documents: Sequence[Sequence[str]]) -> list[list[Found]]:
-        """The examples that stand in each document, which is given as its paragraphs."""
-        flat = words([paragraph for document in documents for paragraph in document])
-        last = np.cumsum([len(document) for document in documents])
-        edges = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))
-        starts = edges[:-1]
-        ends = edges[last]
-        joined = Words(flat.hashes, ends)
-        results: list[dict[int, Found]] = [{} for _ in documents]
-        for n, table in self._index().items():
-            shingles = joined.shingles(n)
-            shared, entry = table.matches(shingles.hashes)
-            if not len(shared):
-                continue
-            place, part = shingles.places[shared], table.parts[entry]
-            document = np.searchsorted(ends, place, side="right")
-            order = np.lexsort((entry, part, document))
-            document, part, entry, place = document[order], part[order], entry[order], place[order]
-            bounds = np.flatnonzero(np.diff(document, prepend=-1) | np.diff(part, prepend=-1))
-            # An n-gram that is repeated within the document counts once.
-            new = np.concatenate(([True], np.diff(entry) != 0))
-            new[bounds] = True
-            counts = np.add.reduceat(new, bounds)
-            for first, stop, number in zip(bounds, [*bounds[1:], len(part)], counts, strict=True):
-                overlap = int(number) / self._sizes[part[first]]
-                if overlap >= self._config.overlap:
-                    row = int(document[first])
-                    example = self._example[part[first]]
-                    before = int(last[row - 1]) if row else 0
-                    touched = _touched(place[first:stop], n, starts, before)
-                    results[row][example] = self._joined(example, overlap, touched, results[row].get(example))
-        return [list(found.values()) for found in results]
-
-    def _joined(self, example: int, overlap: float, touched: set[int], other: Found | None) -> Found:
-        """What was found of one example by several of its parts."""
-        if other:
-            overlap = max(overlap, other.overlap)
-            touched = touched | set(other.paragraphs)
-        return Found(*self._names[example], overlap, sorted(touched))
-
-    def _index(self) -> dict[int, "_Table"]:
-        """The n-grams for each n that an example has."""
-        if self._tables is None:
-            columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
-            self._tables = {n: _Table(*columns[n]) for n in sorted(columns)}
-        return self._tables
-
-
-def _touched(places: np.ndarray, n: int, starts: np.ndarray, before: int) -> set[int]:
-    """The paragraphs of n-grams at ``places``, counted from the document's first, which ``before`` others precede.
-
-    ``starts``: the word with which each paragraph begins.
-    """
-    spans = np.searchsorted(starts, np.concatenate((places, places + n - 1)), side="right") - 1
-    return {p - before for low, high in set(map(tuple, spans.reshape(2, -1).T.tolist())) for p in range(low, high + 1)}
-
-
-class _Table:
-    """The n-grams of examples, for one n."""
-
-    def __init__(self, grams: np.ndarray, parts: np.ndarray) -> None:
-        """``grams`` ``[G]`` uint64, and the part of an example that each is of."""
-        order = np.argsort(grams, kind="stable")
-        self.parts = parts[order]
-        """``[G]``, in the order of entries."""
-        self._grams = grams[order]
-        # Almost no n-gram of a text is one of an example: most are told by their lowest bits, without a search.
-        self._mask = np.uint64((1 << (4 * len(grams)).bit_length()) - 1)
-        self._seen = np.zeros(int(self._mask) + 1, dtype=bool)
-        self._seen[grams & self._mask] = True
-
-    def matches(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the hashes are n-grams here, and which entries; several of both, where examples share one."""
-        maybe = np.flatnonzero(self._seen[hashes & self._mask])
-        first = np.searchsorted(self._grams, hashes[maybe], side="left")
-        count = np.searchsorted(self._grams, hashes[maybe], side="right") - first
-        nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        return np.repeat(maybe, count), nth + np.repeat(first, count)
+    def index(self) -> Index:
+        """The examples, to be looked for in documents."""
+        columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
+        names = [name.encode() for name in self._names]
+        return Index(
+            self._config.overlap,
+            {n: Table(*columns[n]) for n in sorted(columns)},
+            np.array(self._sizes, dtype=np.int32),
+            np.array(self._example, dtype=np.int64),
+            np.frombuffer(b"".join(names), dtype=np.uint8),
+            np.cumsum([0, *map(len, names)]),
+        )
 
 
 def in_parts(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[Examples]:
@@ -249,12 +167,17 @@ def in_parts(examples: Iterable[tuple[str, str, str]], config: DecontaminateConf
     yield part
 
 
+def write_index(examples: Examples, file: Path) -> None:
+    """Write the index of the examples, for ``decontaminate_part``."""
+    joblib.dump(examples.index(), file)
+
+
 def decontaminate_part(work: tuple[Path, Path, str], folder: Path) -> None:
-    """Take the examples of one file, as ``pickle`` wrote them, out of the documents of another, which are of a side."""
-    file, examples, side = work
+    """Take the examples of an index out of the documents of a file, which are of a side."""
+    file, index, side = work
 
     def kept(account: Account, hits: RowWriter[Hit]) -> Iterator[Document]:
-        for document, removals, found in decontaminate(read_documents(file), _opened(examples)):
+        for document, removals, found in decontaminate(read_documents(file), _opened(index)):
             for hit in found:
                 hits.write(hit)
             if account.kept(document, removals):
@@ -265,18 +188,16 @@ def decontaminate_part(work: tuple[Path, Path, str], folder: Path) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(file: Path) -> Examples:
-    examples: Examples = pickle.loads(file.read_bytes())
-    return examples
+def _opened(file: Path) -> Index:
+    index: Index = joblib.load(file, mmap_mode="r")
+    return index
 
 
-def decontaminate(
-    documents: Iterable[Document], examples: Examples
-) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
+def decontaminate(documents: Iterable[Document], index: Index) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
     """Yield each document without the paragraphs that hold evaluation examples, those paragraphs, and the examples."""
     for group in batches(documents, lambda document: document.text):
         split = [paragraphs_of(document.text) for document in group]
-        for document, paragraphs, found in zip(group, split, examples.find(split), strict=True):
+        for document, paragraphs, found in zip(group, split, index.find(split), strict=True):
             reasons: dict[int, str] = {}
             hits = []
             for one in found:

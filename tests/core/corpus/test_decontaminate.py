@@ -27,7 +27,7 @@ def text(seed, length):
 def examples(*texts, **config):
     found = Examples(DecontaminateConfig(**config))
     found.add([("quiz", f"q{i}", one) for i, one in enumerate(texts)])
-    return found
+    return found.index()
 
 
 def document(*paragraphs, name="d"):
@@ -76,8 +76,9 @@ def test_a_repeated_ngram_counts_once():
 @pytest.mark.parametrize("length", [7, 8, 12, 13])
 def test_short_examples_are_looked_for_whole_unless_they_are_too_short(length):
     question = text(1, length)
-    looked_for = examples(question)
-    ((_, _, hits),) = decontaminate([document(f"{text(2, 5)} {question} {text(3, 5)}")], looked_for)
+    looked_for = Examples(DecontaminateConfig())
+    looked_for.add([("quiz", "q0", question)])
+    ((_, _, hits),) = decontaminate([document(f"{text(2, 5)} {question} {text(3, 5)}")], looked_for.index())
     assert (len(looked_for), looked_for.too_short, len(hits)) == ((0, 1, 0) if length == 7 else (1, 0, 1))
 
 
@@ -103,7 +104,7 @@ def test_examples_are_looked_for_some_at_a_time(monkeypatch):
     parts = list(decontamination.in_parts(iter(asked), DecontaminateConfig()))
     assert [(len(part), part.words) for part in parts] == [(3, 60), (3, 60), (1, 20)]
     whole = [document(*(text(i, 20) for i in range(9)))]
-    hits = [hit.example for part in parts for _, _, found in decontaminate(whole, part) for hit in found]
+    hits = [hit.example for part in parts for _, _, found in decontaminate(whole, part.index()) for hit in found]
     assert hits == [name for _, name, _ in asked]
 
 
