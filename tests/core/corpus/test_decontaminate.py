@@ -5,6 +5,7 @@ import json
 import random
 import unicodedata
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,6 +127,20 @@ def test_what_many_examples_share_is_looked_for_once():
     assert [hit.example for hit in hits] == ["q0"]
     own = [hit.example for _, _, found in decontaminate([document(text(50, 40))], looked_for) for hit in found]
     assert own == ["q48"]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_processes_share_an_index_in_memory_and_find_what_it_finds(tmp_path, count):
+    looked_for = Examples(DecontaminateConfig())
+    looked_for.add([("quiz", f"q{i}", text(i, 20)) for i in range(count)])
+    decontamination.write_index(looked_for, tmp_path / "index.joblib")
+    shared = decontamination._opened(tmp_path / "index.joblib")
+    arrays = [*vars(shared).values(), *(array for table in shared.tables.values() for array in vars(table).values())]
+    assert {type(array) for array in arrays if isinstance(array, np.ndarray)} == {np.memmap}
+    documents = [document(text(i, 20)) for i in range(5)]
+    found = list(decontaminate(documents, shared))
+    assert found == list(decontaminate(documents, looked_for.index()))
+    assert sum(len(hits) for _, _, hits in found) == count
 
 
 def test_examples_are_brought_into_the_normal_form_of_the_corpus():
