@@ -17,7 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
+from plm_core.models.blocks import (
+    attend,
+    check_documents,
+    check_ids,
+    check_length,
+    narrowed,
+    places_in,
+    same_document,
+)
 from plm_core.models.choosing import rows_at
 from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
@@ -71,8 +79,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
         """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] alone."""
         y = self.attention(x, attn_mask, at)
-        x = self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y))
-        return self.norm_2(x + self.drop(self.down(F.gelu(self.up(x)))))
+        x = narrowed(self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y)))
+        return narrowed(self.norm_2(x + self.drop(self.down(F.gelu(self.up(x))))))
 
 
 class BERT(nn.Module):
@@ -117,7 +125,7 @@ class BERT(nn.Module):
         """
         segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, documents)
         x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
-        x = self.drop(self.norm(x))
+        x = self.drop(narrowed(self.norm(x)))
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
         # Of the last block the loss reads the masked positions only: nobody looks at the feed-forward of the others.

@@ -96,6 +96,16 @@ def _blocks_of(attn_mask: Tensor, T: int) -> BlockMask:
     return create_block_mask(seen, None if alike else len(mask), None, T, T, device=mask.device, BLOCK_SIZE=TILE)
 
 
+def narrowed(x: Tensor) -> Tensor:
+    """The residual stream ``[B, T, D]`` in the type that products have, where a GPU computes in mixed precision.
+
+    Autocast gives embeddings and norms in float32, and with them every sum of the stream: twice the bytes to read and
+    write, four times a block.
+    """
+    mixed = x.device.type != "cpu" and torch.is_autocast_enabled("cuda")
+    return x.to(torch.get_autocast_dtype("cuda")) if mixed else x
+
+
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:
     """Raise ValueError when an id ``[B, T]`` has no row in an embedding of ``size`` rows.
 

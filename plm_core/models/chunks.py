@@ -52,12 +52,8 @@ class _InChunks(torch.autograd.Function):
             logits = F.linear(read, weight, bias)
             counts = (weights[part] * (targets[part] >= 0))[:, None].to(exact)
             place = targets[part, None].clamp(min=0)
-            log_p = logits[:, :V].to(exact).log_softmax(-1)
-            total = total - (log_p.gather(1, place) * counts).sum()
-            # The gradient by the logits: p, less one for the target.
-            gradient = log_p.exp_()
-            gradient = gradient.scatter_(1, place, gradient.gather(1, place) - 1).mul_(counts).to(logits.dtype)
-            gradient = gradient if len(weight) == V else F.pad(gradient, (0, len(weight) - V))
+            nats, gradient = (_fused if torch.compiler.is_compiling() else _in_place)(logits, place, counts, V)
+            total = total + nats
             if gradients[0] is not None:
                 gradients[0][part] = gradient @ weight
             if gradients[1] is not None:
@@ -71,3 +67,24 @@ class _InChunks(torch.autograd.Function):
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         found = (None if g is None else g * factor.to(g.dtype) for g in ctx.saved_tensors)
         return *found, None, None, None, None, None
+
+
+def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
+    """-sum w log p of the targets ``place`` [C, 1] with weights ``counts`` [C, 1], and its gradient by the logits
+    ``[C, V or more]``, in one tensor beside them."""
+    log_p = logits[:, :V].to(counts.dtype).log_softmax(-1)
+    nats = -(log_p.gather(1, place) * counts).sum()
+    # The gradient: p, less one for the target.
+    gradient = log_p.exp_()
+    gradient = gradient.scatter_(1, place, gradient.gather(1, place) - 1).mul_(counts).to(logits.dtype)
+    return nats, F.pad(gradient, (0, logits.shape[1] - V))
+
+
+def _fused(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
+    """``_in_place`` for compilers, which then read the logits and write the gradient and nothing between: what changes
+    a tensor where it is ends a kernel, and so does a tensor that is padded."""
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    exact = logits.to(counts.dtype)
+    log_p = (exact if logits.shape[1] == V else exact.masked_fill(columns >= V, float("-inf"))).log_softmax(-1)
+    nats = -(log_p.gather(1, place) * counts).sum()
+    return nats, ((log_p.exp() - (columns == place).to(counts.dtype)) * counts).to(logits.dtype)

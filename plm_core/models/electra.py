@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plm_core.models.bert import EPSILON, Block, checked, initialise
+from plm_core.models.blocks import narrowed
 from plm_core.models.output import Output
 from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
@@ -103,7 +104,7 @@ class ELECTRA(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, None)
         x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
-        return self.drop(self.norm(x)), attn_mask
+        return self.drop(narrowed(self.norm(x))), attn_mask
 
 
 def projection(embedding: int, width: int) -> nn.Module:

@@ -16,7 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_documents, check_ids, check_length, places_in, same_document
+from plm_core.models.blocks import (
+    attend,
+    check_documents,
+    check_ids,
+    check_length,
+    narrowed,
+    places_in,
+    same_document,
+)
 from plm_core.models.output import Output
 from plm_core.sections.models import GPTConfig, TransformerConfig
 
@@ -120,7 +128,7 @@ class GPT(nn.Module):
                 ``bidirectional`` is not of B rows or stands beside ``state``.
         """
         seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
-        x = self.drop(self.tokens(ids) + self.positions(positions.expand_as(ids)))
+        x = self.drop(narrowed(self.tokens(ids) + self.positions(positions.expand_as(ids))))
         pairs = []
         for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
             x, pair = block(x, attn_mask, past)

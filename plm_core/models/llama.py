@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend
+from plm_core.models.blocks import attend, narrowed
 from plm_core.models.gpt import Cache, Pair, placed
 from plm_core.models.output import Output
 from plm_core.models.rotary import Angles, angles, rotate
@@ -116,6 +116,7 @@ class Llama(nn.Module):
         seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
         x = self.tokens(ids)
         by = angles(positions, self.config.width // self.config.heads, self.config.rope_base, x.dtype)
+        x = narrowed(x)
         pairs = []
         for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
             x, pair = block(x, by, attn_mask, past)

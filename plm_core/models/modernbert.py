@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_documents, check_ids, check_length, same_document
+from plm_core.models.blocks import attend, check_documents, check_ids, check_length, narrowed, same_document
 from plm_core.models.choosing import rows_at
 from plm_core.models.output import Output
 from plm_core.models.rotary import Angles, angles, rotate
@@ -113,7 +113,7 @@ class ModernBERT(nn.Module):
         ``segments`` are not read. For the other arguments, and the ValueError that is raised, see ``BERT.forward``.
         """
         whole, window = self._views(ids, attention_mask, documents)
-        x = self.drop(self.norm(self.tokens(ids)))
+        x = self.drop(narrowed(self.norm(self.tokens(ids))))
         for i, block in enumerate(self.blocks):
             # Of the last block the loss reads the masked positions only.
             x = block(x, whole if block.whole else window, at if i == len(self.blocks) - 1 else None)

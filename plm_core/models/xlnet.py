@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plm_core.models.blocks import attend, check_ids, check_length
+from plm_core.models.blocks import attend, check_ids, check_length, narrowed
 from plm_core.models.choosing import windows_at
 from plm_core.models.output import Output
 from plm_core.sections.models import XLNetConfig
@@ -169,9 +169,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, k: Tensor, v: Tensor, view: View) -> Tensor:
         """Either stream, ``[B, Q, D]`` to ``[B, Q, D]``."""
-        x = self.norm_1(x + self.drop(self.attention(x, k, v, view)))
+        x = narrowed(self.norm_1(x + self.drop(self.attention(x, k, v, view))))
         # Dropout inside as well, as released.
-        return self.norm_2(x + self.drop(self.down(self.drop(F.gelu(self.up(x))))))
+        return narrowed(self.norm_2(x + self.drop(self.down(self.drop(F.gelu(self.up(x)))))))
 
 
 class XLNet(nn.Module):
@@ -217,10 +217,10 @@ class XLNet(nn.Module):
         memory = self.empty_memory(B, 0) if memory is None else memory
         self._check_memory(memory, B)
         content, query = self._views(order, segments, memory, queries, documents)
-        h = self.drop(self.tokens(ids))
+        h = self.drop(narrowed(self.tokens(ids)))
         states = []
         # Queries begin as the same vector everywhere: they know where they stand and not what stands there.
-        g = None if queries is None else self.drop(self.unknown.expand(B, queries.shape[1], -1))
+        g = None if queries is None else self.drop(narrowed(self.unknown).expand(B, queries.shape[1], -1))
         for i, block in enumerate(cast(list[Block], self.blocks)):
             states.append(h.detach())
             # Memory may be of another precision: what autocast left at the step before.

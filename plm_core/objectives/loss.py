@@ -68,7 +68,7 @@ def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -
     lean = targets.is_cuda and torch.compiler.is_compiling() and torch.is_autocast_enabled("cuda")
     at_once = AT_ONCE_COMPILED if lean else AT_ONCE
     chunks = -(-targets.numel() * len(output.weight) // at_once)
-    if chunks <= 1:
+    if chunks <= 1 and not lean:
         return summed_nll(output.logits(), targets, weights)
     from plm_core.models.chunks import nll_in_chunks
 

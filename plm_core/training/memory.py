@@ -8,7 +8,7 @@ once (loss.py).
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +122,18 @@ class _AsOnDevice(TorchFunctionMode):
     def __init__(self, precision: Precision) -> None:
         super().__init__()
         self._mixed = precision == "bfloat16"
+
+    def __enter__(self) -> Self:
+        # By the flags that models look at (blocks.narrowed); ``torch.autocast`` sets none where there is no GPU.
+        self._before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        torch.set_autocast_enabled("cuda", self._mixed)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        torch.set_autocast_enabled("cuda", self._before[0])
+        torch.set_autocast_dtype("cuda", self._before[1])
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -110,19 +110,24 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_compiled_it_is_the_same(monkeypatch):
-    inputs, targets, _ = made()
-    expected = torch.autograd.grad(output_nll(Output(*inputs), targets), inputs)
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_compiled_it_is_the_same(monkeypatch, multiple):
+    inputs, targets, weights = made()
+    expected = output_nll(Output(*inputs), targets, weights)
     monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
-    compiled = torch.compile(output_nll, dynamic=False, fullgraph=True)
-    for one, other in zip(torch.autograd.grad(compiled(Output(*inputs), targets), inputs), expected, strict=True):
+    monkeypatch.setattr(chunks, "padded", lambda *given: padded(*given, multiple))
+    monkeypatch.setattr(chunks, "_in_place", None)
+    found = torch.compile(output_nll, dynamic=False, fullgraph=True)(Output(*inputs), targets, weights)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    gradients = (torch.autograd.grad(nats, inputs) for nats in (found, expected))
+    for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_compiled_for_a_gpu_more_logits_are_made_at_once(monkeypatch):
-    sizes = []
+def test_compiled_for_a_gpu_more_logits_are_made_at_once_and_their_gradient_with_them(monkeypatch):
+    sizes, whole = [], []
     monkeypatch.setattr(chunks, "nll_in_chunks", lambda output, targets, weights, size: sizes.append(size))
-    monkeypatch.setattr(loss, "summed_nll", lambda logits, *_: sizes.append(len(logits)))
+    monkeypatch.setattr(loss, "summed_nll", lambda logits, *_: whole.append(logits.shape))
     with FakeTensorMode():
         for device, compiling, mixed in product(("cuda", "cpu"), (False, True), (False, True)):
             pretend(monkeypatch, compiling)
@@ -130,3 +135,4 @@ def test_compiled_for_a_gpu_more_logits_are_made_at_once(monkeypatch):
             output = Output(torch.empty(2**14, 8, device=device), torch.empty(2**15, 8, device=device))
             output_nll(output, torch.empty(2**14, dtype=torch.long, device=device))
     assert sizes == [2**12] * 3 + [2**14] + [2**12] * 4
+    assert not whole

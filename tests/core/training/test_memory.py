@@ -9,9 +9,10 @@ from folds import CAUSAL, CONFIG, batch_at, plain
 from papers import PAPERS, make
 from torch.profiler import ProfilerActivity, profile
 
+from plm_core.training.blocks import blocks_of
 from plm_core.training.config import OptimizerConfig
 from plm_core.training.loop import train
-from plm_core.training.memory import parts_that_fit, step_memory
+from plm_core.training.memory import parts_that_fit, step_memory, step_on_meta
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
@@ -28,6 +29,10 @@ SHAPES = [
     ("gpt_bert", {"width": 48, "layers": 2}, 4),
     ("roberta_documents", {"width": 48, "layers": 2}, 4),
 ]
+
+
+def fails(*_):
+    raise RuntimeError("no such step")
 
 
 def bytes_of(tensors):
@@ -78,6 +83,30 @@ def test_bfloat16_needs_less_for_every_paper_and_leaves_no_trace(store, name):
     assert 0.4 * full < mixed < full
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_on_a_gpu_in_bfloat16_the_residual_stream_is_bfloat16(store, name):
+    model, objective = make(name, dtype=torch.float32, width=48)
+    batch = objective.batches(store, model.config, 4).at(3, 0)
+    seen = set()
+
+    def look(module, read):
+        seen.add(read[0].dtype)
+
+    for block in blocks_of(model):
+        for module in (block, *(child for child_name, child in block.named_modules() if "norm" in child_name)):
+            module.register_forward_pre_hook(look)
+    for precision in ("bfloat16", "float32"):
+        seen.clear()
+        step_on_meta(model, objective.loss, batch, precision, MUON)
+        assert seen == {getattr(torch, precision)}
+
+
+def test_an_estimate_that_fails_leaves_the_flags_of_mixed_precision_as_they_were():
+    with pytest.raises(RuntimeError, match="no such step"), torch.autocast("cpu", dtype=torch.bfloat16):
+        step_on_meta(torch.nn.Linear(2, 2), fails, batch_at(0), "bfloat16", MUON)
+    assert (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")) == (False, torch.float16)
 
 
 @pytest.mark.parametrize(
