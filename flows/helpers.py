@@ -41,7 +41,7 @@ def helped(
             if not wanted.exists():
                 continue
             command = json.loads(wanted.read_bytes())
-            with processes.beside(command, env, grant.launcher) as helper:
+            with processes.beside(command, env, grant.helping) as helper:
                 helpers.append(helper)
                 # One that is told to end may say so at length.
                 status, _, tail = helper.hear(lambda line: None if over.is_set() else say(line), launched=True)

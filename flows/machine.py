@@ -54,7 +54,9 @@ class Grant:
     launcher: tuple[str, ...] = ()
     """What its command stands behind, to be run somewhere else."""
     helpers: int = 0
-    """On how many more nodes there is help, behind the same launcher ..."""
+    """On how many more nodes there is help ..."""
+    helping: tuple[str, ...] = ()
+    """... behind this launcher ..."""
     wanted: str = ""
     """... for a stage that asks for it in this file, which its environment names."""
 

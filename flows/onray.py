@@ -1,5 +1,8 @@
 """Runs one command on a node of a Ray cluster: ``python -m flows.onray --cores N --gpus N --name NAME -- COMMAND...``.
 
+``--together=NODES:GROUP`` has the command wait until so many nodes are free, and keeps the others for commands with
+``--together=:GROUP``: of pipelines that need several nodes at once none holds one while it waits for more.
+
 What ``PLM_CLUSTER=ray`` puts before the commands of stages, which are those of ``flows/supervisor.py``. Its lines come
 out here, a SIGINT here closes its standard input there, on which it ends, and its exit status is this process's. When
 this process dies, or the node loses the cluster, the input closes too. Exit status 75, which is tried again: the node
@@ -11,6 +14,7 @@ only: ``pip install 'plm-pipeline[cluster]'``.
 
 import argparse
 import logging
+import math
 import os
 import queue
 import re
@@ -90,14 +94,24 @@ class Runner:
         self._lines.put(None)
 
 
-def run(ray: Any, cores: int, gpus: int, name: str, command: Sequence[str]) -> int:
+def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequence[str]) -> int:
     """Run the command on a node, print its lines, and return its exit status."""
     ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.set())
-    if why := _never(ray, cores, gpus):
+    nodes, _, group = together.partition(":")
+    if why := _never(ray, cores, gpus, int(nodes or 1)):
         return _failed(why, USER_ERROR)
-    actor = ray.remote(Runner).options(num_cpus=cores, num_gpus=gpus, max_concurrency=2).remote()
+    has: dict[str, Any] = {"num_cpus": cores, "num_gpus": gpus}
+    try:
+        if nodes:  # which Ray takes back when this process ends
+            wants = [{"CPU": cores, "GPU": gpus}] * int(nodes)
+            has["placement_group"] = ray.util.placement_group(wants, strategy="SPREAD", name=group)
+        elif group:
+            has["placement_group"] = ray.util.get_placement_group(group)
+    except ValueError:  # none of that name yet, or none any more
+        return _failed(f"{name}: the first of its nodes is not there", INTERRUPTED)
+    actor = ray.remote(Runner).options(max_concurrency=2, **has).remote()
     env = {key: value for key, value in os.environ.items() if not key.startswith(OWN)}
     started = actor.start.remote(command, str(Path.cwd()), env, gpus)
     begun = time.monotonic()
@@ -107,7 +121,8 @@ def run(ray: Any, cores: int, gpus: int, name: str, command: Sequence[str]) -> i
             return INTERRUPTED
         if not said and time.monotonic() - begun > TOLD_S:
             said = True
-            print(f"{name} waits for a node with {cores} cores and {gpus} GPUs free", flush=True)
+            wanted = f"{nodes} nodes" if nodes else "a node"
+            print(f"{name} waits for {wanted} with {cores} cores and {gpus} GPUs free", flush=True)
     if why := ray.get(started):
         return _failed(why, USER_ERROR)
     ended = LOST
@@ -123,13 +138,19 @@ def run(ray: Any, cores: int, gpus: int, name: str, command: Sequence[str]) -> i
     return int(ended.removeprefix(supervisor.ENDED).split()[0])
 
 
-def _never(ray: Any, cores: int, gpus: int) -> str:
-    """Why no node will ever have so much; empty where one has."""
+def _never(ray: Any, cores: int, gpus: int, wanted: int) -> str:
+    """Why so many nodes will never have so much; empty where they have."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
+    # One that has twice as much may be two of them.
+    room = (min(node.get("CPU", 0) // cores, node.get("GPU", 0) // gpus if gpus else math.inf) for node in nodes)
+    if sum(room) >= wanted:
         return ""
     has = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
-    return f"no node of the Ray cluster has {cores} cores and {gpus} GPUs ({has}); expected other PLM_CORES or PLM_GPUS"
+    lacking = "node" if wanted == 1 else f"{wanted} nodes"
+    return (
+        f"the Ray cluster has no {lacking} with {cores} cores and {gpus} GPUs ({has}); expected other PLM_CORES, "
+        "PLM_GPUS or PLM_NODES"
+    )
 
 
 def _failed(why: str, status: int) -> int:
@@ -143,6 +164,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--gpus", type=int, required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--together", default="")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
@@ -155,14 +177,15 @@ def main() -> int:
     try:
         if (where := re.fullmatch(r"(.+):(\d+)", address)) is not None:  # Ray itself tries for minutes
             socket.create_connection((where[1], int(where[2])), CONNECT_S).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+        ray.init(address=address, namespace="plm", **quiet)
     except Exception as error:  # noqa: BLE001 what Ray raises here is not to be listed
         said = " ".join(str(error).split())[:300]
         return _failed(
             f"no Ray cluster answers at {address} ({said}); expected `ray start --head`, or RAY_ADDRESS", INTERRUPTED
         )
     try:
-        return run(ray, given.cores, given.gpus, given.name, given.command)
+        return run(ray, given.cores, given.gpus, given.name, given.together, given.command)
     except RayError as error:
         return _failed(f"the node was lost: {' '.join(str(error).split())[:300]}", INTERRUPTED)
 

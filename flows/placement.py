@@ -12,16 +12,17 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Lock
+from uuid import uuid4
 
 from flows.machine import Grant, Machine, number
 from flows.outcome import UserError
 from flows.stages import Stage
 from plm_core.shared import paths
 
-RAY = "python -m flows.onray --cores {cores} --gpus {gpus} --name {stage} --"
+RAY = "python -m flows.onray --cores {cores} --gpus {gpus} --name {stage} --together={together} --"
 """What ``PLM_CLUSTER=ray`` stands for."""
 
 
@@ -30,7 +31,7 @@ class Cluster:
     """Stands in for ``Machine``: the queue of the cluster decides what runs when."""
 
     launcher: tuple[str, ...]
-    """A command with {cores}, {gpus} and {stage} in it."""
+    """A command with {cores}, {gpus} and {stage} in it, for Ray {together}, too: see ``onray.py``."""
     cores: int
     """What a stage gets that wants all: those of a node."""
     gpus: int
@@ -45,18 +46,24 @@ class Cluster:
         self, stage: Stage, seconds: float = 0.0, path: float = 0.0, say: Callable[[str], object] = print
     ) -> Iterator[Grant]:
         """As ``Machine.acquire``, at once."""
-        cores = self.cores if "all" in (stage.cores, stage.nodes) else min(int(stage.cores), self.cores)
+        several = stage.nodes != 1
+        cores = self.cores if several or stage.cores == "all" else min(int(stage.cores), self.cores)
         gpus = self.gpus if stage.gpu == "all" else min(int(stage.gpu), self.gpus)
-        filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name}
-        launcher = tuple(part.format_map(filled) for part in self.launcher)
-        env = {"PLM_CORES": str(cores)} if stage.nodes == "all" else {}
-        if stage.nodes == 1 or self.nodes == 1:
-            yield Grant(env, launcher=launcher)
+        filled = {"cores": str(max(cores, gpus)), "gpus": str(gpus), "stage": stage.name, "together": ""}
+        env = {"PLM_CORES": str(cores)} if several else {}
+        if not several or self.nodes == 1:
+            yield Grant(env, launcher=self._filled(filled))
             return
         wanted = (paths.PARTS / f"{stage.name}.help").as_posix()
         env |= {"PLM_NODES": str(self.nodes), "PLM_HELP": wanted}
+        group = f":{uuid4()}" if stage.nodes == "together" else ""
+        first = f"{self.nodes}{group}" if group else ""
+        launcher, helping = (self._filled(filled | {"together": each}) for each in (first, group))
         with self._turn:
-            yield Grant(env, launcher=launcher, helpers=self.nodes - 1, wanted=wanted)
+            yield Grant(env, launcher=launcher, helpers=self.nodes - 1, helping=helping, wanted=wanted)
+
+    def _filled(self, words: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(part.format_map(words) for part in self.launcher)
 
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
         """Nothing: the queue of the cluster keeps no places."""
@@ -81,7 +88,7 @@ def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Clus
     try:
         parts = shlex.split(template)
         for part in parts:
-            part.format_map({"cores": "1", "gpus": "1", "stage": "x"})
+            part.format_map(dict.fromkeys(("cores", "gpus", "stage", "together"), "1"))
     except (ValueError, KeyError, IndexError) as error:
         raise UserError(
             f"PLM_CLUSTER: {given!r}: {error!r}; expected `ray`, or a command such as"

@@ -33,8 +33,9 @@ class Stage:
     """Whether it wants a GPU where the machine has one, or all that there are."""
     cores: int | Literal["all"] = 1
     """How many cores it wants."""
-    nodes: Literal[1, "all"] = 1
-    """Whether it can use several nodes of a cluster: it works on parts of a corpus, or trains one model on all."""
+    nodes: Literal[1, "all", "together"] = 1
+    """Whether it can use several nodes of a cluster: ``all`` that come, for it works on parts of a corpus, or
+    ``together``, for it trains one model and begins when all are there."""
     retries: int = RETRIES
     """How often a transient failure is tried again."""
     minutes: float | None = None
@@ -77,7 +78,7 @@ def _wrong(key: str, value: Any) -> str:
         case "cores":
             return "" if value == "all" or is_int(1) else "a number of cores, 1 or more, or `all`"
         case "nodes":
-            return "" if value in (1, "all") else "1 or `all`"
+            return "" if value in (1, "all", "together") else "1, `all` or `together`"
         case "minutes":
             right = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_MINUTES
             return "" if right else f"a number of minutes above 0, at most {MOST_MINUTES:,}"

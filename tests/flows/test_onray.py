@@ -1,6 +1,7 @@
 """Stages on the nodes of a real Ray cluster: as here, whatever dies. It needs the extra ``cluster``."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,8 +57,9 @@ def start():
     """Starts a command behind the launcher. It ends with the test, or the next one would find its node taken."""
     started = []
 
-    def run(folder, *command, cores=1, gpus=0, **env):
-        launcher = ["flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x", "--"]
+    def run(folder, *command, cores=1, gpus=0, together="", **env):
+        launcher = ["flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x"]
+        launcher += [f"--together={together}", "--"]
         process = subprocess.Popen(
             [sys.executable, "-m", *launcher, sys.executable, "-P", supervisor.__file__, "60", *command],
             cwd=folder,
@@ -98,9 +100,13 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
     assert (tmp_path / "saved").read_text() == "SIGINT"
 
 
-def test_what_no_node_has_is_one_line(cluster, tmp_path, start):
-    process = start(tmp_path, "true", cores=3)
-    assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate(timeout=300)[0]
+@pytest.mark.parametrize(
+    ("cores", "together", "said"),
+    [(3, "", "no node with 3 cores and 0 GPUs"), (1, "3:few", "no 3 nodes with 1 cores and 0 GPUs")],
+)
+def test_what_no_node_has_is_one_line(cluster, tmp_path, start, cores, together, said):
+    process = start(tmp_path, "true", cores=cores, together=together)
+    assert f"error: the Ray cluster has {said} (" in process.communicate(timeout=300)[0]
     assert process.returncode == 2
 
 
@@ -119,6 +125,52 @@ def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(clu
     expected = f"{folder}: missing; expected the checkout and its .venv at the same path on all nodes"
     assert expected in others[1].communicate(timeout=300)[0]
     assert [each.wait(300) for each in (*first, *others)] == [0, 0, 0, 2]
+
+
+def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
+    """Of two nodes the first group has both, though it uses one until another command of it comes."""
+    first = start(tmp_path, "sh", "-c", "echo begun; sleep 900", together="2:first")
+    assert "begun\n" in first.stdout
+    second, single = start(tmp_path, "echo", "done", together="2:second"), start(tmp_path, "echo", "done")
+    assert second.stdout.readline() == "x waits for 2 nodes with 1 cores and 0 GPUs free\n"
+    assert single.stdout.readline() == "x waits for a node with 1 cores and 0 GPUs free\n"
+    helper = start(tmp_path, "echo", "helped", together=":first")
+    assert "helped\n" in helper.communicate(timeout=300)[0]
+    first.kill()
+    for each in (second, single):
+        assert each.communicate(timeout=300)[0].startswith("done\n")
+    late = start(tmp_path, "true", together=":first")
+    assert "error: x: the first of its nodes is not there" in late.communicate(timeout=300)[0]
+    assert late.returncode == INTERRUPTED
+
+
+TOGETHER = """
+import sys, time
+from pathlib import Path
+from tasks.runtime.nodes import ask_for_help
+
+Path("begun").touch()
+for _ in range(80):  # or until the other one has begun, if it can
+    if len(list(Path.cwd().parent.glob("*/begun"))) == 2:
+        break
+    time.sleep(0.1)
+ask_for_help([sys.executable, "-c", "open('helped', 'w')"])
+while not Path("helped").exists():
+    time.sleep(0.1)
+"""
+
+
+def test_pipelines_that_need_both_nodes_do_not_wait_for_each_other(cluster, toy, tmp_path):
+    graph = "stages:\n  one:\n    cmd: python make.py\n    meta: {nodes: together}\n"
+    settings = "tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n"
+    env = {**os.environ, "PLM_CLUSTER": "ray", "PLM_CORES": "1", "PLM_NODES": "2"}
+    command = [sys.executable, "-m", "flows.cli", "run"]
+    roots = [toy(graph, params_yaml=settings, make_py=TOGETHER), tmp_path / "other"]
+    shutil.copytree(roots[0], roots[1])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    pipelines = [subprocess.Popen(command, cwd=root, env=env, **pipes) for root in roots]
+    said = [pipeline.communicate(timeout=300)[0] for pipeline in pipelines]
+    assert [pipeline.returncode for pipeline in pipelines] == [0, 0], said
 
 
 def test_a_node_that_dies_is_tried_again_on_another(cluster, toy, monkeypatch):

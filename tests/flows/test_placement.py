@@ -57,7 +57,20 @@ def test_a_launcher_is_told_what_a_stage_wants_of_a_node():
 
 def test_ray_is_a_launcher_of_this_python():
     said = launcher(Stage("pretrain@gpt", gpu=True), PLM_CLUSTER="ray", PLM_CORES="3", PLM_GPUS="2")
-    assert said == f"{sys.executable} -m flows.onray --cores 1 --gpus 1 --name pretrain@gpt --"
+    assert said == f"{sys.executable} -m flows.onray --cores 1 --gpus 1 --name pretrain@gpt --together= --"
+
+
+def test_on_ray_a_stage_that_needs_nodes_together_has_them_under_one_name(monkeypatch):
+    for name, value in (("CLUSTER", "ray"), ("CORES", "1"), ("NODES", "3")):
+        monkeypatch.setenv(f"PLM_{name}", value)
+    cluster = placement.detect()
+    with cluster.acquire(Stage("pretrain@gpt", nodes="together")) as grant:
+        (first,), (other,) = ([part for part in some if "together" in part] for some in (grant.launcher, grant.helping))
+        assert first == f"--together=3{other.removeprefix('--together=')}"
+        assert len(other) > len("--together=:")
+    with cluster.acquire(Stage("clean", nodes="all")) as grant:
+        assert grant.helping == grant.launcher
+        assert "--together=" in grant.launcher
 
 
 def test_a_stage_that_can_use_nodes_gets_whole_ones(monkeypatch):
@@ -189,7 +202,7 @@ def helping(tmp_path):
     lines = []
 
     def run(nodes=1):
-        grant = Grant({}, launcher=("env",), helpers=nodes, wanted="wanted")
+        grant = Grant({}, launcher=("env",), helpers=nodes, helping=("env",), wanted="wanted")
         return helped(processes, tmp_path, "clean", grant, {"PLM_STAGE": "clean"}, lines.append)
 
     def ask(code):

@@ -125,7 +125,7 @@ def pipeline(small, monkeypatch):
     """Trains as ``plm run`` does with two nodes of a cluster, for which ``env`` stands; returns what was said."""
     small.change(**LONGER)
     monkeypatch.setattr(helpers, "AGAIN_S", 0.5)
-    stage = Stage("pretrain@gpt", nodes="all")
+    stage = Stage("pretrain@gpt", nodes="together")
     lines = []
 
     def run():
