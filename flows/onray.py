@@ -177,8 +177,13 @@ def main() -> int:
     try:
         if (where := re.fullmatch(r"(.+):(\d+)", address)) is not None:  # Ray itself tries for minutes
             socket.create_connection((where[1], int(where[2])), CONNECT_S).close()
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
-        ray.init(address=address, namespace="plm", **quiet)
+        ray.init(
+            address=address,
+            namespace="plm",  # that of the names of nodes had together
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
     except Exception as error:  # noqa: BLE001 what Ray raises here is not to be listed
         said = " ".join(str(error).split())[:300]
         return _failed(
