@@ -31,7 +31,7 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 from tasks.reporting.costs import CostReport
-from tasks.runtime.launch import launch, nodes_wanted, ranks_wanted
+from tasks.runtime.launch import launch, nodes_wanted, ranks_wanted, tried_once
 from tasks.runtime.stage import main, stage
 from tasks.runtime.training import follow, snapshots_folder, write_curve
 from tasks.settings import params
@@ -144,8 +144,9 @@ def run(name: str) -> None:
     if ranks * nodes > 1:
         launch("tasks.pretrain", [name], ranks, nodes)
     else:
-        pretrain(name)
-        leave()
+        with tried_once():
+            pretrain(name)
+            leave()
 
 
 def passed_over(reports: list[StepMetrics]) -> list[list[int]]:

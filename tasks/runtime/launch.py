@@ -4,16 +4,21 @@ How many processes train is the machine's business: all visible GPUs, or what ``
 the flow has to give. Who started the stage (a person, DVC, a flow) sees one process with the exit status of any stage.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 from plm_core.config import UserError
 from plm_core.shared.limits import SAVING_S
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.nodes import ask_for_help, nodes_given
+from tasks.runtime.stage import BudgetSpent
 
 PR_SET_PDEATHSIG = 1
 JOIN_S = 24 * 3600
@@ -104,6 +109,30 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
     except SignalException as error:
         print(f"interrupted: {error}", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def tried_once() -> Iterator[None]:
+    """Around what one of the processes does: where it has failed for good, started again it ends as before, at once.
+
+    The launcher starts all processes again when one of them has failed, whatever its exit status.
+    """
+    names = ("MAX_RESTARTS", "RESTART_COUNT", "RUN_ID")
+    most, restarts, run_id = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in names)
+    if most == "0":
+        yield
+        return
+    noted = Path(tempfile.gettempdir(), f"plm-{run_id}-{os.environ['LOCAL_RANK']}")
+    ended = noted.read_text() if noted.exists() else None
+    if restarts in ("0", most):  # left by another training; not needed any more
+        noted.unlink(missing_ok=True)
+    if restarts != "0" and ended is not None:
+        sys.exit(int(ended))
+    try:
+        yield
+    except UserError as error:
+        noted.write_text(str(BUDGET_SPENT if isinstance(error, BudgetSpent) else USER_ERROR))
+        raise
 
 
 def _joining(meeting: str, run_id: str, nodes: int, ranks: int, program: list[str]) -> list[str]:

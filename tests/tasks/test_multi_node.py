@@ -13,9 +13,11 @@ from projects import finish
 from safetensors.torch import load_file
 
 from flows import helpers
+from flows.failures import StageError
 from flows.placement import Cluster
 from flows.process import StageProcesses
 from flows.stages import Stage
+from plm_core.shared.statuses import USER_ERROR
 from tasks.runtime.launch import nodes_wanted
 
 pytestmark = pytest.mark.slow
@@ -178,6 +180,14 @@ def test_the_pipeline_replaces_a_node_that_dies(small, pipeline, undisturbed):
     assert any("a node that helped has ended with status" in line for line in said)
     assert any("resumed behind step" in line for line in said)
     assert_same(small, undisturbed)
+
+
+def test_what_no_restart_can_change_is_tried_once(small, pipeline):
+    small.change(pretrain__gpt__training__optimizer__learning_rate=1e30)
+    with pytest.raises(StageError) as failed:
+        pipeline()
+    assert failed.value.status == USER_ERROR
+    assert sum("the loss is" in line for line in pipeline.lines) == 2, pipeline.lines  # each node's
 
 
 def test_nodes_that_do_not_divide_the_batch_are_left_out(monkeypatch, capsys):
