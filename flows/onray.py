@@ -1,7 +1,7 @@
 """Runs one command on a node of a Ray cluster: ``python -m flows.onray --cores N --gpus N --name NAME -- COMMAND...``.
 
 ``--together=NODES:GROUP`` has the command wait until so many nodes are free, and keeps the others for commands with
-``--together=:GROUP``: of pipelines that need several nodes at once none holds one while it waits for more.
+``--together=:GROUP``, so a pipeline that needs several nodes never holds one while it waits for more.
 
 What ``PLM_CLUSTER=ray`` puts before the commands of stages, which are those of ``flows/supervisor.py``. Its lines come
 out here, a SIGINT here closes its standard input there, on which it ends, and its exit status is this process's. When
@@ -14,7 +14,6 @@ only: ``pip install 'plm-pipeline[cluster]'``.
 
 import argparse
 import logging
-import math
 import os
 import queue
 import re
@@ -100,18 +99,14 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.set())
     nodes, _, group = together.partition(":")
-    if why := _never(ray, cores, gpus, int(nodes or 1)):
+    if why := _never(ray, cores, gpus):
         return _failed(why, USER_ERROR)
-    has: dict[str, Any] = {"num_cpus": cores, "num_gpus": gpus}
     try:
-        if nodes:  # which Ray takes back when this process ends
-            wants = [{"CPU": cores, "GPU": gpus}] * int(nodes)
-            has["placement_group"] = ray.util.placement_group(wants, strategy="SPREAD", name=group)
-        elif group:
-            has["placement_group"] = ray.util.get_placement_group(group)
-    except ValueError:  # none of that name yet, or none any more
+        place = _place(ray, cores, gpus, nodes, group)
+    except ValueError:
         return _failed(f"{name}: the first of its nodes is not there", INTERRUPTED)
-    actor = ray.remote(Runner).options(max_concurrency=2, **has).remote()
+    options = {"num_cpus": cores, "num_gpus": gpus, "max_concurrency": 2, "scheduling_strategy": place}
+    actor = ray.remote(Runner).options(**options).remote()
     env = {key: value for key, value in os.environ.items() if not key.startswith(OWN)}
     started = actor.start.remote(command, str(Path.cwd()), env, gpus)
     begun = time.monotonic()
@@ -138,19 +133,30 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
     return int(ended.removeprefix(supervisor.ENDED).split()[0])
 
 
-def _never(ray: Any, cores: int, gpus: int, wanted: int) -> str:
-    """Why so many nodes will never have so much; empty where they have."""
+def _place(ray: Any, cores: int, gpus: int, nodes: str, group: str) -> Any:
+    """Where Ray puts the command: anywhere, or on one of the nodes of a group, which is made where ``nodes`` are asked
+    for, and which Ray frees when this process ends.
+
+    Raises:
+        ValueError: there is no such group.
+    """
+    if not group:
+        return "DEFAULT"
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    if not nodes:
+        return PlacementGroupSchedulingStrategy(ray.util.get_placement_group(group))
+    wants = [{"CPU": cores, "GPU": gpus}] * int(nodes)
+    return PlacementGroupSchedulingStrategy(ray.util.placement_group(wants, strategy="SPREAD", name=group))
+
+
+def _never(ray: Any, cores: int, gpus: int) -> str:
+    """Why no node will ever have so much; empty where one has."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    # One that has twice as much may be two of them.
-    room = (min(node.get("CPU", 0) // cores, node.get("GPU", 0) // gpus if gpus else math.inf) for node in nodes)
-    if sum(room) >= wanted:
+    if any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
         return ""
     has = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
-    lacking = "node" if wanted == 1 else f"{wanted} nodes"
-    return (
-        f"the Ray cluster has no {lacking} with {cores} cores and {gpus} GPUs ({has}); expected other PLM_CORES, "
-        "PLM_GPUS or PLM_NODES"
-    )
+    return f"no node of the Ray cluster has {cores} cores and {gpus} GPUs ({has}); expected other PLM_CORES or PLM_GPUS"
 
 
 def _failed(why: str, status: int) -> int:

@@ -65,7 +65,8 @@ class _InChunks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        found = (None if g is None else g * factor.to(g.dtype) for g in ctx.saved_tensors)
+        # In bfloat16 the factor, which is the same for all, would be wrong by up to 0.4 %.
+        found = (None if g is None else (g.to(factor.dtype) * factor).to(g.dtype) for g in ctx.saved_tensors)
         return *found, None, None, None, None, None
 
 
@@ -81,8 +82,8 @@ def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Te
 
 
 def _fused(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
-    """``_in_place`` for compilers, which then read the logits and write the gradient and nothing between: what changes
-    a tensor where it is ends a kernel, and so does a tensor that is padded."""
+    """``_in_place`` for compilers, which then read the logits and write the gradient and nothing between: a change in
+    place ends a kernel, and so does padding."""
     columns = torch.arange(logits.shape[1], device=logits.device)
     exact = logits.to(counts.dtype)
     log_p = (exact if logits.shape[1] == V else exact.masked_fill(columns >= V, float("-inf"))).log_softmax(-1)

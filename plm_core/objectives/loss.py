@@ -25,8 +25,8 @@ IGNORED = -100
 AT_ONCE = 2**27
 """Logits: 512 MiB in float32."""
 AT_ONCE_COMPILED = 2**30
-"""The same in a compiled step in bfloat16 on a GPU, which writes no logits in float32: 2 GiB. Fewer and larger products
-are faster."""
+"""The same in a compiled step in bfloat16 on a GPU, which writes no logits in float32: 2 GiB, and as much for their
+gradient. Fewer and larger products are faster."""
 
 Carry = tuple["Tensor", ...]
 """What a model with memory hands from one batch to the next: tensors of B rows, without a gradient."""
@@ -67,8 +67,8 @@ def output_nll(output: Output, targets: Tensor, weights: Tensor | None = None) -
 
     lean = targets.is_cuda and torch.compiler.is_compiling() and torch.is_autocast_enabled("cuda")
     at_once = AT_ONCE_COMPILED if lean else AT_ONCE
-    chunks = -(-targets.numel() * len(output.weight) // at_once)
-    if chunks <= 1 and not lean:
+    chunks = max(1, -(-targets.numel() * len(output.weight) // at_once))
+    if chunks == 1 and not lean:  # a compiler makes the gradient with the logits, in one kernel
         return summed_nll(output.logits(), targets, weights)
     from plm_core.models.chunks import nll_in_chunks
 

@@ -157,7 +157,7 @@ def _has_unused(model: nn.Module, loss_of: LossOf, row: Batch) -> bool:
 def _fsdp(model: nn.Module, loss_of: LossOf, mesh: Any, mixed: bool) -> Any:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-    # What goes from block to block stays float32, as do gradients while they are added up.
+    # What goes from block to block is as the model has it (blocks.narrowed); gradients are added up in float32.
     lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     policy = lower if mixed else MixedPrecisionPolicy()
     for block in blocks_of(model):

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,25 +112,23 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
 
 @contextlib.contextmanager
 def tried_once() -> Iterator[None]:
-    """Around what one of the processes does: where it has failed for good, started again it ends as before, at once.
+    """Around the work of one process: if it failed for good, a restart of it fails at once, with the same error.
 
-    The launcher starts all processes again when one of them has failed, whatever its exit status.
+    torchrun restarts all processes when one of them has failed, whatever its exit status.
     """
-    names = ("MAX_RESTARTS", "RESTART_COUNT", "RUN_ID")
-    most, restarts, run_id = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in names)
-    if most == "0":
+    if not (place := os.environ.get("TORCHELASTIC_ERROR_FILE")):
         yield
         return
-    noted = Path(tempfile.gettempdir(), f"plm-{run_id}-{os.environ['LOCAL_RANK']}")
-    ended = noted.read_text() if noted.exists() else None
-    if restarts in ("0", most):  # left by another training; not needed any more
-        noted.unlink(missing_ok=True)
-    if restarts != "0" and ended is not None:
-        sys.exit(int(ended))
+    # In the agent's own folder: this file is in one of the attempt's, in one of the process's.
+    noted = Path(place).parents[2] / f"failed-{os.environ['LOCAL_RANK']}"
+    if noted.exists():
+        status, _, said = noted.read_text(encoding="utf-8").partition("\n")
+        raise (BudgetSpent if int(status) == BUDGET_SPENT else UserError)(said)
     try:
         yield
     except UserError as error:
-        noted.write_text(str(BUDGET_SPENT if isinstance(error, BudgetSpent) else USER_ERROR))
+        status = str(BUDGET_SPENT if isinstance(error, BudgetSpent) else USER_ERROR)
+        noted.write_text(f"{status}\n{error}", encoding="utf-8")
         raise
 
 

@@ -100,13 +100,10 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
     assert (tmp_path / "saved").read_text() == "SIGINT"
 
 
-@pytest.mark.parametrize(
-    ("cores", "together", "said"),
-    [(3, "", "no node with 3 cores and 0 GPUs"), (1, "3:few", "no 3 nodes with 1 cores and 0 GPUs")],
-)
-def test_what_no_node_has_is_one_line(cluster, tmp_path, start, cores, together, said):
-    process = start(tmp_path, "true", cores=cores, together=together)
-    assert f"error: the Ray cluster has {said} (" in process.communicate(timeout=300)[0]
+@pytest.mark.parametrize("together", ["", "2:few"])
+def test_what_no_node_has_is_one_line(cluster, tmp_path, start, together):
+    process = start(tmp_path, "true", cores=3, together=together)
+    assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate(timeout=300)[0]
     assert process.returncode == 2
 
 

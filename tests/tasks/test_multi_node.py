@@ -182,12 +182,12 @@ def test_the_pipeline_replaces_a_node_that_dies(small, pipeline, undisturbed):
     assert_same(small, undisturbed)
 
 
-def test_what_no_restart_can_change_is_tried_once(small, pipeline):
+def test_what_no_restart_can_change_ends_with_its_reason(small, pipeline):
     small.change(pretrain__gpt__training__optimizer__learning_rate=1e30)
     with pytest.raises(StageError) as failed:
         pipeline()
     assert failed.value.status == USER_ERROR
-    assert sum("the loss is" in line for line in pipeline.lines) == 2, pipeline.lines  # each node's
+    assert any(line.startswith("error: pretrain.gpt.training.optimizer") for line in failed.value.tail)
 
 
 def test_nodes_that_do_not_divide_the_batch_are_left_out(monkeypatch, capsys):

@@ -93,6 +93,20 @@ def test_in_bfloat16_the_sum_is_float32_and_gradients_are_as_near_as_those_of_al
     assert all(0 < chunked < 1.5 * one < 0.05 for chunked, one in zip(far(), plain, strict=True))
 
 
+def test_the_gradient_of_hidden_states_in_bfloat16_is_divided_exactly(monkeypatch):
+    (hidden, weight, bias), targets, _ = made(torch.float32)
+    monkeypatch.setattr(loss, "AT_ONCE", 4 * V)
+
+    def gradient(dtype):
+        read = hidden.detach().bfloat16().to(dtype).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = output_nll(Output(read, weight, bias), targets)
+        return torch.autograd.grad(found / 53, read)[0].double()  # 1/53 in bfloat16 is 0.28 % too much
+
+    one, other = gradient(torch.bfloat16), gradient(torch.float32)
+    assert float((one * other).sum() / (other * other).sum()) == pytest.approx(1, abs=5e-4)
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
     model, objective = make(name)
