@@ -18,10 +18,13 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import partial
+from itertools import chain, product
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -39,6 +42,7 @@ from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import AT_ONCE, Batch, Batches
 from plm_core.sections.models import MODELS
+from plm_core.shared.limits import cores
 from plm_core.text.store import TokenStore, write_tokens
 from plm_core.training.blocks import recompute, wrap
 from plm_core.training.compiling import compiled
@@ -363,24 +367,35 @@ def kernels(device: Device) -> Iterator[Check]:
             yield Check(backend.name.lower(), f"{T} positions, mask {kind}: apart from float64", found, limit)
 
 
-def correctness(size: Size) -> list[dict[str, Any]]:
-    """Everything that must hold; a line each, and a row of how many do."""
-    device = prepare(deterministic=False)
+def told(found: Iterable[Check]) -> list[Check]:
+    """The checks, a line each as they come."""
     checks = list[Check]()
+    for check in found:
+        checks.append(check)
+        said = "holds" if check.holds else "FAILS"
+        print(f"{said}  {check.work:<20}{check.what:<48}{check.figure:.3g} (at most {check.limit:g})", flush=True)
+    return checks
 
-    def told(found: Iterator[Check]) -> None:
-        for check in found:
-            checks.append(check)
-            said = "holds" if check.holds else "FAILS"
-            print(f"{said}  {check.work:<20}{check.what:<48}{check.figure:.3g} (at most {check.limit:g})", flush=True)
 
-    told(kernels(device))
+def all_of(paper: str, size: Size, beside: int) -> list[Check]:
+    """The checks of a paper, in one of ``beside`` processes."""
+    device = prepare(deterministic=False, beside=beside)
     with tempfile.TemporaryDirectory() as name:
-        store = drawn_store(Path(name), size.vocabulary)
-        for paper in PAPERS:
-            case = Case(paper, store, size)
-            for check in (numbers, resumed, untroubled, long, replayed):
-                told(check(case, device))
+        case = Case(paper, drawn_store(Path(name), size.vocabulary), size)
+        checks = (numbers, resumed, untroubled, long, replayed)
+        return told(chain.from_iterable(check(case, device) for check in checks))
+
+
+def correctness(size: Size) -> list[dict[str, Any]]:
+    """Everything that must hold; a line each, and a row of how many do.
+
+    Papers are checked side by side: compiling takes most of the time, and the host does that.
+    """
+    checks = told(kernels(prepare(deterministic=False)))
+    beside = max(1, min(len(PAPERS), cores() // 2))
+    with ProcessPoolExecutor(beside, get_context("spawn")) as pool:
+        for found in pool.map(partial(all_of, size=size, beside=beside), PAPERS):
+            checks += found
     held = sum(check.holds for check in checks)
     rows = [row("correctness", "checks", held, len(checks), "all of them", held / len(checks), DIGITS)]
     return rows + [check.row for check in checks if math.isfinite(check.limit)]
