@@ -49,6 +49,8 @@ TIMES: dict[str, dict[str, Recipe]] = {
         "gpt": Recipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3250, rate=8e-3, warmup=200),
         "llama": Recipe(layers=4, heads=4, width=256, context=256, rows=32, steps=3000, rate=8e-3, warmup=200),
         "bert": Recipe(layers=2, heads=4, width=256, context=128, rows=64, steps=9440, rate=2.5e-3, warmup=200),
+        "modernbert": Recipe(layers=4, heads=4, width=192, context=128, rows=64, steps=8010, rate=4e-3, warmup=200),
+        "xlnet": Recipe(layers=2, heads=4, width=256, context=128, rows=64, steps=5760, rate=5e-3, warmup=200),
     },
 }
 """By time and by architecture."""
