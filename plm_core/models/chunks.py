@@ -78,7 +78,8 @@ def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Te
     # The gradient: p, less one for the target.
     gradient = log_p.exp_()
     gradient = gradient.scatter_(1, place, gradient.gather(1, place) - 1).mul_(counts).to(logits.dtype)
-    return nats, F.pad(gradient, (0, logits.shape[1] - V))
+    # Padding of nothing would be a copy.
+    return nats, gradient if logits.shape[1] == V else F.pad(gradient, (0, logits.shape[1] - V))
 
 
 def _fused(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
