@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed (make cluster)"),
 ]
 
+SETTINGS = "tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n"
 SAVES = """
 import os, pathlib, signal, sys, time
 
@@ -53,28 +54,51 @@ def cluster():
 
 
 @pytest.fixture
-def start():
-    """Starts a command behind the launcher. It ends with the test, or the next one would find its node taken."""
+def begin():
+    """Starts a process, whose output can be read. It ends with the test, or the next one would find its node taken."""
     started = []
 
-    def run(folder, *command, cores=1, gpus=0, together="", **env):
-        launcher = ["flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x"]
-        launcher += [f"--together={together}", "--"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", *launcher, sys.executable, "-P", supervisor.__file__, "60", *command],
-            cwd=folder,
-            env={**os.environ, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
+    def run(folder, command, **env):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command, cwd=folder, env={**os.environ, **env}, **pipes))
+        return started[-1]
 
     yield run
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def start(begin):
+    """Starts a command behind the launcher."""
+
+    def run(folder, *command, cores=1, gpus=0, together="", **env):
+        launcher = ["flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x"]
+        launcher += [f"--together={together}", "--"]
+        supervised = [sys.executable, "-P", supervisor.__file__, "60", *command]
+        return begin(folder, [sys.executable, "-m", *launcher, *supervised], **env)
+
+    return run
+
+
+@pytest.fixture
+def pipeline(begin):
+    """Starts a checkout's pipeline on the cluster."""
+
+    def run(root, nodes=1):
+        command = [sys.executable, "-m", "flows.cli", "run"]
+        return begin(root, command, PLM_CLUSTER="ray", PLM_CORES="1", PLM_NODES=str(nodes))
+
+    return run
+
+
+def busy(cluster):
+    """The nodes that run a command. Another process may run these tests with a cluster of its own."""
+    raylets = {each.process.pid: node for node in cluster.worker_nodes for each in node.all_processes["raylet"]}
+    found = (each.info for each in psutil.process_iter(["ppid", "cmdline"]))
+    runners = (each for each in found if "ray::Runner" in " ".join(each["cmdline"] or ()))
+    return [raylets[each["ppid"]] for each in runners if each["ppid"] in raylets]
 
 
 def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path, start):
@@ -157,20 +181,16 @@ while not Path("helped").exists():
 """
 
 
-def test_pipelines_that_need_both_nodes_do_not_wait_for_each_other(cluster, toy, tmp_path):
+def test_pipelines_that_need_both_nodes_do_not_wait_for_each_other(cluster, toy, tmp_path, pipeline):
     graph = "stages:\n  one:\n    cmd: python make.py\n    meta: {nodes: together}\n"
-    settings = "tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n"
-    env = {**os.environ, "PLM_CLUSTER": "ray", "PLM_CORES": "1", "PLM_NODES": "2"}
-    command = [sys.executable, "-m", "flows.cli", "run"]
-    roots = [toy(graph, params_yaml=settings, make_py=TOGETHER), tmp_path / "other"]
+    roots = [toy(graph, params_yaml=SETTINGS, make_py=TOGETHER), tmp_path / "other"]
     shutil.copytree(roots[0], roots[1])
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    pipelines = [subprocess.Popen(command, cwd=root, env=env, **pipes) for root in roots]
-    said = [pipeline.communicate(timeout=300)[0] for pipeline in pipelines]
-    assert [pipeline.returncode for pipeline in pipelines] == [0, 0], said
+    pipelines = [pipeline(root, nodes=2) for root in roots]
+    said = [each.communicate(timeout=300)[0] for each in pipelines]
+    assert [each.returncode for each in pipelines] == [0, 0], said
 
 
-def test_a_node_that_dies_is_tried_again_on_another(cluster, toy, monkeypatch):
+def test_a_node_that_dies_is_tried_again_on_another(cluster, toy, pipeline):
     """The stage's first try takes its node with it."""
     root = toy(
         """
@@ -191,22 +211,12 @@ if not pathlib.Path("pid").exists():
     time.sleep(900)
 pathlib.Path("out.txt").write_text("made")
 """,
-        params_yaml="tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n",
+        params_yaml=SETTINGS,
     )
-    environment = {**os.environ, "PLM_CLUSTER": "ray", "PLM_CORES": "1"}
-    command = [sys.executable, "-c", "from flows.cli import main; main(['run'])"]
-    process = subprocess.Popen(
-        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = pipeline(root)
     (pid,) = pids(root / "pid", 1)
-    (runner,) = (
-        each for each in psutil.process_iter(["cmdline"]) if "ray::Runner" in " ".join(each.info["cmdline"] or ())
-    )
-    raylet = next(each for each in runner.parents() if each.name() == "raylet")
-    node = next(
-        node for node in cluster.worker_nodes if any(p.process.pid == raylet.pid for p in node.all_processes["raylet"])
-    )
-    cluster.remove_node(node, allow_graceful=False)
+    wait_for(lambda: len(busy(cluster)) == 1)  # what ran in the test before may not have left yet
+    cluster.remove_node(busy(cluster)[0], allow_graceful=False)
     said = process.communicate(timeout=300)[0]
     cluster.add_node(num_cpus=1)
     assert (root / "two.txt").read_text() == "made", said
@@ -249,21 +259,14 @@ def square(item, folder):
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_stage_with_parts_is_helped_by_another_node_and_does_without_one_that_dies(cluster, toy, dies):
+def test_a_stage_with_parts_is_helped_by_another_node_and_does_without_one_that_dies(cluster, toy, pipeline, dies):
     root = toy(
         "stages:\n  one:\n    cmd: python make.py\n    outs: [one.txt]\n    meta: {nodes: all}\n",
-        params_yaml="tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n",
+        params_yaml=SETTINGS,
         make_py=MAKE,
         work_py=WORK,
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "run"],
-        cwd=root,
-        env={**os.environ, "PLM_CLUSTER": "ray", "PLM_CORES": "1", "PLM_NODES": "2"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = pipeline(root, nodes=2)
     log = root / "log"
     wait_for(lambda: log.exists() and len(set(log.read_text().split())) == 2)
     if dies:
