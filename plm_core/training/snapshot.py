@@ -8,6 +8,7 @@ thread while the training goes on.
 """
 
 import contextlib
+import functools
 import json
 import shutil
 import warnings
@@ -16,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from torch import Tensor
 from plm_core.config import UserError
 from plm_core.files import atomic_folder, verify_checksums
 from plm_core.training.ranks import ALONE, Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.staging import DefaultStager
 
 FORMAT = 2
 PROGRESS_FILE = "progress.json"
@@ -110,13 +114,27 @@ class Snapshots:
         if self._newest == (newest := (progress.step, len(progress.rollbacks))):
             return
         self._newest = newest
-        # Here and not in the thread: two threads that import at once can wait for each other.
-        import torch.distributed.checkpoint  # noqa: F401
-
         self.settle()
-        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        detached = {name: tensor.detach() for name, tensor in tensors.items()}
+        copied = cast(dict[str, Tensor], self._stager.stage(detached))
         told = json.dumps({"format": FORMAT} | asdict(progress))
         self._writing = self._thread.submit(self._write, {**copied, **fixed}, progress.step, told, every)
+
+    @functools.cached_property
+    def _stager(self) -> "DefaultStager":
+        """Copies tensors into buffers on the host that it keeps, pinned where there is a GPU, and waits for the copy.
+
+        Not beside the next step, which must not change the weights before: 1.5 GB are 25 ms of PCIe 5.0.
+        """
+        # Here and not in the thread: two threads that import at once can wait for each other.
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        gpu = torch.cuda.is_available()
+        return DefaultStager(
+            StagingOptions(
+                use_pinned_memory=gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=gpu
+            )
+        )
 
     def wait(self) -> None:
         """Until the snapshot is on the disk.
