@@ -96,7 +96,7 @@ def _sizes_are_arguments(_: typer.Context, old: str | None) -> None:
 def compare_tokenizers(
     sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
     kind: Kind = None,
-    lowercase: Annotated[bool, Option("--lowercase", help="Make wordpiece as BERT's uncased models have it.")] = False,
+    lowercase: Annotated[bool, Option("--lowercase", help="Lowercase the text first (wordpiece only).")] = False,
     sample: Annotated[int | None, Option(help="Train on about so many characters, from all documents.")] = None,
     as_json: Json = False,
     _: Annotated[str | None, Option("--sizes", "--kinds", hidden=True, callback=_sizes_are_arguments)] = None,
