@@ -52,10 +52,10 @@ def judge(
     Raises:
         UserError: a parameter or the evidence cannot be used.
     """
-    rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger).asked(asked)
+    rules = params.without("promotion", "registered_model", GateRules).for_evidence(challenger)
     evidence = read_evidence(challenger, rules)
     other = read_evidence(champion, rules, partial=True) if champion else None
-    decision = decide(evidence, other, rules)
+    decision = decide(evidence, other, rules, asked=asked)
     if asked and champion:
         note = f"promotion.alpha is divided by {asked + 1}: this is challenger {asked + 1} of this champion"
         decision = replace(decision, reasons=[*decision.reasons, note])

@@ -66,9 +66,16 @@ def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evid
 
 
 def decide(
-    challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int = significance.RESAMPLES
+    challenger: Evidence,
+    champion: Evidence | None,
+    rules: GateRules,
+    resamples: int = significance.RESAMPLES,
+    asked: int = 0,
 ) -> Decision:
     """Judge the challenger; without a champion it passes when every metric is a finite number.
+
+    After so many others that were ``asked`` about beside this champion it passes at a lower level, as by Bonferroni's
+    correction. What stands against it is judged at ``promotion.alpha``, as it was for them.
 
     Likelihoods that the challenger or the champion does not have are left out. The primary never is: so at least one
     metric has been judged where a challenger passes. Where no task tells the two apart but sets of minimal pairs, a
@@ -88,7 +95,8 @@ def decide(
         if any(name != LIKELIHOOD or not _same_documents(*pairs[name]) for name in other):
             reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
             return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
-    table = rows(challenger, champion, rules, resamples)
+    level = rules.alpha / (asked + 1)
+    table = rows(challenger, champion, rules, resamples, level)
     primary = _primary(table, challenger, rules)
     against = [_objection(row, rules) for row in table if row.verdict in OBJECTIONS]
     if primary.verdict in UNJUDGED:
@@ -101,7 +109,7 @@ def decide(
     names = telling(table, rules) if primary.metric == EVERY_TASK else [primary.metric]
     results = [(champion.results(name), challenger.results(name)) for name in names]
     p = significance.permutation(results, significance.generator(), resamples)
-    passed, reason, lacking = _on_the_primary(primary, p, (challenger.parameters, champion.parameters), rules)
+    passed, reason, lacking = _on_the_primary(primary, p, (challenger.parameters, champion.parameters), rules, level)
     reason += f"; {primary.note}" if primary.note else ""
     if against or not passed:
         return Decision(False, against if passed else [*against, reason], table, differ + lacking)
@@ -117,18 +125,18 @@ def _primary(table: list[Row], challenger: Evidence, rules: GateRules) -> Row:
 
 
 def _on_the_primary(
-    row: Row, p: float, parameters: tuple[float | None, float | None], rules: GateRules
+    row: Row, p: float, parameters: tuple[float | None, float | None], rules: GateRules, level: float
 ) -> tuple[bool, str, list[str]]:
     """Whether the challenger passes by the primary, why or why not, and files without which that cannot be told."""
-    assert row.interval is not None
-    low, high = row.gains
-    found = f"{row.gain:+.4g}, {100 - 100 * rules.alpha:.4g}% interval {low:+.4g} to {high:+.4g}, p = {p:.2g}"
-    if low > 0 and p <= rules.alpha:
+    assert row.strict is not None
+    low, high = row.gains(row.strict)
+    found = f"{row.gain:+.4g}, {100 - 100 * level:.4g}% interval {low:+.4g} to {high:+.4g}, p = {p:.2g}"
+    if low > 0 and p <= level:
         return True, f"{row.metric} is significantly better: {found}", []
-    if high < 0 and p <= rules.alpha:
+    if high < 0 and p <= level:
         verdict = f"{row.metric} is significantly worse: {found}"
     else:
-        seen = f"a difference of about {row.interval.half:.2g} could have been seen"
+        seen = f"a difference of about {row.strict.half:.2g} could have been seen"
         verdict = f"{row.metric} is not significantly better: {found} ({seen})"
     if low <= -rules.margin:
         surely = f"it may be worse by more than promotion.margin = {rules.margin:g}"

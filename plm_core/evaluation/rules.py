@@ -89,10 +89,6 @@ class GateRules:
             )
         return replace(self, primary=quantity, metrics=rules)
 
-    def asked(self, before: int) -> "GateRules":
-        """The rules for one more question, after so many challengers of the same champion: Bonferroni's correction."""
-        return replace(self, alpha=self.alpha / (before + 1))
-
     def tasks(self) -> list[str]:
         """The metrics among these that are a task's own score: what ``score`` is the mean of."""
         return [name for name in self.metrics if is_of_a_task(name) and score_of(name) == SCORE]

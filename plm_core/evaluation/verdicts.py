@@ -73,7 +73,9 @@ class Row:
     verdict: str
     note: str = ""
     interval: Interval | None = None
-    """Of the difference."""
+    """Of the difference, at ``promotion.alpha``."""
+    strict: Interval | None = None
+    """At the level by which a challenger passes, which falls with each one before."""
 
     @property
     def gain(self) -> float:
@@ -81,11 +83,9 @@ class Row:
         assert self.difference is not None
         return self.difference if self.direction == "higher" else -self.difference
 
-    @property
-    def gains(self) -> tuple[float, float]:
-        """The ends of the interval of the gain."""
-        assert self.interval is not None
-        low, high = self.interval.low, self.interval.high
+    def gains(self, interval: Interval) -> tuple[float, float]:
+        """The ends of an interval of the difference as one of the gain."""
+        low, high = interval.low, interval.high
         return (low, high) if self.direction == "higher" else (-high, -low)
 
 
@@ -96,18 +96,18 @@ def fewest(alpha: float) -> int:
     return 1 + math.ceil(math.log2(1 / alpha))
 
 
-def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int) -> list[Row]:
-    """Every metric of the rules, judged, in their order."""
+def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int, level: float) -> list[Row]:
+    """Every metric of the rules, judged, in their order; ``level`` is that by which the challenger passes."""
     single = {name: _measured(name, challenger, champion, rules) for name in rules.metrics if name != EVERY_TASK}
     draws: dict[str, Draws] = {}
     if champion is not None:
         rng = significance.generator()
         for name, row in sorted(single.items()):
             if row.difference is not None:
-                single[name], found = _resampled(row, challenger, champion, rules, rng, resamples)
+                single[name], found = _resampled(row, challenger, champion, rules, rng, resamples, level)
                 draws |= {name: found} if found else {}
     if EVERY_TASK in rules.metrics:
-        single[EVERY_TASK] = _mean(challenger, champion, rules, single, draws)
+        single[EVERY_TASK] = _mean(challenger, champion, rules, single, draws, level)
     return [single[name] for name in rules.metrics]
 
 
@@ -141,7 +141,13 @@ def _compared(row: Row, champion: Evidence | None) -> Row:
 
 
 def _resampled(
-    row: Row, challenger: Evidence, champion: Evidence, rules: GateRules, rng: np.random.Generator, resamples: int
+    row: Row,
+    challenger: Evidence,
+    champion: Evidence,
+    rules: GateRules,
+    rng: np.random.Generator,
+    resamples: int,
+    level: float,
 ) -> tuple[Row, Draws | None]:
     """With the interval and the verdict, and the resamples of the difference; None where there are too few groups."""
     table = challenger.table(row.metric)
@@ -152,23 +158,25 @@ def _resampled(
     sides = [champion.results(row.metric), challenger.results(row.metric)]
     unread = [] if isinstance(table.results, Sums) else [table.unread()]
     theirs, ours, *guessed = (found[""] for found in significance.bootstrap([*sides, *unread], rng, resamples))
-    learned = [_interval(side - guess, rules).low > 0 for guess in guessed for side in (ours, theirs)]
-    note = UNLEARNED if learned and not any(learned) else ""
-    return _judged(replace(row, interval=_interval(ours - theirs, rules), note=note), rules), ours - theirs
+    above = [significance.interval(side - guess, 1 - rules.alpha).low for guess in guessed for side in (ours, theirs)]
+    note = UNLEARNED if above and max(above) <= 0 else ""
+    return _judged(replace(row, note=note), ours - theirs, rules, level), ours - theirs
 
 
-def _judged(row: Row, rules: GateRules) -> Row:
-    """With the verdict that the gain and its interval ask for."""
+def _judged(row: Row, draws: Draws, rules: GateRules, level: float) -> Row:
+    """With the intervals by resamples of the difference, and the verdict that they and the gain ask for."""
     tolerance = rules.metrics[row.metric].tolerance
+    interval, strict = (significance.interval(draws, 1 - alpha) for alpha in (rules.alpha, level))
+    _, high = row.gains(interval)
     if row.gain >= 0:
         verdict = "better" if row.gain > 0 else "equal"
     elif row.gain >= -tolerance:
         verdict = "worse within its tolerance"
-    elif row.gains[1] < 0:
-        verdict = "worse" if row.gains[1] < -tolerance else "worse, perhaps within its tolerance"
+    elif high < 0:
+        verdict = "worse" if high < -tolerance else "worse, perhaps within its tolerance"
     else:
         verdict = "worse, perhaps by chance"
-    return replace(row, verdict=verdict)
+    return replace(row, interval=interval, strict=strict, verdict=verdict)
 
 
 def _mean(
@@ -177,6 +185,7 @@ def _mean(
     rules: GateRules,
     single: Mapping[str, Row],
     draws: Mapping[str, Draws],
+    level: float,
 ) -> Row:
     """The row of the mean over all tasks that tell something."""
     tasks = telling([*single.values()], rules)
@@ -193,11 +202,7 @@ def _mean(
     if row.difference is None or not draws.keys() >= {*tasks}:
         return row
     mean = significance.mean([draws[name] for name in tasks])
-    return _judged(replace(row, interval=_interval(mean, rules)), rules)
-
-
-def _interval(draws: Draws, rules: GateRules) -> Interval:
-    return significance.interval(draws, 1 - rules.alpha)
+    return _judged(row, mean, rules, level)
 
 
 def _quantities(asked: str, challenger: Table, champion: Table | None) -> str:

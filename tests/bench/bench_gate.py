@@ -111,7 +111,7 @@ def nights(seed):
     for night in range(NIGHTS):
         challenger = evidence({task: answers(rng, task, asked[task], 0.0, 3) for task in FEW})
         for way, before in enumerate((0, night)):
-            passed[way] = passed[way] or decide(challenger, champion, rules.asked(before), FINER).passed
+            passed[way] = passed[way] or decide(challenger, champion, rules, FINER, before).passed
     return passed
 
 

@@ -91,8 +91,9 @@ def verdicts(decision):
     return {row.metric: row.verdict for row in decision.table}
 
 
-def judge(challenger, champion, rules=RULES):
-    return decide(read_evidence(challenger, rules), read_evidence(champion, rules, partial=True), rules)
+def judge(challenger, champion, rules=RULES, asked=0):
+    evidence = read_evidence(challenger, rules), read_evidence(champion, rules, partial=True)
+    return decide(*evidence, rules, asked=asked)
 
 
 def by_tasks(challenger, champion, rules=PAPERS):
@@ -258,9 +259,22 @@ def test_who_asks_more_often_needs_more_to_pass(tmp_path):
     sides = [with_tasks(tmp_path / name, "bits_per_byte", right, 50) for name, right in (("new", 60), ("old", 50))]
     rules = PAPERS.for_evidence(sides[0])
     for before, passed in [(0, True), (19, True), (49, False)]:
-        decision = judge(*sides, rules.asked(before))
+        decision = judge(*sides, rules, before)
         assert decision.passed is passed
         assert f", {100 - 5 / (before + 1):.4g}% interval " in decision.reasons[-1]
+
+
+def test_what_stands_against_a_challenger_does_so_however_many_were_asked_about_before(tmp_path):
+    """Better by 30 points at one task, at the other surely worse than its tolerance allows, at ``promotion.alpha``."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder, right, left in [(old, 200, 300), (new, 320, 275)]:
+        write(folder, correct=right, size=400)
+        write(folder, correct=left, size=400, task="other")
+    rules = PAPERS.for_evidence(new)
+    for before in (0, 9, 39):
+        decision = judge(new, old, rules, before)
+        assert verdicts(decision)["other/score"] == "worse"
+        assert (decision.passed, decision.reasons) == (False, ["other/score: worse by 0.0625; allowed are 0.03"])
 
 
 def test_the_gate_never_sees_the_part_that_is_only_reported(tmp_path):
