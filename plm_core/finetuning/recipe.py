@@ -47,7 +47,8 @@ class Recipe:
     def loop(self, epoch: int, seed: int) -> LoopConfig:
         """The loop for a task whose epoch has so many steps; a snapshot stands behind every validation."""
         steps = max(1, math.ceil(self.epochs * epoch))
-        between = max(1, round(epoch / self.validations / self.report_every)) * self.report_every
+        reports = min(self.report_every, max(1, round(epoch / self.validations)))
+        between = max(1, round(epoch / self.validations / reports)) * reports
         return LoopConfig(
             seed=seed,
             steps=steps,
@@ -58,7 +59,7 @@ class Recipe:
             compile=self.compile,
             deterministic=self.deterministic,
             anomalies=self.anomalies,
-            report_every=self.report_every,
+            report_every=reports,
             valid_every=between,
             snapshot_every=between,
         )

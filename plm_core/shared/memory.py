@@ -3,10 +3,12 @@
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, a library, the CPU's allocator of torch or a GPU had no memory left."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"  # torch's, which is not imported for this
-        or "DefaultCPUAllocator" in str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
+        return True
+    said = str(error)
+    # CUDA's libraries allocate beside torch, and each says it in its own words.
+    return "DefaultCPUAllocator" in said or (
+        isinstance(error, RuntimeError) and ("out of memory" in said.lower() or "ALLOC_FAILED" in said)
     )
 
 

@@ -122,8 +122,9 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
     room = room_on(setup.device.device)
     if room is None or setup.ranks.sharding:
         return
-    if setup.ranks.size > 1:  # DDP holds the gradients once more, as what is exchanged
-        room -= sum(parameter.nbytes for parameter in setup.shared.model.parameters())
+    gradients = sum(parameter.nbytes for parameter in setup.shared.model.parameters())
+    if setup.ranks.size > 1:  # DDP holds them once more, as what is exchanged
+        room -= gradients
     config = setup.config
     precision = config.precision if setup.device.bfloat16 else "float32"
 
@@ -131,7 +132,7 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
         return step_memory(setup.shared.model, loss_of, some.first(rows), precision, config.optimizer)
 
     try:
-        parts = parts_that_fit(needed, state.rows, room)
+        parts = parts_that_fit(needed, gradients, state.rows, room)
     except (RuntimeError, ValueError) as error:
         warnings.warn(f"the memory of a step cannot be told: {error}", stacklevel=3)
         parts = 1

@@ -70,17 +70,19 @@ def room_on(device: torch.device) -> int | None:
     return int(0.9 * (free + torch.cuda.memory_reserved(device)))
 
 
-def parts_that_fit(needed: Callable[[int], int], rows: int, room: int) -> int:
-    """Into how many parts so many rows are cut at least, so that the step ``needed(rows at a time)`` has room.
+def parts_that_fit(needed: Callable[[int], int], gradients: int, rows: int, room: int) -> int:
+    """Into how many parts, 1, 2, 4 and so on, so many rows are cut at least, so that a step has room for each.
 
-    What a row adds is taken to be the same for each, so two of them say all; ``rows`` where not even one fits.
+    Args:
+        needed: The bytes of a step on so many rows.
+        gradients: Those of all gradients: from the second part on they are there when the pass forward begins.
+        rows: Of the batch; as many parts where not even one row has room.
+        room: In bytes.
     """
-    one = needed(1)
-    if rows == 1 or one > room:
-        return rows
-    each = max(1, needed(2) - one)
-    at_a_time = min(rows, 1 + (room - one) // each)
-    return -(-rows // at_a_time)
+    parts = 1
+    while parts < rows and needed(-(-rows // parts)) + gradients * (parts > 1) > room:
+        parts = min(2 * parts, rows)
+    return parts
 
 
 class _Alive(TorchDispatchMode):

@@ -78,12 +78,15 @@ def sized(section: Any, where: str) -> Any:
 
 
 def _with_rate(recipe: dict[str, Any], written: dict[str, Any], where: str) -> dict[str, Any]:
-    """Both optimizers as one; another kind than the recipe's needs a rate of its own."""
+    """Both optimizers as one; another kind than the recipe's needs a rate of its own, and another schedule has no share
+    of steps in which it falls."""
     if written.get("name", recipe["name"]) != recipe["name"] and "learning_rate" not in written:
         raise UserError(
             f"{where}.training.optimizer.learning_rate: missing; expected beside name {written['name']!r}, for the "
             f"size's rate is that of {recipe['name']}"
         )
+    if written.get("schedule", recipe["schedule"]) != recipe["schedule"]:
+        recipe = {name: value for name, value in recipe.items() if name != "decay_fraction"}
     return recipe | written
 
 

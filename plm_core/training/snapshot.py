@@ -8,7 +8,6 @@ thread while the training goes on.
 """
 
 import contextlib
-import functools
 import json
 import shutil
 import warnings
@@ -99,6 +98,7 @@ class Snapshots:
         self._keep, self._ranks = keep, ranks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
+        self._stager: DefaultStager | None = None
         self._newest: tuple[int, int] | None = None
         """The step of the last one that was begun, and of how many rollbacks."""
         # torch says so whenever one process saves or loads.
@@ -113,28 +113,31 @@ class Snapshots:
         """
         if self._newest == (newest := (progress.step, len(progress.rollbacks))):
             return
-        self._newest = newest
         self.settle()
-        detached = {name: tensor.detach() for name, tensor in tensors.items()}
-        copied = cast(dict[str, Tensor], self._stager.stage(detached))
+        copied = self._copied({name: tensor.detach() for name, tensor in tensors.items()})
+        self._newest = newest
         told = json.dumps({"format": FORMAT} | asdict(progress))
         self._writing = self._thread.submit(self._write, {**copied, **fixed}, progress.step, told, every)
 
-    @functools.cached_property
-    def _stager(self) -> "DefaultStager":
-        """Copies tensors into buffers on the host that it keeps, pinned where there is a GPU, and waits for the copy.
+    def _copied(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors in buffers on the host, which are kept, pinned where there is a GPU. The copy is waited for.
 
         Not beside the next step, which must not change the weights before: 1.5 GB are 25 ms of PCIe 5.0.
         """
         # Here and not in the thread: two threads that import at once can wait for each other.
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-        gpu = torch.cuda.is_available()
-        return DefaultStager(
-            StagingOptions(
-                use_pinned_memory=gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=gpu
+        def stager(pinned: bool) -> DefaultStager:
+            return DefaultStager(
+                StagingOptions(pinned, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pinned)
             )
-        )
+
+        self._stager = self._stager or stager(torch.cuda.is_available())
+        try:
+            return cast(dict[str, Tensor], self._stager.stage(tensors))
+        except RuntimeError:  # the system lets nobody pin so much
+            self._stager = stager(False)
+            return cast(dict[str, Tensor], self._stager.stage(tensors))
 
     def wait(self) -> None:
         """Until the snapshot is on the disk.

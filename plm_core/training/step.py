@@ -113,18 +113,22 @@ def rehearse(setup: Setup, state: State, batch: Batch) -> None:
         failed, _ = setup.ranks.all_reduce_max(lacking is not None, 0.0)
         if not failed:
             return
-        _cut_smaller(setup, state, lacking or "in another process", agreed=True)
+        _cut_smaller(state, lacking or "in another process", agreed=True)
 
 
 def _lacking(setup: Setup, state: State, batch: Batch) -> str | None:
-    """What this process says when it runs out of memory on the first part of its rows; None where there is room."""
+    """What this process says when it runs out of memory on a part of its rows; None where there is room.
+
+    The first part stands for all, but is tried twice: what follows finds gradients that are there already.
+    """
     setup.shared.model.train()
     rows = next(batch.split(len(state.carries))).to(setup.device.device)
     try:
-        with setup.shared.part(last=False):
-            with setup.device.autocast(setup.config.precision):
-                loss = setup.shared.loss(rows, state.carries[0])
-            setup.shared.add_gradient(loss, 1)
+        for _ in state.carries[:2]:
+            with setup.shared.part(last=False):
+                with setup.device.autocast(setup.config.precision):
+                    loss = setup.shared.loss(rows, state.carries[0])
+                setup.shared.add_gradient(loss, 1)
         return None
     except RuntimeError as error:
         return _said(error)
@@ -139,7 +143,7 @@ def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
             return work()
         except RuntimeError as error:
             # Several processes would have to agree, in the middle of a step that the others have not failed.
-            _cut_smaller(setup, state, _said(error), agreed=setup.ranks.size == 1)
+            _cut_smaller(state, _said(error), agreed=setup.ranks.size == 1)
         _clear(setup)
 
 
@@ -187,7 +191,7 @@ def _passes(
     return nll, carries
 
 
-def _cut_smaller(setup: Setup, state: State, error: str, agreed: bool) -> None:
+def _cut_smaller(state: State, error: str, agreed: bool) -> None:
     """Cut the rows of this process into twice as many parts, where all processes have ``agreed`` to do so."""
     parts = len(state.carries)
     if parts == state.rows or not agreed:

@@ -54,4 +54,11 @@ def test_torchs_errors_are_known():
         torch.empty(1 << 60, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    for said in (
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+    ):
+        assert is_out_of_memory(RuntimeError(said))
     assert not is_out_of_memory(RuntimeError("wrong"))
+    assert not is_out_of_memory(ValueError("out of memory"))

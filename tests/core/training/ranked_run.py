@@ -1,8 +1,9 @@
 """A small training as one of several processes: `torchrun ... ranked_run.py PAPER[+WAY...] FOLDER OUT [STOP]`.
 
 A way is muon, recompute, compile, chunks (of the loss), bfloat16 (imitated where a machine has none), or hungry: the
-last process has no room for two rows. Its batches are cut into four parts, shared by the processes. Ends after STOP
-steps with its state saved, or goes to the end; the first process writes the reports and the whole weights to OUT.
+last process has no room for two rows beside gradients. Its batches are cut into four parts, shared by the processes.
+Ends after STOP steps with its state saved, or goes to the end; the first process writes the reports and the whole
+weights to OUT.
 """
 
 import json
@@ -39,10 +40,11 @@ def as_on_cuda():
 
 
 def hungry(loss_of):
-    """A loss that refuses two rows as an allocator would, when it learns."""
+    """A loss that refuses two rows as an allocator would, when it learns and there are gradients of a part before."""
 
     def loss(model, batch, carry):
-        if len(batch.inputs) > 1 and torch.is_grad_enabled():
+        full = any(parameter.grad is not None for parameter in model.parameters())
+        if len(batch.inputs) > 1 and torch.is_grad_enabled() and full:
             raise torch.OutOfMemoryError("no room")
         return loss_of(model, batch, carry)
 

@@ -115,14 +115,22 @@ def test_an_estimate_that_fails_leaves_the_flags_of_mixed_precision_as_they_were
         (8, 10_000, 1),
         (8, 100 + 8 * 10, 1),
         (8, 100 + 8 * 10 - 1, 2),
-        (8, 100 + 3 * 10, 3),
-        (8, 110, 8),
+        (8, 100 + 4 * 10 + 7, 2),
+        (8, 100 + 4 * 10 + 6, 4),  # the gradients are there when the second part begins
+        (8, 100 + 10 + 7, 8),
+        (6, 100 + 2 * 10 + 7, 4),
+        (6, 100 + 10 + 7, 6),
         (8, 5, 8),
         (1, 5, 1),
     ],
 )
 def test_the_parts_are_as_few_as_there_is_room_for(rows, room, parts):
-    assert parts_that_fit(lambda n: 100 + 10 * n, rows, room) == parts
+    assert parts_that_fit(lambda n: 100 + 10 * n, 7, rows, room) == parts
+
+
+def test_rows_that_add_less_than_the_first_ones_are_not_cut():
+    """Logits beyond those that are made at once add nothing."""
+    assert parts_that_fit(lambda rows: 100 + 50 * min(rows, 2) + rows, 10, 64, 270) == 1
 
 
 @pytest.mark.parametrize("bfloat16", [True, False])
@@ -140,7 +148,7 @@ def test_a_batch_without_room_is_cut_before_the_first_step_and_learns_the_same(s
     model, whole = start(folder="whole", dropout=0.0)
     expected = plain(whole)
     needed = [step_memory(model, CAUSAL.loss, batch_at(0).first(rows), "float32", CONFIG.optimizer) for rows in (1, 2)]
-    room = needed[0] + 2 * (needed[1] - needed[0])  # for three rows, and so for two of eight at a time
+    room = needed[1] + sum(weight.nbytes for weight in model.parameters())
     monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: room)
     _, parts = start(folder="parts", dropout=0.0)
     with pytest.warns(

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from folds import CONFIG, plain, same
+from torch.distributed.checkpoint.staging import DefaultStager
 
 from plm_core.files import write_checksums
 from plm_core.training import snapshot
 from plm_core.training.loop import Stopped
 from plm_core.training.ranks import Ranks
-from plm_core.training.snapshot import NotSaved, Snapshots
+from plm_core.training.snapshot import NotSaved, Progress, Snapshots
 from plm_core.training.state import State
 
 
@@ -222,6 +223,29 @@ def test_a_snapshot_is_of_the_step_it_was_taken_at_however_far_the_training_has_
         found.append(tensors)
     assert len(shapes) > 50
     assert all(torch.equal(found[0][name], found[1][name]) for name in shapes)
+
+
+def test_a_snapshot_is_made_where_the_system_pins_no_memory(tmp_path, monkeypatch):
+    stage = DefaultStager.stage
+    tried = []
+
+    def refused(self, tensors):
+        tried.append(self)
+        if len(tried) == 1:
+            raise RuntimeError("CUDA error: cudaHostRegister")
+        return stage(self, tensors)
+
+    monkeypatch.setattr(DefaultStager, "stage", refused)
+    snapshots = Snapshots(tmp_path)
+    weight = torch.arange(9.0)
+    for step in (1, 2):
+        snapshots.save({"weight": weight.add_(1)}, {}, Progress(step, 0, 1, 0.0, 0.0, [], [], []), 1)
+        snapshots.wait()
+    assert len(tried) == 3
+    assert tried[0] is not tried[1] is tried[2]
+    found = {"weight": torch.empty(9)}
+    snapshots.find().fill(found)
+    assert torch.equal(found["weight"], torch.arange(9.0) + 2)
 
 
 def test_removed_snapshots_are_gone_and_missing_ones_are_no_error(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from plm_core import checkpoint
 from plm_core.config import UserError, from_dict
+from plm_core.training.config import OptimizerConfig
 from plm_core.training.recipes import OBJECTIVES, TIMES, recipe_for
 from plm_core.training.sizes import learning_rate, rows, sized
 from tasks.settings.pretraining import PretrainConfig, require_trainable
@@ -126,6 +127,8 @@ def test_what_is_written_beside_a_time_stands():
     assert sized(masked, "p")["objective"] == {"name": "masked", "rate": 0.3, "packing": "documents"}
     adamw = written | {"training": {"optimizer": {"name": "adamw", "learning_rate": 0.5}}}
     assert sized(section | adamw, "p")["training"]["optimizer"]["learning_rate"] == 0.5
+    cosine = {"training": {"optimizer": {"schedule": "cosine"}}}
+    assert OptimizerConfig(**sized(section | cosine, "p")["training"]["optimizer"]).schedule == "cosine"
 
 
 def test_a_section_without_a_size_is_left_as_it_is():
