@@ -15,7 +15,7 @@ from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from plm_core.shared.processes import started
+from plm_core.shared.processes import place, started
 
 CHECKOUT = ".dvc/tmp/plm-checkout"
 """A name that no other checkout has."""
@@ -30,7 +30,7 @@ def close_dead_runs(name: str, root: Path) -> None:
     who: dict[str, bool | int | float | str] = {
         "plm.host": socket.gethostname(),
         "plm.pid": os.getpid(),
-        "plm.place": _place(),
+        "plm.place": place(),
         "plm.started": _started(os.getpid()),
         "plm.checkout": checkout_name(root),
     }
@@ -51,14 +51,6 @@ def _dead(run: Mapping[str, Any], me: Mapping[str, Any]) -> bool:
     if run["plm.place"] == me["plm.place"]:
         return _started(int(run["plm.pid"])) != run["plm.started"]
     return bool(run["plm.checkout"] == me["plm.checkout"])
-
-
-def _place() -> str:
-    """Where the numbers of processes mean what they mean here: this boot of the kernel, this namespace of them."""
-    if sys.platform != "linux":
-        return socket.gethostname()
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def _started(pid: int) -> str:

@@ -15,13 +15,14 @@ from typing import Any
 
 from plm_core.config import digest
 from plm_core.shared.paths import JOURNALS
+from plm_core.shared.processes import place
 from plm_core.shared.stores import RECORDER, shown
 from tasks.settings import params
 from tasks.tracking.journal import held
 
 HUNG_S = 150.0
-"""A recorder that has not said for so long that it is alive is killed, and another one started. A call of MLflow takes
-10 s at most on a server, and about a minute on a database that others hold."""
+"""A recorder of this machine that has not said for so long that it is alive is killed, and another one started. A call
+of MLflow takes 10 s at most on a server, and about a minute on a database that others hold."""
 
 STATE_BYTES = 4096
 """What the holder says, and spaces."""
@@ -50,7 +51,7 @@ class Service:
     def beat(self, says: str | None) -> None:
         """Say as the one who sends that this process lives, and what is wrong with MLflow, None when nothing is."""
         assert self._lock is not None
-        state = json.dumps({"pid": os.getpid(), "beat": time.monotonic(), "says": says}).encode()
+        state = json.dumps({"place": place(), "pid": os.getpid(), "beat": time.monotonic(), "says": says}).encode()
         with contextlib.suppress(OSError):  # a full disk: what it says is not known
             # In one call and of one length, for others read it at any moment; seldom in the middle of it.
             os.pwrite(self._lock, state.ljust(STATE_BYTES), 0)
@@ -62,7 +63,8 @@ class Service:
             self._lock = None
 
     def holder(self) -> dict[str, Any] | None:
-        """What the living holder said last (``pid``, ``beat``, ``says``; empty when it is not known); None: nobody."""
+        """What the living holder said last (``place``, ``pid``, ``beat``, ``says``; empty when it is not known); None:
+        nobody."""
         for _ in range(READS):
             try:
                 with self._path.open("rb") as file:
@@ -86,13 +88,13 @@ def store() -> str:
 
 
 def ensure(service: Service) -> None:
-    """Start a recorder in the background unless one is there; end one that hangs.
+    """Start a recorder in the background unless one is there; end one that hangs, if it is on this machine.
 
     Raises:
         OSError: it cannot be started.
     """
     holder = service.holder()
-    if holder and time.monotonic() - holder["beat"] > HUNG_S:  # one clock for all processes, which nobody sets
+    if holder and holder["place"] == place() and time.monotonic() - holder["beat"] > HUNG_S:
         with contextlib.suppress(OSError):
             os.kill(holder["pid"], signal.SIGKILL)
     elif holder is not None:

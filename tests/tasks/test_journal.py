@@ -211,6 +211,29 @@ def test_what_a_recorder_says_is_read_whole_at_any_moment():
     assert all("says" in each for each in said)
 
 
+HUNG = """
+import os
+from tasks.tracking import service
+
+service.HUNG_S = 0.0
+os.kill = None  # a call is an error
+service.ensure(service.Service("x"))
+"""
+
+
+def test_a_recorder_of_another_machine_is_left_alone_however_old_its_word_is(monkeypatch):
+    """Its number means another process here, and its clock another time."""
+    service = Service("x")
+    service.take()
+    service.beat(None)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", HUNG]
+    assert subprocess.run(command, env=environment, stderr=subprocess.DEVNULL).returncode == 1
+    monkeypatch.setattr("tasks.tracking.service.place", lambda: "elsewhere")
+    service.beat(None)
+    assert subprocess.run(command, env=environment).returncode == 0
+
+
 def flipped(data, at, bit):
     return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
