@@ -128,9 +128,9 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
             actor.end.remote()
         lines, over = ray.get(actor.lines.remote(BATCH_S))
         for line in lines:
-            ended = line if line.startswith(supervisor.ENDED) else ended
+            ended = line if supervisor.ENDED in line else ended
             print(line, flush=True)
-    return int(ended.removeprefix(supervisor.ENDED).split()[0])
+    return int(ended.rpartition(supervisor.ENDED)[2].split()[0])
 
 
 def _place(ray: Any, cores: int, gpus: int, nodes: str, group: str) -> Any:

@@ -90,13 +90,14 @@ class Running:
         used = Used(0.0, 0)
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for line in self.lines:
-            if line.startswith(supervisor.ENDED):
-                last, seconds, kilobytes = line.removeprefix(supervisor.ENDED).split()
+            said, mark, about = line.partition(supervisor.ENDED)
+            if said or not mark:  # a command's last line need not be a whole one
+                tail.append(said.rstrip())
+                on_line(tail[-1])
+            if mark:
+                last, seconds, kilobytes = about.split()
                 ended.append(int(last))
                 used = Used(used.cpu + float(seconds), max(used.memory, 1024 * int(kilobytes)))
-            else:
-                tail.append(line.rstrip())
-                on_line(tail[-1])
         status = ended[-1] if ended else -signal.SIGKILL  # of a supervisor that is killed
         if launched and len(ended) > 1:  # there, then here
             status = ended[0]

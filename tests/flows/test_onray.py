@@ -105,7 +105,7 @@ def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path, start):
     program = (
         "import os, sys; print(os.getcwd()); print(os.environ['MINE']); print(os.environ['CUDA_VISIBLE_DEVICES']);"
     )
-    process = start(tmp_path, sys.executable, "-c", f"{program} print('café'); sys.exit(7)", MINE="x y")
+    process = start(tmp_path, sys.executable, "-c", f"{program} print('café', end=''); sys.exit(7)", MINE="x y")
     said = process.communicate(timeout=300)[0].splitlines()
     said = [line for line in said if not line.startswith("x waits for a node")]  # of one that is slow
     assert process.returncode == 7

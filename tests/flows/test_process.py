@@ -305,6 +305,12 @@ def test_a_command_that_needs_its_shell_gets_it(tmp_path, make, text):
     assert lines[0] == "False"
 
 
+def test_a_command_whose_last_line_is_not_a_whole_one_ends_as_any_other(tmp_path, make):
+    lines: list[str] = []
+    make(tmp_path).run("one", ["/bin/sh", "-c", "echo begun; printf done"], lines.append)
+    assert lines == ["begun", "done"]
+
+
 def test_a_stage_that_may_not_be_forked_is_started(tmp_path, make):
     lines: list[str] = []
     root = one(tmp_path, "import sys\nprint('email.mime' in sys.modules)")
