@@ -63,7 +63,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         metric(root, sweep)
     jobs = jobs or (any(each.gpu for each in stages) and _gpus(machine)) or machine.cores
     workspaces = Workspaces(root, name, graph.given([each.name for each in stages]), graph.cache)
-    with only_one(workspaces.folder):
+    with only_one(workspaces.folder) as held:
         study = Study(workspaces.folder, name, sweep)
         if changed := workspaces.freeze():
             print(f"changed since the sweep {name} began, which its trials do not see: {', '.join(changed)}")
@@ -76,7 +76,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
             else:  # trials side by side would wait for each other's nodes
                 env["PLM_NODES"] = "1"
             try:
-                Trials(sweep, study, workspaces, stage, env).run(jobs)
+                Trials(sweep, study, workspaces, stage, env, held).run(jobs)
             finally:
                 summary = _written(workspaces, study, sweep)
     return summary

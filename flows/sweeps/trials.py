@@ -29,10 +29,14 @@ HOPELESS = 3
 class Trials:
     """The trials of a sweep while it runs."""
 
-    def __init__(self, sweep: Sweep, study: Study, workspaces: Workspaces, stage: str, env: Mapping[str, str]) -> None:
-        """``stage`` is what each brings up to date, ``env`` what they find in their environment."""
+    def __init__(
+        self, sweep: Sweep, study: Study, workspaces: Workspaces, stage: str, env: Mapping[str, str], held: int
+    ) -> None:
+        """``stage`` is what each brings up to date, ``env`` what they find in their environment, ``held`` the sweep's
+        lock, which they hold on to."""
         self._sweep, self._study, self._workspaces, self._stage, self._env = sweep, study, workspaces, stage, env
         self._left = study.unfinished()
+        self._held = held
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._processes: set[StageProcesses] = set()
@@ -135,7 +139,8 @@ class Trials:
                 watch.look()
 
             command = [sys.executable, "-m", "flows.sweeps.trial", self._stage]
-            processes.run(f"trial {trial.number}", command, heard, env=env, may_fork=False)
+            # With the lock: a trial that outlives a killed sweep, to save, keeps the next one from its worktree.
+            processes.run(f"trial {trial.number}", command, heard, env=env, pass_fds=[self._held], may_fork=False)
         return metric(place, self._sweep)
 
     @contextlib.contextmanager

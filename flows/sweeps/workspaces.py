@@ -103,7 +103,9 @@ class Workspaces:
         found = configparser.ConfigParser(interpolation=None)
         found.read(self._root / ".dvc/config.local", encoding="utf-8")
         found.read_dict({"cache": {"dir": str(self._cache)}})
-        with (place / ".dvc/config.local").open("w", encoding="utf-8") as file:
+        path = place / ".dvc/config.local"
+        path.touch(mode=0o600)  # it may have passwords
+        with path.open("w", encoding="utf-8") as file:
             found.write(file)
 
     def keep(self, number: int) -> None:
@@ -178,15 +180,19 @@ class Workspaces:
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Hold a sweep while the block runs. Raises UserError: somebody does."""
+def only_one(folder: Path) -> Iterator[int]:
+    """Hold a sweep while the block runs; yields the lock's descriptor, for trials to hold on to.
+
+    Raises:
+        UserError: somebody holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{folder}: this sweep runs already; wait for it, or give another --name") from None
-        yield
+        yield file.fileno()
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, text: str = "") -> str:

@@ -188,8 +188,15 @@ def test_everything_killed_goes_on_where_it_was(root, hold):
     trials = root / "artifacts/sweeps/sweep/trials"
     wait_for(lambda: all((trials / f"{n}/steps.txt").exists() for n in (0, 1)))
     family = psutil.Process(process.pid).children(recursive=True)
+    slow = [child for child in family if child.cmdline()[-1:] == ["train.py"]]
+    for child in slow:
+        child.suspend()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
+    # Trials that take long to save keep their worktrees.
+    assert "this sweep runs already; wait for it" in sweep(root, "--jobs", "2", code=2)
+    for child in slow:
+        child.resume()
     wait_for(lambda: not any(alive(child.pid) for child in family))
     done = [len((trials / f"{n}/steps.txt").read_text().split()) for n in (0, 1)]
     assert done == [1, 1]
