@@ -125,18 +125,30 @@ def _stores(repo: Any, remote: bool) -> list[Any]:
 def _needed(repo: Any, days: int) -> set[str]:
     """What the outputs of the checkout and of the commits of so many days need.
 
-    Only commits that changed a record of outputs are read: DVC takes a third of a second for each.
+    DVC takes a third of a second for a commit. So only those are read that changed a record of outputs, and the first
+    of those days, whose record is older.
     """
-    since = f"--since={days}.days"
-    log = ["git", "log", "--all", since, "--format=%H", "--", "dvc.lock", "*.dvc"]
-    done = subprocess.run(log, cwd=repo.root_dir, capture_output=True, text=True, check=False)
     root = Path(repo.root_dir)
+    changed = _log(root, days, "%H", "--", "*dvc.lock", "*.dvc")
+    parents = {commit: before for commit, *before in map(str.split, _log(root, days, "%H %P"))}
+    first = {commit for commit, before in parents.items() if not before or not parents.keys() >= set(before)}
+    # force: the files of a folder whose list is nowhere are of no use to anybody.
+    used = repo.used_objs(revs=sorted({*changed, *first}) or None, force=True)
+    return {each.value for found in used.values() for each in found}
+
+
+def _log(root: Path, days: int, form: str, *paths: str) -> list[str]:
+    """A line for each commit of so many days, on whatever branch; nothing where there is no repository of git.
+
+    Raises:
+        UserError: git fails.
+    """
+    command = ["git", "log", "--all", f"--since={days}.days", f"--format={form}", *paths]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
         said = " ".join(done.stderr.split())
         raise UserError(f"{root}: nothing is deleted from DVC's cache: `git log` does not say what is needed: {said}")
-    # force: the files of a folder whose list is nowhere are of no use to anybody.
-    used = repo.used_objs(revs=done.stdout.split() or None, force=True)
-    return {each.value for found in used.values() for each in found}
+    return done.stdout.splitlines()
 
 
 def _old(store: Any, needed: set[str], days: int) -> Unused:
@@ -145,9 +157,10 @@ def _old(store: Any, needed: set[str], days: int) -> Unused:
     sizes: dict[str, int] = {}
     with contextlib.suppress(FileNotFoundError):  # an empty remote
         for name in set(store.all()) - needed:
-            about = store.fs.info(store.oid_to_path(name))
-            if about.get("mtime", before) < before:
-                sizes[name] = about["size"]
+            path = store.oid_to_path(name)
+            with contextlib.suppress(NotImplementedError):
+                if store.fs.modified(path).timestamp() < before:
+                    sizes[name] = store.fs.size(path)
     return Unused(store.path, sorted(sizes), sum(sizes.values()))
 
 

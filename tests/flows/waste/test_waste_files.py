@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from registries import PARAMS
 
-from flows import cli, doctor, retention
+from flows import cache, cli, doctor, retention
 from flows.checkout import HeldError, only_one
 from flows.graph import Graph
 from flows.health import outputs
@@ -62,11 +63,11 @@ def whats(find, root, rules=RULES):
     return [waste.what for waste in find(root, rules)]
 
 
-def commit(root, days_ago):
+def commit(root, days_ago, *options):
     who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
     when = {"GIT_COMMITTER_DATE": f"{int(time.time()) - days_ago * 86400} +0000"}
     subprocess.run(["git", "add", "dvc.lock", "dvc.yaml", "params.yaml"], cwd=root, check=True)
-    subprocess.run(["git", "commit", "-qm", "run"], cwd=root, check=True, env={**os.environ, **who, **when})
+    subprocess.run(["git", "commit", "-qm", "run", *options], cwd=root, check=True, env={**os.environ, **who, **when})
 
 
 def test_cached_objects_go_when_they_are_old_and_no_lock_of_that_time_needs_them(root):
@@ -86,6 +87,34 @@ def test_cached_objects_go_when_they_are_old_and_no_lock_of_that_time_needs_them
     assert set(cache.glob("*/*")) == committed | now
     assert whats(files.cached, root) == []
     assert doctor.look(root, True, {"a": outputs.outputs, "b": outputs.cached}).status == doctor.WELL
+
+
+def test_what_the_oldest_commit_of_that_time_needs_stays_though_its_record_is_older(root):
+    objects = root / ".dvc/cache/files/md5"
+    needed = ran(root, "needed")
+    commit(root, 20)
+    commit(root, 3, "--allow-empty")  # of code, say
+    now = ran(root, "now") - needed
+    commit(root, 1)
+    aged(objects, days=8)
+    assert whats(files.cached, root) == []
+    assert set(objects.glob("*/*")) == needed | now
+
+
+def test_of_a_remote_that_keeps_no_mtime_what_is_old_goes():
+    """As S3 does, for example."""
+    from dvc_data.hashfile.db import HashFileDB
+    from dvc_objects.fs.memory import MemoryFileSystem
+
+    store = HashFileDB(MemoryFileSystem(global_store=False), "/remote")
+    for name, age in (("aa" + 30 * "0", 8), ("bb" + 30 * "0", 6)):
+        path = store.oid_to_path(name)
+        store.fs.makedirs(store.fs.parent(path))
+        store.fs.pipe_file(path, b"abc")
+        store.fs.fs.store[path].modified -= timedelta(days=age)
+    assert "mtime" not in store.fs.info(path)
+    found = cache._old(store, set(), 7)
+    assert (found.names, found.bytes) == (["aa" + 30 * "0"], 3)
 
 
 def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
