@@ -117,6 +117,15 @@ def began(root: Path) -> float:
     return path.stat().st_mtime if path.read_text().strip().isdecimal() else 0.0
 
 
+def at_work(root: Path) -> bool:
+    """Whether a pipeline holds the checkout, on whatever machine and in whatever container."""
+    try:
+        with only_one(root):
+            return False
+    except HeldError:
+        return began(root) > 0
+
+
 def _locked_within(tries: int, folder: int, file: int) -> int:
     for _ in range(tries - 1):
         with contextlib.suppress(BlockingIOError):

@@ -93,6 +93,7 @@ def nights(
     """
     from flows import nights as remembered
     from flows import notify
+    from flows.checkout import at_work
 
     root = project()
     if test:
@@ -101,7 +102,7 @@ def nights(
     for line in [*remembered.lines(root), *filter(None, [missed])]:
         print(line)
     last = remembered.Nights.read(root)
-    raise typer.Exit(int(bool(missed or (last.error and not last.at_work))))
+    raise typer.Exit(int(bool(missed or (last.error and (last.ended or not at_work(root))))))
 
 
 @app.command()

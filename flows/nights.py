@@ -6,7 +6,6 @@ happen, one that was killed, a disk that fills. Used by the flow, by ``plm deplo
 
 import contextlib
 import json
-import os
 import shutil
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from flows.cache import DAY_S
-from flows.checkout import began
+from flows.checkout import at_work, began
 from flows.outcome import Result
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ class Nights:
     """When the last run began, on a schedule or not."""
     ended: float | None = None
     """When it ended; None while it runs, and where it was killed."""
-    process: int = 0
-    """Which process it is."""
     error: str = ""
     """Why it failed."""
     free: list[tuple[float, int]] = field(default_factory=list)
@@ -72,13 +69,6 @@ class Nights:
             new.replace(path)
         except OSError as error:
             print(f"warning: {path}: {error}; this run is not remembered", file=sys.stderr, flush=True)
-
-    @property
-    def at_work(self) -> bool:
-        """Whether the last run has not ended and its process lives."""
-        import psutil
-
-        return self.begun is not None and self.ended is None and psutil.pid_exists(self.process)
 
     def missed(self, now: float) -> str:
         """Which run did not happen, as a sentence; empty when all did."""
@@ -114,10 +104,11 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
     if nights.begun and not nights.ended:
         killed = f"The run that began at {moment(nights.begun)} was killed, or its machine was."
         notify.tell(root, "failure", f"{killed} This one goes on from there.")
-    _schedule(nights, due.of_this_run())
+    found = due.of_this_run()
+    nights = Nights.read(root)  # once more: what was asked and told took a while
+    _schedule(nights, found)
     nights.begun = time.time()
     nights.ended = None
-    nights.process = os.getpid()
     nights.error = outcome = "interrupted"
     nights.write(root)
 
@@ -145,8 +136,9 @@ def failed(root: Path, error: str) -> None:
     """Remember and tell that a scheduled run could not begin."""
     from flows import due, notify
 
+    found = due.of_this_run()
     nights = Nights.read(root)
-    _schedule(nights, due.of_this_run())
+    _schedule(nights, found)
     nights.begun = nights.ended = time.time()
     nights.error = error
     nights.write(root)
@@ -157,8 +149,9 @@ def skipped(root: Path, why: str) -> None:
     """Remember that a scheduled run was skipped, and tell it unless a run at work has just begun in its place."""
     from flows import due, notify
 
+    found = due.of_this_run()  # a server is asked, and the run at work may end meanwhile and write
     nights = Nights.read(root)
-    _schedule(nights, found := due.of_this_run())
+    _schedule(nights, found)
     nights.write(root)
     if found and found.next and time.time() - began(root) > (found.next - found.due) / 2:
         notify.tell(root, "missed", f"The run that was due at {moment(found.due)} was skipped: {why}.")
@@ -193,7 +186,7 @@ def lines(root: Path) -> Iterator[str]:
         yield "last run       none yet"
     else:
         how = f"failed: {nights.error}" if nights.error else "all well"
-        ended = f"ended {moment(nights.ended)}, {how}" if nights.ended else "at work" if nights.at_work else "killed"
+        ended = f"ended {moment(nights.ended)}, {how}" if nights.ended else "at work" if at_work(root) else "killed"
         yield f"last run       began {moment(nights.begun)}, {ended}"
     yield f"next run       {'no schedule' if nights.next is None else f'due {moment(nights.next)}'}"
     days = nights.days_left()

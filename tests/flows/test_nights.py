@@ -1,12 +1,11 @@
 """What is remembered of scheduled runs, and who is told of a night that nobody told of."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -174,6 +173,23 @@ def test_a_run_that_was_skipped_while_another_was_at_work_is_not_told_as_missed_
     assert Nights.read(root).ended >= now
 
 
+@pytest.mark.parametrize("does", [partial(nights.skipped, why="held"), partial(nights.failed, error="no")])
+def test_a_run_that_ends_while_another_is_skipped_or_fails_is_remembered(root, monkeypatch, does):
+    now = time.time()
+    Nights(due=now - HOUR_S, next=now, begun=now - HOUR_S).write(root)
+
+    def asked():  # of a server, which takes a while
+        Nights(due=now - HOUR_S, next=now, begun=now - HOUR_S, ended=now, free=[(now, 7)]).write(root)
+        return due.Due(now, now + DAY_S)
+
+    monkeypatch.setattr(due, "of_this_run", asked)
+    with checkout.only_one(root, pipeline=True):
+        does(root)
+    found = Nights.read(root)
+    assert (found.next, found.free) == (now + DAY_S, [[now, 7]])
+    assert found.ended >= now
+
+
 def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_its_place_is_not(
     project, hook, monkeypatch
 ):
@@ -216,12 +232,15 @@ def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch
     done = plm(project, "nights")
     assert done.returncode == 1
     assert "failed: s: exit status 1: no" in done.stdout
-    going = Nights(due=now, next=now + DAY_S, begun=now, process=os.getpid(), error="interrupted")
-    going.write(project)
-    done = plm(project, "nights")
+    Nights(due=now, next=now + DAY_S, begun=now, error="interrupted").write(project)
+    with checkout.only_one(project, pipeline=True):
+        done = plm(project, "nights")
     assert done.returncode == 0
     assert "at work" in done.stdout
-    replace(going, process=2**22 + 1).write(project)
+    with checkout.only_one(project):  # not for a pipeline
+        done = plm(project, "nights")
+    assert done.returncode == 1
+    assert "killed" in done.stdout
     done = plm(project, "nights")
     assert done.returncode == 1
     assert "killed" in done.stdout
