@@ -112,7 +112,8 @@ def commands() -> str:
         "# Commands",
         "Each command prints this with `--help`. Exit status: 0 when all is well, 1 when work failed, "
         "2 when you must fix something, 130 after Ctrl-C. Also 1: the gate refused `plm promote`, `plm nights` "
-        "found a run that failed or was missed, `plm gc` could not delete something. `plm doctor` and `plm sweep` have their own.",
+        "found a run that failed or was missed, `plm gc` could not delete something. `plm doctor` "
+        "and `plm sweep` have their own.",
     ]
     for name, command in _leaves("plm", typer.main.get_command(app)):
         context = command.make_context("plm", [], resilient_parsing=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.lockfile import record
-from flows.mending import mend
+from flows.mending import mend, mend_run_cache
 from flows.stages import GraphError, Stage, read_meta
 
 
@@ -62,7 +62,9 @@ class Graph:
             logging.getLogger("dvc").setLevel(logging.CRITICAL)
             self._repo = Repo(str(root), _wait_for_lock=True)
         with self._locked() as repo:
-            self.mended = mend(repo)
+            with self._cache_alone():
+                mended = mend_run_cache(repo)
+            self.mended = mended + mend(repo)
             """What was mended, a sentence each."""
             self._nodes = _runnable(repo)
             self.stages = self._ordered()

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -147,8 +147,3 @@ class Ledger:
                 if error.error_code not in GONE:
                     raise
                 return None
-
-
-def texts(reasons: Sequence[str]) -> str:
-    """Reasons as one line."""
-    return "; ".join(reasons)

@@ -40,7 +40,6 @@ def mend(repo: Any) -> list[str]:
     hardlink = repo.config["core"].get("hardlink_lock", False)
     with make_lock(str(tmp / "rwlock.lock"), tmp_dir=str(tmp), hardlink_lock=hardlink, wait=True):
         done = _mend_rwlock(tmp / "rwlock")
-    done += _mend_run_cache(Path(repo.stage_cache.cache_dir))
     lock = Path(repo.root_dir) / "dvc.lock"
     if _is_broken(repo, lock):
         done += _mend_lock_file(lock, tmp / "dvc.lock.broken")
@@ -128,10 +127,13 @@ def _valid(text: str) -> bool:
     return text.endswith("\n")
 
 
-def _mend_run_cache(folder: Path) -> list[str]:
-    """DVC takes any file for an entry, and fails on an entry's folder without one."""
+def mend_run_cache(repo: Any) -> list[str]:
+    """The same of DVC's run cache, which nobody else may use meanwhile.
+
+    DVC takes any file for an entry, and fails on an entry's folder without one.
+    """
     done = []
-    for entry in folder.glob("*/*"):
+    for entry in Path(repo.stage_cache.cache_dir).glob("*/*"):
         for leftover in entry.iterdir():
             if not _WHOLE.fullmatch(leftover.name):
                 leftover.unlink()

@@ -142,6 +142,10 @@ def rollback(root: Path, reason: str) -> Outcome:
         _must_work(root, registry, target)
 
         def decided(champion: Version | None) -> Decision:
+            if (now := registry.ledger.champions()[-1]) != current:
+                raise RegistryError(
+                    f"{registry.name}: version {now} has become the champion meanwhile; look, and run again"
+                )
             return _decision("rolled back", target, champion, [reason], "", {"from": current})
 
         return _decided(registry, target, decided)

@@ -27,6 +27,8 @@ AGAIN_TAG = "evidence.again.sha256"
 """The digest of the evidence that the gate made last, where it is not what the version was registered with."""
 ABANDONED_S = 2 * 3600.0
 """A registration that has taken so long has died: half of that is what logging may take."""
+NO_RUN = "none"
+"""Stands for the run of a version that was created without one: MLflow knows no such run, as if it had been deleted."""
 TABLE_TAG = "gate.table"
 """What the gate compared, as JSON."""
 
@@ -88,7 +90,7 @@ class Registry:
         found = [
             Version(
                 number=str(version.version),
-                run_id=version.run_id or "",
+                run_id=version.run_id or NO_RUN,
                 tags=version.tags,
                 aliases=sorted(alias for alias, number in aliases.items() if number == str(version.version)),
                 created=version.creation_timestamp / 1000,

@@ -8,7 +8,10 @@ set -a
 . "$TEAM/secrets/ports.env"
 set +a
 # Debian keeps the programs of PostgreSQL's server out of the way.
-PATH="$PATH:$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1)"
+for folder in /usr/lib/postgresql/*/bin; do
+	[ ! -d "$folder" ] || newest=:$folder
+done
+PATH=$PATH${newest-}
 
 case "$1" in
 postgres)

@@ -1,6 +1,7 @@
 """What a DVC that was killed while it wrote leaves, and that the next one runs all the same."""
 
 import contextlib
+import fcntl
 import json
 import multiprocessing
 import os
@@ -195,6 +196,18 @@ def test_an_entry_of_the_run_cache_that_was_being_written(done, left):
     assert repro(done).returncode != 0
     assert len(mend(done)) == (6 if left else 3)
     assert_whole(done)
+
+
+def test_the_run_cache_is_mended_while_no_other_checkout_that_shares_it_writes_to_it(done, monkeypatch):
+    def held(repo):
+        other = os.open(done / ".dvc/cache", os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+        return ["looked at"]
+
+    monkeypatch.setattr("flows.graph.mend_run_cache", held)
+    assert mend(done) == ["looked at"]
 
 
 @pytest.mark.slow

@@ -279,6 +279,8 @@ def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_b
     with registry.opened(root) as opened:
         opened.client.create_model_version("plm", "elsewhere", tags={"checkpoint.sha256": "hand made"})
         opened.client.set_registered_model_alias("plm", "champion", version)
+        made = about(opened, opened.get("3"))  # without a run
+        assert (made["run"], made["tags"]) == ("", {"checkpoint.sha256": "hand made"})
     status = standing.registry_status(root)
     assert status["unsettled"]
     assert f"somebody has made version {version} the champion" in status["notice"]
@@ -338,6 +340,23 @@ def test_a_rollback_loads_its_target_first(root, monkeypatch):
     with pytest.raises(RegistryError, match=said):
         promotion.rollback(root, "")
     assert state(root)[0]["2"][0] == ["champion"]
+
+
+def test_a_champion_that_comes_while_a_rollback_loads_its_target_stays(root, monkeypatch):
+    promotion.register(root, STAGES, None)
+    loaded = []
+
+    def problems(_, opened, versions):
+        if not loaded:
+            loaded.append(versions)
+            (root / "b/SHA256SUMS").write_text("c")
+            promotion.register(root, STAGES, None)
+        return [None for _ in versions]
+
+    monkeypatch.setattr(Trials, "problems", problems)
+    with pytest.raises(RegistryError, match="version 3 has become the champion meanwhile; look, and run again"):
+        promotion.rollback(root, "bad answers")
+    assert state(root)[0]["3"][0] == ["champion"]
 
 
 def test_a_model_that_cannot_be_judged_keeps_no_other_from_it_and_is_judged_the_next_time(root, monkeypatch, capsys):
