@@ -87,14 +87,10 @@ def decide(
     for name in rules.sources():
         if name not in challenger.tables:
             raise UserError(f"promotion.metrics: the challenger's evidence lacks {name}")
-    differ: list[str] = []
-    if champion is not None:
-        pairs = {name: (challenger.tables[name], champion.tables.get(name)) for name in rules.sources()}
-        other = [name for name, (ours, theirs) in pairs.items() if not _comparable(ours, theirs)]
-        differ = [file for name in other for file in challenger.tables[name].files or (name,)]
-        if any(name != LIKELIHOOD or not _same_documents(*pairs[name]) for name in other):
-            reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
-            return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
+    differ, hopeless = _others(challenger, champion, rules) if champion else ([], False)
+    if hopeless:
+        reason = f"the champion's evidence holds other examples than the challenger's: {', '.join(differ)}"
+        return Decision(passed=False, reasons=[reason], table=[], examples_differ=differ)
     level = rules.alpha / (asked + 1)
     table = rows(challenger, champion, rules, resamples, level)
     primary = _primary(table, challenger, rules)
@@ -114,6 +110,14 @@ def decide(
     if against or not passed:
         return Decision(False, against if passed else [*against, reason], table, differ + lacking)
     return Decision(True, [f"{reason}; no metric is surely worse than its tolerance allows"], table, differ)
+
+
+def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple[list[str], bool]:
+    """The files in which the champion has other examples, and whether more differs than excerpts of the documents."""
+    pairs = {name: (challenger.tables[name], champion.tables.get(name)) for name in rules.sources()}
+    other = [name for name, (ours, theirs) in pairs.items() if not _comparable(ours, theirs)]
+    files = [file for name in other for file in challenger.tables[name].files or (name,)]
+    return files, any(name != LIKELIHOOD or not _same_documents(*pairs[name]) for name in other)
 
 
 def _primary(table: list[Row], challenger: Evidence, rules: GateRules) -> Row:
