@@ -53,7 +53,7 @@ class Run:
     seconds: float
     cores: int
     memory: float
-    """GB of its largest process."""
+    """GB of its largest process, with the pages of files that it maps."""
     digest: str
     """Of what ``ingest`` or ``deduplicate`` wrote."""
 
