@@ -128,7 +128,7 @@ def _valid(text: str) -> bool:
 
 
 def mend_run_cache(repo: Any) -> list[str]:
-    """The same of DVC's run cache, which nobody else may use meanwhile.
+    """Take away what is half written of DVC's run cache, which nobody else may use meanwhile; a sentence each.
 
     DVC takes any file for an entry, and fails on an entry's folder without one.
     """

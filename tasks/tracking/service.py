@@ -94,7 +94,7 @@ def ensure(service: Service) -> None:
         OSError: it cannot be started.
     """
     holder = service.holder()
-    if holder and holder["place"] == place() and time.monotonic() - holder["beat"] > HUNG_S:
+    if holder and holder.get("place") == place() and time.monotonic() - holder["beat"] > HUNG_S:
         with contextlib.suppress(OSError):
             os.kill(holder["pid"], signal.SIGKILL)
     elif holder is not None:
