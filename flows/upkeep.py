@@ -20,7 +20,7 @@ def doctor(
     mend: Annotated[bool, Option("--mend", help="Mend what loses no result, version or decision.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find what is wrong, and what mends it.
+    """Find what is wrong, and how to fix it.
 
     Exit status: 0 when all is well, 1 when something is wrong, 2 when it could not look at everything.
     """
