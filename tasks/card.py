@@ -68,7 +68,8 @@ def _figures(workers: Pool) -> dict[str, Any]:
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
         "languages": dict(Counter(languages).most_common()),
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
-        "parameters": {section: params.read(section) for section in SECTIONS},
+        # YAML makes dates of what a section takes for text.
+        "parameters": json.loads(json.dumps({name: params.read(name) for name in SECTIONS}, default=str)),
         "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *_of_sources(names)]},
     }
 
@@ -110,7 +111,7 @@ def _repeated(rules: Sequence[Rule], workers: Pool) -> list[dict[str, str]]:
 
 def _contamination() -> dict[str, Any]:
     rows = pq.read_table(paths.CONTAMINATION).to_pylist()
-    counts = Counter(row["evaluation"] for row in rows)
+    counts = Counter(evaluation for evaluation, _ in {(row["evaluation"], row["example"]) for row in rows})
     worst = sorted(rows, key=lambda row: (-row["overlap"], row["evaluation"], row["example"], row["document"]))[:WORST]
     examples = [row | {"text": excerpt(row["text"]), "overlap": round(row["overlap"], 4)} for row in worst]
     return {"found": dict(sorted(counts.items())), "examples": examples}

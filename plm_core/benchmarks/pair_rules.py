@@ -8,7 +8,7 @@ writes blanks between words.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Literal
 
 from plm_core.corpus.document import Document
@@ -79,16 +79,19 @@ def mentions(text: Paragraphs) -> Iterator[Texts]:
             behind.setdefault(_place(sentence, found), {})[found[0]] = None
     for sentences in text:
         first: dict[str, int] = {}
+        until = [0, *accumulate(len(sentence.split()) for sentence in sentences)]
         for number, sentence in enumerate(sentences):
             for found in MENTION.finditer(sentence):
                 if found[0] not in first:
                     first[found[0]] = number
                     continue
                 begins = first[found[0]]
+                if not SHORTEST <= until[number + 1] - until[begins] <= LONGEST_PASSAGE:
+                    continue
                 before = " ".join([*sentences[begins:number], sentence[: found.start()]])
                 good = " ".join(sentences[begins : number + 1])
                 others = [name for name in behind[_place(sentence, found)] if name not in good]
-                if others and SHORTEST <= len(good.split()) <= LONGEST_PASSAGE:
+                if others:
                     yield good, before + others[_draw(good, len(others))] + good[len(before) + len(found[0]) :]
 
 

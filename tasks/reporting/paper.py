@@ -6,7 +6,6 @@ MLflow shows it as the description of the version that was judged. Used by the t
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from textwrap import shorten
 from typing import Any, TypedDict
 
 from plm_core.config import UserError
@@ -162,4 +161,5 @@ def _samples(number: int, side: Side) -> Iterator[dict[str, Any]]:
 
 
 def _short(text: str) -> str:
-    return shorten(text, LETTERS, placeholder=" ...")
+    line = " ".join(text.split())
+    return line if len(line) <= LETTERS else f"{line[: LETTERS - 4]} ..."

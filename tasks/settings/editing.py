@@ -16,11 +16,28 @@ def edited(text: str, changes: Mapping[str, Any]) -> str:
     A section's parameters stand on a line each; a name that is not there yet is added at the end of its section.
 
     Raises:
-        UserError: the section that a name belongs to is not there, or is none.
+        UserError: the section that a name belongs to is not there, or is none; or the file is written in a way that
+            only a person can change.
     """
+    text = text if text.endswith("\n") else f"{text}\n"
     for name, value in changes.items():
         text = _with(text, name, value)
+        if _read(text, name) != value:
+            raise UserError(
+                f"{PARAMS}: {name} is written in a way that is not changed here; expected it to be set by hand"
+            )
     return text
+
+
+def _read(text: str, name: str) -> Any:
+    """The value of a dotted name; None where the text is no YAML."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def _with(text: str, name: str, value: Any) -> str:
@@ -35,7 +52,8 @@ def _with(text: str, name: str, value: Any) -> str:
         lines = isinstance(old, yaml.CollectionNode) and not old.flow_style
         if lines and isinstance(value, Mapping) and value:
             return text[: old.start_mark.index] + _lines(value, old.start_mark.column) + text[_end(text, old) :]
-        start = f"{text[: key.end_mark.index]}: " if lines else text[: old.start_mark.index]
+        empty = old.start_mark.index == old.end_mark.index
+        start = f"{text[: key.end_mark.index]}: " if lines or empty else text[: old.start_mark.index]
         return start + _line(value) + text[_end(text, old) :]
     if section.flow_style:
         inside = yaml.safe_load(text[section.start_mark.index : _end(text, section)])
@@ -50,7 +68,9 @@ def _entry(section: Any, key: str) -> tuple[Any, Any]:
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Where a value ends; a section written on lines ends, for the parser, behind the comments that follow it."""
+    """Where a value ends; a section or a text written on lines ends, for the parser, where something follows it."""
+    if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
+        return node.start_mark.index + len(text[node.start_mark.index : node.end_mark.index].rstrip())
     if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]

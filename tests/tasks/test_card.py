@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import re
+from datetime import date
 
 import pytest
 from markdown_it import MarkdownIt
@@ -33,6 +34,7 @@ def project(tmp_path_factory):
     own["04"][1] = "short"
     own["05"] = ["tiny"]
     own["19"].append(f"they asked: {quiz}")
+    own["18"].append(f"{paragraph('again')} {quiz}")
     letter = paragraph("letter") + "\n\n<script>|a*b`c`|</script>![x](https://example.org/x.png)"
     for name, data in (
         ("own", "".join(json.dumps({"text": "\n\n".join(text)}) + "\n" for text in own.values()) + '{"text": 7}\n'),
@@ -44,7 +46,7 @@ def project(tmp_path_factory):
     project.change(
         sources={"own": folder | {"input": "own", "license": "CC0"}, "letters": folder | {"input": "letters"}},
         clean={"paragraphs": {"words": {"min": 2}}, "languages": None},
-        split={"valid": 0.2, "test": 0.2, "salt": "plm"},
+        split={"valid": 0.2, "test": 0.2, "salt": date(2024, 1, 1)},  # which YAML makes of 2024-01-01
         decontaminate__examples=[
             {"name": "quiz", "file": "quiz.txt", "sha256": hashlib.sha256(quiz.encode()).hexdigest()}
         ],
@@ -70,7 +72,7 @@ def test_the_figures_are_those_of_the_files(project):
         ("documents", "exact_duplicate", 1),
         ("paragraphs", "exact_duplicate", 1),
         ("paragraphs", "near_duplicate", 1),
-        ("paragraphs", "contaminated", 1),
+        ("paragraphs", "contaminated", 2),
     }
     assert sum(r["texts"] for r in card["removed"]) == len(removals)
     assert sum(r["bytes"] for r in card["removed"]) == sum(len(r.text.encode()) for r in removals)
@@ -85,8 +87,8 @@ def test_the_figures_are_those_of_the_files(project):
     assert (pair["kept"], pair["removed"]) == ("own/x.jsonl#1#2", "own/x.jsonl#4#1")
     assert pair["removed_text"] == f"{pair['kept_text']} and more"
     assert card["contamination"]["found"] == {"quiz": 1}
-    (hit,) = card["contamination"]["examples"]
-    assert (hit["example"], hit["document"], hit["overlap"]) == ("quiz.txt:1", "own/x.jsonl#20", 1.0)
+    hits = {(hit["example"], hit["document"], hit["overlap"]) for hit in card["contamination"]["examples"]}
+    assert hits == {("quiz.txt:1", f"own/x.jsonl#{n}", 1.0) for n in (19, 20)}
 
 
 def test_people_read_the_same_figures_and_no_text_breaks_the_page(project):

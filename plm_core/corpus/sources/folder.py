@@ -6,7 +6,7 @@ The source ``folder``. A record that cannot be used does not stop it: it comes o
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from plm_core.config import UserError, section
@@ -35,6 +35,9 @@ class Folder(Records):
         super().__post_init__()
         if not self.pattern or self.pattern.startswith("/") or ".." in self.pattern.split("/"):
             raise ValueError(f"pattern: found {self.pattern!r}; expected a pattern of names in `input`")
+        parts = PurePosixPath(self.pattern).parts
+        if not parts or any("**" in part and part != "**" for part in parts):
+            raise ValueError(f"pattern: found {self.pattern!r}; expected ** alone between slashes, such as **/*.jsonl")
 
     def origin(self) -> dict[str, Any]:
         """The folder and its licence."""

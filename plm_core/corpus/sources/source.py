@@ -72,8 +72,10 @@ class Source(ABC):
         """
         try:
             manifest = json.loads(Path(self.input).read_text(encoding="utf-8"))
+            if not isinstance(manifest, dict):
+                raise ValueError(f"found {type(manifest).__name__}")
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.input}: {error}; expected a manifest (JSON)") from error
+            raise UserError(f"{self.input}: {error}; expected a manifest (a JSON object)") from error
         return {"input": self.input, "license": "not stated"} | manifest
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_core.benchmarks import pair_rules
 from plm_core.benchmarks.pair_rules import MENTION, OTHER, RULES, changed
 from plm_core.benchmarks.pairs import Pair, PairsConfig, load_pairs, read_pairs, write_pairs
 from plm_core.config import UserError
@@ -111,6 +112,16 @@ def test_a_sentence_or_passage_that_is_too_long_gives_no_pair():
     for words, found in ((60, 1), (61, 0)):
         text = f"We were in Mexico. {' '.join(['So'] * (words - 8))}. We were in Mexico.\n\nWe were in Peru."
         assert len(pairs_of("mentions", text)) == found
+
+
+def test_a_passage_that_is_too_long_costs_nothing(monkeypatch):
+    """Of a text that is one paragraph, as of a book, nearly all are."""
+    looked = []
+    place = pair_rules._place
+    monkeypatch.setattr(pair_rules, "_place", lambda *found: looked.append(found) or place(*found))
+    once = f"We were in Mexico. So {' '.join(['so'] * 60)}. "
+    assert pairs_of("mentions", once * 30 + "\n\nWe were in Peru.") == []
+    assert len(looked) == 31  # each mention, when the names are gathered
 
 
 @pytest.fixture

@@ -254,6 +254,8 @@ def test_an_unknown_source_is_refused():
         ({"input": "data/**/*.jsonl.gz"}, "input: found .* in `pattern`"),
         ({"pattern": ""}, "pattern: found ''"),
         ({"pattern": "../*"}, "pattern: found"),
+        ({"pattern": "**.jsonl"}, "pattern: found .*; expected \\*\\* alone"),
+        ({"pattern": "."}, "pattern: found"),
         ({"pattern": "/etc/*"}, "pattern: found"),
         ({"max_record_bytes": 0}, "max_record_bytes: found 0; expected above 0"),
         ({"max_quarantined": 1.5}, "max_quarantined: found 1.5; expected at most 1"),
