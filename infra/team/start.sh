@@ -7,11 +7,11 @@ set -a
 [ ! -e "$TEAM/secrets/$1.env" ] || . "$TEAM/secrets/$1.env"
 . "$TEAM/secrets/ports.env"
 set +a
-# Debian keeps the programs of PostgreSQL's server out of the way.
+# Debian keeps the programs of PostgreSQL's server out of the way, and runuser where not everybody looks.
 for folder in /usr/lib/postgresql/*/bin; do
 	[ ! -d "$folder" ] || newest=:$folder
 done
-PATH=$PATH${newest-}
+PATH=$PATH:/usr/sbin${newest-}
 
 case "$1" in
 postgres)
