@@ -31,8 +31,10 @@ def write(
     """Compare two models, print the page or the JSON, and write both.
 
     Raises:
-        UserError: a side has no evidence, or the two cannot be compared.
+        UserError: a side has no evidence, the two cannot be compared, or one of them alone is given a name.
     """
+    if name and len(name) != 2:
+        raise UserError(f"--name: found {len(name)}; expected two, for the first and for the second")
     sides = (_folder(first), _folder(second))
     one, two = name or (_name(first), _name(second))
     if one == two:

@@ -131,9 +131,10 @@ def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:
                 good, bad, paradigm, group = _fields(row, layout)
             except Refused as refused:
                 raise UserError(f"{place}: {refused.detail}") from None
-            counts[paradigm] += 1
+            name = paradigm or "pair"
+            counts[name] += 1
             if good != bad:
-                yield Pair(f"{paradigm or 'pair'}-{counts[paradigm]}", good, bad, paradigm, group)
+                yield Pair(f"{name}-{counts[name]}", good, bad, paradigm, group)
             elif layout is BLIMP:
                 left_out.append(f"{place}: both sentences of the pair are the same")
             else:

@@ -2,8 +2,8 @@
 
 The step runs on torch's meta device, where tensors have sizes and no numbers, and what is alive is added up. So it
 holds for every model and objective, on any machine. What a kernel takes for itself and what the allocator cannot use
-is not seen. A compiled step needs less, for many of its tensors are never written; only of its logits more are made at
-once (loss.py).
+is not seen. A compiled step mostly needs less, since many of its tensors are never written; but more of its logits are
+made at once (loss.py).
 """
 
 import weakref

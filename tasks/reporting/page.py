@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from plm_core.templates import render
 
@@ -19,7 +20,7 @@ def page(template: str, text: str, figures: Mapping[str, str] | None = None) -> 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     body = re.sub(SUMMARY, r"<details><summary>\1</summary>", body).replace(END, "</details>")
     for name, figure in (figures or {}).items():
-        before, image, after = body.partition(f'<img src="{name}"')
+        before, image, after = body.partition(f'<img src="{quote(name)}"')
         if image:
             body = before + figure[figure.index("<svg") :] + after.partition(">")[2]
     return render(template, body=body)

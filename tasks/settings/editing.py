@@ -22,22 +22,22 @@ def edited(text: str, changes: Mapping[str, Any]) -> str:
     text = text if text.endswith("\n") else f"{text}\n"
     for name, value in changes.items():
         text = _with(text, name, value)
-        if _read(text, name) != value:
+        if not _says(text, name, value):
             raise UserError(
                 f"{PARAMS}: {name} is written in a way that is not changed here; expected it to be set by hand"
             )
     return text
 
 
-def _read(text: str, name: str) -> Any:
-    """The value of a dotted name; None where the text is no YAML."""
+def _says(text: str, name: str, value: Any) -> bool:
+    """Whether the text is YAML that gives the dotted name this value."""
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return None
-    for key in name.split("."):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        for key in name.split("."):
+            found = found[key]
+    except (yaml.YAMLError, KeyError, TypeError):
+        return False
+    return bool(found == value)
 
 
 def _with(text: str, name: str, value: Any) -> str:

@@ -27,6 +27,10 @@ class _StrictLoader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# A date is text, as JSON has it: sections are checked as JSON.
+_StrictLoader.add_constructor("tag:yaml.org,2002:timestamp", yaml.CSafeLoader.construct_yaml_str)
+
+
 def read(name: str) -> Any:
     """The plain value of a dotted section, such as ``pretrain.gpt``.
 

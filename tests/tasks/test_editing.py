@@ -78,11 +78,16 @@ def test_a_file_may_be_written_in_other_ways(text, changes, expected):
     assert edited(text, changes) == expected
 
 
-@pytest.mark.parametrize(("text", "name"), [("a: &m {x: 1}\nb: *m\n", "a"), ("a:\n  b: 1\n", "a.yes")])
-def test_what_would_change_more_is_left_to_a_person(text, name):
+ALIAS = "a: &m {x: 1}\nb: *m\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"), [(ALIAS, "a", {"z": 1}), (ALIAS, "a", None), ("a:\n  b: 1\n", "a.yes", {"z": 1})]
+)
+def test_what_would_change_more_is_left_to_a_person(text, name, value):
     said = re.escape(f"{name} is written in a way that is not changed here; expected it to be set by hand")
     with pytest.raises(UserError, match=said):
-        edited(text, {name: {"z": 1}})
+        edited(text, {name: value})
 
 
 def test_what_a_section_takes_over_from_another_is_overridden_below_it():

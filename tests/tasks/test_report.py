@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from jinja2 import Environment
 from projects import Project, source
 
 from plm_core.benchmarks.examples import Example, write_examples
@@ -15,6 +16,7 @@ from plm_core.benchmarks.table import TASKS
 from plm_core.benchmarks.task import write_task
 from plm_core.shared import paths
 from tasks.reporting.page import drawn, plotting
+from tasks.reporting.page import page as html_page
 
 MODELS = {
     "gpt": ({"bits_per_byte": 1.5, "perplexity": 99.0}, 0.713, 0.513),
@@ -349,6 +351,15 @@ def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):
 
 def results_page(results):
     return (results.root / "artifacts/report/report.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["next", "größe", "50% of it"])
+def test_a_picture_goes_into_the_page_whatever_its_name(name):
+    template = Environment().from_string("![Loss]({{ name | urlencode }}.svg)")  # as the report's
+    figures = {f"{name}.svg": "<?xml?><svg/>"}
+    text = html_page("tasks/reporting/templates/decision.html.j2", template.render(name=name), figures)
+    assert "<svg/>" in text
+    assert "<img" not in text
 
 
 @pytest.mark.parametrize("name", ["$5%-$10%", r"$\frac$", "a_b^c{"])

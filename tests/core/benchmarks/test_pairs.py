@@ -155,6 +155,7 @@ def rows(*some):
 
 def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
     own = [{"good": " A b. ", "bad": "B a.", "paradigm": "order", "group": "g"}, {"good": "A.", "bad": "B."}]
+    own += [{"good": "C.", "bad": "D.", "paradigm": "pair"}]
     blimp = {"sentence_good": "It is.", "sentence_bad": "It are.", "UID": "agreement", "field": "syntax"}
     (tmp_path / "a.jsonl").write_text(rows(*own))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(rows(blimp, blimp).encode()))
@@ -163,12 +164,13 @@ def test_files_of_ones_own_and_of_blimp_are_read(tmp_path):
     assert found == [
         Pair("order-1", "A b.", "B a.", "order", "g"),
         Pair("pair-1", "A.", "B."),
+        Pair("pair-2", "C.", "D.", "pair"),
         Pair("agreement-1", "It is.", "It are.", "agreement"),
         Pair("agreement-2", "It is.", "It are.", "agreement"),
     ]
     write_pairs(tmp_path / "made.jsonl", found)
     assert load_pairs(tmp_path / "made.jsonl") == found
-    assert len({pair.sha256 for pair in found}) == 3
+    assert len({pair.sha256 for pair in found}) == 4
 
 
 def test_a_prefix_stands_before_both_texts_and_changes_neither_the_choice_nor_the_names(splits):
