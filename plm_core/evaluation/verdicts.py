@@ -167,9 +167,11 @@ def _judged(row: Row, draws: Draws, rules: GateRules, level: float) -> Row:
     """With the intervals by resamples of the difference, and the verdict that they and the gain ask for."""
     tolerance = rules.metrics[row.metric].tolerance
     interval, strict = (significance.interval(draws, 1 - alpha) for alpha in (rules.alpha, level))
-    _, high = row.gains(interval)
-    if row.gain >= 0:
-        verdict = "better" if row.gain > 0 else "equal"
+    low, high = row.gains(interval)
+    if row.gain == 0:
+        verdict = "equal"
+    elif row.gain > 0:
+        verdict = "better" if low > 0 else "better, perhaps by chance"
     elif row.gain >= -tolerance:
         verdict = "worse within its tolerance"
     elif high < 0:
