@@ -7,11 +7,10 @@ set -a
 [ ! -e "$TEAM/secrets/$1.env" ] || . "$TEAM/secrets/$1.env"
 . "$TEAM/secrets/ports.env"
 set +a
-# Debian keeps the programs of PostgreSQL's server out of the way, and runuser where not everybody looks.
-for folder in /usr/lib/postgresql/*/bin; do
-	[ ! -d "$folder" ] || newest=:$folder
-done
-PATH=$PATH:/usr/sbin${newest-}
+# Debian keeps the programs of PostgreSQL's server off the PATH, one folder per version, and runuser in /usr/sbin.
+# Databases are read by the version that made them; new ones are made by the newest.
+version=$(cat "$TEAM/postgres/data/PG_VERSION" 2>/dev/null || ls /usr/lib/postgresql 2>/dev/null | sort -V | tail -n 1)
+PATH=$PATH:/usr/sbin:/usr/lib/postgresql/$version/bin
 
 case "$1" in
 postgres)

@@ -16,7 +16,7 @@ SERVICES = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
 
 def test_containers_are_given_what_exists_and_run_what_the_test_of_the_servers_runs(tmp_path):
     prepare.prepare(tmp_path, "localhost", 7700, "internal")
-    programs = re.findall(r"^command = .*/start.sh (\w+)$", (ROOT / "infra/team/supervisord.conf").read_text(), re.M)
+    programs = re.findall(r'^command = .*/start.sh"? (\w+)$', (ROOT / "infra/team/supervisord.conf").read_text(), re.M)
     assert sorted(SERVICES) == sorted(programs)
     for name, service in SERVICES.items():
         assert service["entrypoint"] == ["/team/start.sh", name]
@@ -30,13 +30,16 @@ def test_containers_are_given_what_exists_and_run_what_the_test_of_the_servers_r
         assert stems == {"ports", name}
 
 
-def test_containers_have_the_ports_of_the_settings(tmp_path):
-    prepare.prepare(tmp_path, "localhost", 7700, "internal")
-    ports = {name: 7700 + number for number, name in enumerate(prepare.PORTS)}
-    for name, port in (("postgres", "postgres"), ("s3", "s3_inside"), ("mlflow", "mlflow_inside")):
-        assert re.search(r"\b(77\d\d)\b", SERVICES[name]["healthcheck"]["test"])[1] == str(ports[port])
-    assert str(ports["prefect_inside"]) in SERVICES["prefect"]["healthcheck"]["test"]
-    assert SERVICES["proxy"]["ports"] == [f"{ports['mlflow']}-{ports['s3']}:{ports['mlflow']}-{ports['s3']}"]
+def test_containers_share_the_machines_network_and_are_asked_at_the_ports_of_the_settings(tmp_path):
+    prepare.prepare(tmp_path, "localhost", 8700, "internal")
+    ports = dict(re.findall(r"(\w+)=(\d+)", (tmp_path / "secrets/ports.env").read_text()))
+    assert ports["PROXY_PORT"] == "8702"
+    for service in SERVICES.values():
+        assert (service["network_mode"], "ports" in service) == ("host", False)
+        read, _, asked = service["healthcheck"]["test"].partition(" && ")
+        assert read == '. "$$TEAM/secrets/ports.env"'
+        assert set(re.findall(r"\$\$(\w+)", asked)) < set(ports)
+        assert not re.search(r"\b\d{4}\b", asked)
 
 
 def test_containers_have_the_versions_of_the_lock():
