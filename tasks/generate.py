@@ -48,13 +48,13 @@ def generate(
 
 def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
     """Say beside the text what may surprise: a prompt of which nothing, or not all, is read."""
-    if not prompt.strip():
-        print("note: the prompt is empty: the model begins a text of its own", file=sys.stderr)
     config = loaded.model.config
     tokens = len(loaded.tokenizer.encode(prompt))
     window = config.context + getattr(config, "memory", 0)
+    if tokens == 0:
+        print("note: the prompt is empty: the model begins a text of its own", file=sys.stderr)
     if tokens > window:
-        print(f"note: the prompt has {tokens:,} tokens; the model reads the last {window:,}", file=sys.stderr)
+        print(f"note: the prompt has {tokens:,} tokens; the model reads at most the last {window:,}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The logits of the next token of growing texts, and what is kept of reading them. Used by ``continue_ids``.
 
-A model sees a window of a text. While the text fits, what was read is kept as a cache and only new tokens are read.
-When it outgrows the window, the window's start jumps so that half of it remains, and the cache is made anew: so the
-tokens are those of reading the whole window every time. Where a window starts depends on its own text's length alone.
+A model sees a window of a text: at first as much of the prompt's end as fits. While the text fits, what was read is
+kept as a cache and only new tokens are read. When it outgrows the window, the window's start jumps so that half of it
+remains, and the cache is made anew: so the tokens are those of reading the whole window every time. Where a window
+starts depends on the lengths of its own prompt and text alone.
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -76,25 +77,26 @@ class Decoding:
 
     def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """The logits ``[B, V]`` of the token after each text, which is that of the call before and one token more."""
-        starts = [window_start(len(text), self.window) for text in texts]
-        if self.state is not None and starts == self.starts:
+        before = self.starts or [max(0, len(text) - self.window) for text in texts]
+        self.starts = [window_start(start, len(text), self.window) for start, text in zip(before, texts, strict=True)]
+        if self.state is not None and self.starts == before:
             ids = torch.tensor([text[-1:] for text in texts], device=self.device)
             attention_mask = None
         else:
             ids, attention_mask = left_padded(
-                [text[start:] for text, start in zip(texts, starts, strict=True)], self.device
+                [text[start:] for text, start in zip(texts, self.starts, strict=True)], self.device
             )
             self.state = None
         logits, state = self.read(self.model, ids, attention_mask, self.state)
         if self.use_cache:
-            self.starts, self.state = starts, state
+            self.state = state
         return logits
 
 
-def window_start(length: int, window: int) -> int:
-    """Where the window of a text of ``length`` tokens starts: 0 while it fits, then jumps that leave half a window."""
-    jump = window + 1 - (window + 1) // 2
-    return max(0, -(-(length - window) // jump)) * jump
+def window_start(start: int, length: int, window: int) -> int:
+    """Where the window of a text that has grown to ``length`` tokens starts: at ``start`` as before while it fits, else
+    so that half a window remains."""
+    return start if length - start <= window else length - (window + 1) // 2
 
 
 def left_padded(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:

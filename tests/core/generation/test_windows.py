@@ -1,7 +1,6 @@
 """What is kept of a text changes nothing: the tokens are those of reading the whole window again for each."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pkgutil import resolve_name
 
 import pytest
@@ -116,13 +115,28 @@ def test_only_new_tokens_are_read_while_the_text_fits():
 
 @pytest.mark.parametrize("window", [1, 2, 5, 13, 18, 64])
 def test_a_window_is_at_least_half_and_at_most_whole_and_jumps_only_when_full(window):
-    starts = [window_start(length, window) for length in range(1, 5 * window + 9)]
-    assert starts[:window] == [0] * window
-    for length, (before, start) in enumerate(pairwise(starts), start=1):
-        assert length - before <= window
+    start = 0
+    for length in range(1, 5 * window + 9):
+        before, start = start, window_start(start, length, window)
+        assert length - start <= window
         if start != before:
-            assert length - before == window
-            assert length + 1 - start == max(1, (window + 1) // 2)
+            assert length - before == window + 1
+            assert length - start == (window + 1) // 2
+
+
+@torch.no_grad()
+def test_of_a_long_prompt_as_much_is_read_as_fits(each):
+    """At first; the next token makes it outgrow the window."""
+    text, other = [20 + i for i in range(30)], [90 + i for i in range(30)]
+    window = Decoding(*each, True).window
+    read, changed = Decoding(*each, True), Decoding(*each, True)
+    for length, least in ((29, window), (30, (window + 1) // 2)):
+        cut = length - least
+        expected = read.logits([text[:length]])
+        torch.testing.assert_close(changed.logits([other[:cut] + text[cut:length]]), expected)
+    for kept in (window, window - 1):
+        first = Decoding(*each, True).logits([other[: 29 - kept] + text[29 - kept : 29]])
+        assert torch.equal(first, Decoding(*each, True).logits([text[:29]])) == (kept == window)
 
 
 def test_rows_are_padded_on_the_left():
