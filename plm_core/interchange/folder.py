@@ -5,7 +5,7 @@ when ``import_hf`` reads it.
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Origin:
     """What its pretraining read."""
     objective: str | None = None
     """The name in ``OBJECTIVES`` that it was trained by; None for the one that their class is for."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """What its configuration says beyond the table of sizes."""
 
 
 def export_hf(checkpoint_folder: Path, target: Path) -> None:
@@ -58,7 +60,8 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
     sizes = asdict(loaded.model.config)
     weights = family.to_theirs(loaded.model.state_dict(), sizes["layers"], sizes["heads"])
     told = loaded.config
-    origin = asdict(Origin(told.step, told.valid_nats, told.lineage, told.objective))
+    beyond = {name: value for name, value in sizes.items() if name not in {size.ours for size in family.sizes}}
+    origin = asdict(Origin(told.step, told.valid_nats, told.lineage, told.objective, beyond))
     with atomic_folder(target, checksums=False) as folder:
         save_file(weights, folder / checkpoint.WEIGHTS_FILE, metadata={"format": "pt"})
         _write(folder / checkpoint.CONFIG_FILE, family.their_config(sizes) | {"dtype": "float32", OWN: origin})
@@ -93,18 +96,16 @@ def import_hf(source: Path, target: Path) -> str:
         raise UserError(
             f"{place}.vocab_size: found {sizes['vocab_size']}; expected {text.vocab_size}, as {text.path.name}"
         )
-    model: Any = checkpoint.build(family.architecture, sizes, str(place))
-    _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
     origin = from_dict(Origin, theirs.get(OWN, {}), f"{place}.{OWN}")
+    model: Any = checkpoint.build(family.architecture, origin.model | sizes, str(place))
+    _fill(model, family.to_ours(weights_of(source), sizes["layers"], str(source)), source)
     objective = origin.objective or family.objective
     if not _computed(objective, family):
         raise UserError(
             f"{place}.{OWN}.objective: found {objective!r}; expected {family.objective}, or one that builds on it"
         )
-    told = vars(origin) | {"objective": objective}
-    config = checkpoint.CheckpointConfig(
-        checkpoint.FORMAT, family.architecture, model=asdict(model.config), tokenizer_sha256=text.sha256, **told
-    )
+    told = vars(origin) | {"objective": objective, "model": asdict(model.config)}
+    config = checkpoint.CheckpointConfig(checkpoint.FORMAT, family.architecture, tokenizer_sha256=text.sha256, **told)
     return checkpoint.save(target, model.state_dict(), text, config)
 
 

@@ -90,6 +90,15 @@ def test_a_checkpoint_comes_back_bit_for_bit(exported, tmp_path):
     assert digest == checkpoint.load(folder).digest  # weights, configuration, tokenizer: all bytes
 
 
+def test_what_their_configuration_has_no_key_for_comes_back_too(tmp_path, tokenizer):
+    changes = {"width": 24, "initial_embeddings": "neighbours", "initial_attention": "neighbours"}
+    digest = save(tmp_path / "bert", "bert", tokenizer, **changes)
+    export_hf(tmp_path / "bert", tmp_path / "hf")
+    assert import_hf(tmp_path / "hf", tmp_path / "again") == digest
+    others = edited(tmp_path / "hf", tmp_path / "others", lambda c: c["plm_checkpoint"]["model"].update(heads=2))
+    assert import_hf(others, tmp_path / "theirs") == digest  # what has a key of theirs is read there
+
+
 def edited(source, target, change=None, tensors=None):
     """A copy of an export with another configuration or other weights."""
     shutil.copytree(source, target)
