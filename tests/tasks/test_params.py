@@ -2,6 +2,7 @@
 
 import pytest
 
+from plm_core.config import UserError
 from tasks.settings.params import PARAMS, read
 
 
@@ -10,3 +11,15 @@ def test_what_looks_like_a_date_is_text(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     PARAMS.write_text(f"sources:\n  {text}: {text}\n")
     assert read("sources") == {text: text}
+
+
+@pytest.mark.parametrize("name", ["yes", "no", "on", "True"])
+def test_a_name_that_is_a_truth_value_in_yaml_is_refused_and_in_quotes_it_is_text(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    PARAMS.write_text(f"options:\n  other: 'x'\n  {name}: 'right'\n")
+    with pytest.raises(
+        UserError, match=rf"^params\.yaml:3: {name} as a name is true or false in YAML; expected it in q"
+    ):
+        read("options")
+    PARAMS.write_text(f"options:\n  '{name}': yes\n")
+    assert read("options") == {name: True}
