@@ -114,12 +114,8 @@ class Family:
             found |= zip(theirs, (t.contiguous() for t in layout.theirs(tensors[ours], heads)), strict=True)
         return found
 
-    def to_ours(
-        self, tensors: Mapping[str, Tensor], layers: int, where: str, encoder_only: bool = False
-    ) -> dict[str, Tensor]:
+    def to_ours(self, tensors: Mapping[str, Tensor], layers: int, where: str) -> dict[str, Tensor]:
         """Their weights, or their gradients, under our names.
-
-        ``encoder_only`` is for a folder that holds no head, as those of sentence encoders: what it lacks is left out.
 
         Raises:
             UserError: a weight is missing, one has no place in our model, or two that are one differ.
@@ -129,8 +125,6 @@ class Family:
         found = {}
         missing = []
         for ours, theirs, layout in self.lines(layers):
-            if encoder_only and not all(name.startswith(self.base) for name in theirs):
-                continue
             missing += [name for name in theirs if name not in given]
             if missing:
                 continue

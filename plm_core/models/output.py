@@ -23,9 +23,9 @@ class Output(NamedTuple):
     bias: Tensor | None = None
     """``[V]``"""
 
-    def logits(self, multiple: int | None = None) -> Tensor:
-        """``[..., V]``. For ``multiple`` see ``padded``: what is beyond V is cut off, and no softmax ever sees it."""
-        weight, bias = padded(self.weight, self.bias, multiple)
+    def logits(self) -> Tensor:
+        """``[..., V]``. What ``padded`` adds beyond V is cut off, and no softmax ever sees it."""
+        weight, bias = padded(self.weight, self.bias)
         found = F.linear(self.hidden, weight, bias)
         return found if weight is self.weight else found[..., : len(self.weight)]
 
