@@ -21,6 +21,7 @@ from plm_core.corpus.sources import SOURCES
 from plm_core.corpus.split import SplitConfig
 from plm_core.evaluation.rules import GateRules
 from plm_core.finetuning.config import FinetuneConfig
+from plm_core.objectives import build_objective
 from plm_core.sections.deduplicate import DeduplicateConfig
 from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.shared import paths
@@ -129,7 +130,9 @@ def _finetune() -> None:
 def _asked_model(name: str, config: FewshotConfig) -> None:
     if name not in (known := params.names("models")):
         raise UserError(f"fewshot.models: found {name!r}; expected some of models: {', '.join(known)}")
-    config.require_ranker(name, pretrain_section(name).objective["name"])
+    objective = pretrain_section(name).objective
+    build_objective(objective, f"pretrain.{name}.objective")
+    config.require_ranker(name, objective["name"])
 
 
 def _asked_task(name: str, config: FewshotConfig) -> None:

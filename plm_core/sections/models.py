@@ -270,7 +270,7 @@ def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
         raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
     entry = MODELS[architecture]
     if (preset := model.get("preset")) is not None:
-        if preset not in entry.presets:
+        if not isinstance(preset, str) or preset not in entry.presets:
             raise UserError(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
         model = {**entry.presets[preset], **{name: value for name, value in model.items() if name != "preset"}}
     return from_dict(entry.config, model, f"{where}.model")

@@ -84,6 +84,14 @@ def test_an_objective_that_does_not_train_the_model_is_told(changed):
     assert lines(changed)[0].startswith("error: pretrain.gpt.objective.streams: True for a model with memory None")
 
 
+@pytest.mark.parametrize("name", ["casual", ...])
+def test_an_objective_that_is_none_is_told_once(changed, name):
+    changed.change(pretrain__gpt__objective={"name": "causal"})
+    changed.change(pretrain__gpt__objective__name=name)
+    (line,) = lines(changed)
+    assert line.startswith("error: pretrain.gpt.objective.name: found ")
+
+
 def test_several_problems_of_one_section_are_all_told(changed):
     changed.change(pretrain__gpt__training__steps="many", pretrain__gpt__training__btach=7, finetune__dropout=True)
     assert [line.split(": ")[1] for line in lines(changed)] == [

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from plm_core.sections.models import MODELS
+from plm_core.config import UserError
+from plm_core.sections.models import MODELS, shape
 
 SIZES = {
     # Exactly those of the released checkpoints. The paper's table 2 says 117M, 345M, 762M and 1542M, known to be
@@ -98,3 +99,9 @@ def test_the_generator_has_the_sizes_of_the_paper():
         "base": (256, 4),
         "large": (256, 4),
     }
+
+
+@pytest.mark.parametrize("preset", [["small"], {}, "nope", 3])
+def test_a_preset_that_is_none_is_named(preset):
+    with pytest.raises(UserError, match=r"^p\.model\.preset: found .*; expected one of small, medium"):
+        shape("gpt", {"preset": preset, "vocab_size": 99}, "p")
