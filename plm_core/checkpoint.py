@@ -8,7 +8,7 @@ A folder with ``model.safetensors``, ``config.json``, the tokenizer's file and `
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,55 +17,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from plm_core.config import UserError, from_json, section
+from plm_core.config import UserError
 from plm_core.files import CHECKSUMS, atomic_folder, sha256_file, verify_checksums
+from plm_core.sections.description import CONFIG_FILE, FORMAT, CheckpointConfig, Lineage, read_description
 from plm_core.sections.models import MODELS, shape
 from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
 
-FORMAT = 1
+__all__ = [
+    "CONFIG_FILE",
+    "FORMAT",
+    "WEIGHTS_FILE",
+    "CheckpointConfig",
+    "Lineage",
+    "Loaded",
+    "build",
+    "describe",
+    "load",
+    "save",
+]
 WEIGHTS_FILE = "model.safetensors"
-CONFIG_FILE = "config.json"
-
-
-@section
-class Lineage:
-    """What a pretraining read, by digest: enough to say whether what lies there now is the same."""
-
-    tokens_sha256: str
-    """The identity of the training split's token store (``TokenStore.digest``)."""
-    parameters_sha256: str
-    """``plm_core.config.digest`` of the section of ``params.yaml``."""
-    passed: list[list[int]] = field(default_factory=list)
-    """From which step (from 0) on how many batches a rollback had passed over, in all."""
-
-    def batch(self, step: int) -> int:
-        """The step (from 0) of the data that a step (from 0) read."""
-        return step + max((more for begin, more in self.passed if step >= begin), default=0)
-
-
-@section
-class CheckpointConfig:
-    """``config.json``."""
-
-    format: int
-    """The version of this layout."""
-    architecture: str
-    """The name in ``MODELS``."""
-    objective: str
-    """The name in ``OBJECTIVES`` that it was trained by."""
-    model: dict[str, Any]
-    """The architecture's configuration."""
-    tokenizer_sha256: str
-    """The digest of the tokenizer's file."""
-    step: int
-    """The step whose weights these are: the best by validation."""
-    valid_nats: float
-    """Validation loss at that step, in nats a prediction (with next-sentence prediction, the sum of both means)."""
-    head: dict[str, Any] | None = None
-    """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
-    lineage: Lineage | None = None
-    """What its pretraining read; null where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +84,7 @@ def describe(folder: Path) -> CheckpointConfig:
         UserError: a file is missing or damaged, or the checkpoint is of another format.
     """
     verify_checksums(folder)
-    config = from_json(CheckpointConfig, folder / CONFIG_FILE)
-    if config.format != FORMAT:
-        found = f"{folder / CONFIG_FILE}.format: found {config.format}; expected {FORMAT}"
-        raise UserError(f"{found}: use the version that wrote it, or train the model again")
-    return config
+    return read_description(folder)
 
 
 def _require_sizes(config: CheckpointConfig, folder: Path) -> None:

@@ -105,8 +105,9 @@ def _tokenizer() -> None:
 def _model(name: str) -> None:
     section = f"pretrain.{name}"
     config = pretrain_section(name)
-    require_start(config, section)
-    require_trainable(config, params.section("tokenizer", TokenizerConfig).vocab_size, section)
+    tokenizer = params.section("tokenizer", TokenizerConfig)
+    require_trainable(config, tokenizer.vocab_size, section)
+    require_start(config, tokenizer.given.sha256 if tokenizer.given else None, section)
 
 
 def _examples(name: str) -> None:

@@ -8,9 +8,11 @@ from typer import Argument, Option
 
 from plm_core.config import UserError
 from plm_core.interchange import import_hf
+from plm_core.sections.description import read_description
 from plm_core.shared.paths import IMPORTED
 from plm_core.text.tokenizers import open_tokenizer
 from tasks.runtime.stage import main
+from tasks.settings.editing import one_line
 
 
 def import_(
@@ -28,9 +30,12 @@ def import_(
     if target.exists():
         raise UserError(f"name: {target} exists; expected a name that is free, or that folder removed")
     digest = import_hf(folder, target)
+    described = read_description(target)
+    model = {size: value for size, value in described.model.items() if size != "vocab_size"}
     print(f"{target}: written, digest {digest}")
     print("to start a pretraining from it, in its section of params.yaml:")
     print(f"start:\n  checkpoint: {target.as_posix()}\n  sha256: {digest}")
+    print(f"architecture: {described.architecture}\nmodel: {one_line(model)}")
     print("and in section tokenizer, its tokenizer:")
     tokenizer = open_tokenizer(target)
     print(f"given:\n  file: {tokenizer.path.as_posix()}\n  sha256: {tokenizer.sha256}")

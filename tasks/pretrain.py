@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from plm_core import checkpoint
 from plm_core.config import UserError, digest, listed
@@ -36,7 +35,7 @@ from tasks.runtime.stage import main, stage
 from tasks.runtime.training import follow, snapshots_folder, write_curve
 from tasks.settings import params
 from tasks.settings.machine import pretraining_gpus
-from tasks.settings.pretraining import PretrainConfig, StartConfig, pretrain_section, require_start, require_trainable
+from tasks.settings.pretraining import PretrainConfig, pretrain_section, require_start, require_trainable
 
 SPLITS = ("train", "valid")
 
@@ -48,7 +47,7 @@ def pretrain(name: str) -> None:
     objective = build_objective(config.objective, f"{section}.objective")
     loop = config.training
     inputs = [paths.TOKENS, paths.TOKENIZER, *([Path(config.start.checkpoint)] if config.start else [])]
-    require_start(config, section)
+    require_start(config, None, section)
     filled = {section: {**params.read(section), **sized(params.read(section), section)}}
     with stage(f"pretrain-{name}", [section], inputs, training=True, filled=filled, model=name) as run:
         device = prepare(beside=len(params.names("models")), deterministic=loop.deterministic)
@@ -160,40 +159,17 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     """The model of a section before its training on ``text``: of random weights, or of those of its ``start``.
 
     Raises:
-        UserError: the section describes no model, or one that its objective does not train, or see ``start_from``.
+        UserError: the section describes no model, or one that its objective does not train, or see ``require_start``.
     """
     require_trainable(config, tokenizer.vocab_size, section)
     torch.manual_seed(stream_seed(config.training.seed, "weights"))
     model: Any = checkpoint.build(config.architecture, config.model | {"vocab_size": tokenizer.vocab_size}, section)
     if config.start:
-        start_from(config.start, model, tokenizer, f"{section}.start")
+        require_start(config, tokenizer.sha256, section)
+        model.load_state_dict(checkpoint.load(Path(config.start.checkpoint)).model.state_dict())
     else:
         begin_as_asked(model, text)
     return model
-
-
-def start_from(start: StartConfig, model: nn.Module, tokenizer: Tokenizer, where: str) -> None:
-    """Give the model the weights of a checkpoint.
-
-    Raises:
-        UserError: it is not the checkpoint that ``sha256`` names, of another shape, or made with another tokenizer.
-    """
-    loaded = checkpoint.load(Path(start.checkpoint))
-    if loaded.digest != start.sha256:
-        raise UserError(f"{where}.sha256: {start.checkpoint} is {loaded.digest}; expected {start.sha256}")
-    if loaded.tokenizer.sha256 != tokenizer.sha256:
-        raise UserError(
-            f"{where}.checkpoint: {start.checkpoint} was made with another tokenizer; expected in section tokenizer: "
-            f"given: {{file: {loaded.tokenizer.path}, sha256: {loaded.tokenizer.sha256}}}"
-        )
-    try:
-        model.load_state_dict(loaded.model.state_dict())
-    except RuntimeError as error:
-        sizes = ", ".join(f"{name}: {value}" for name, value in loaded.config.model.items() if name != "vocab_size")
-        raise UserError(
-            f"{where}.checkpoint: {start.checkpoint} is of another shape; expected architecture: "
-            f"{loaded.config.architecture} and model: {{{sizes}}}"
-        ) from error
 
 
 def _store(split: str, tokenizer: Tokenizer) -> TokenStore:

@@ -274,3 +274,20 @@ def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
             raise UserError(f"{where}.model.preset: found {preset!r}; expected one of {', '.join(entry.presets)}")
         model = {**entry.presets[preset], **{name: value for name, value in model.items() if name != "preset"}}
     return from_dict(entry.config, model, f"{where}.model")
+
+
+_NOT_COMPUTED = {"vocab_size", "dropout", "initializer_range", "initial_embeddings", "initial_attention", "memory"}
+"""What says nothing of how weights are used: how they are drawn and trained, how much of the text before is kept, and
+the vocabulary, which the tokenizer decides."""
+
+
+def differing(ours: Any, theirs: Any) -> list[str]:
+    """The names of the sizes by which two models of one architecture compute different things from the same weights.
+
+    ``context`` is one of them only where positions have embeddings. Where it can grow and does, ``rope_base`` may
+    change with it, as in section 2.2.2 of ModernBERT's paper.
+    """
+    free = set(_NOT_COMPUTED)
+    if isinstance(ours, LlamaConfig | ModernBERTConfig | XLNetConfig):
+        free |= {"context", "rope_base"} if ours.context > theirs.context else {"context"}
+    return [name for name, value in vars(ours).items() if name not in free and value != vars(theirs)[name]]

@@ -54,12 +54,12 @@ def _with(text: str, name: str, value: Any) -> str:
             return text[: old.start_mark.index] + _lines(value, old.start_mark.column) + text[_end(text, old) :]
         empty = old.start_mark.index == old.end_mark.index
         start = f"{text[: key.end_mark.index]}: " if lines or empty else text[: old.start_mark.index]
-        return start + _line(value) + text[_end(text, old) :]
+        return start + one_line(value) + text[_end(text, old) :]
     if section.flow_style:
         inside = yaml.safe_load(text[section.start_mark.index : _end(text, section)])
         return _with(text, ".".join(above), inside | {last: value})
     line = text.find("\n", _end(text, section))
-    return f"{text[:line]}\n{' ' * section.start_mark.column}{last}: {_line(value)}{text[line:]}"
+    return f"{text[:line]}\n{' ' * section.start_mark.column}{last}: {one_line(value)}{text[line:]}"
 
 
 def _entry(section: Any, key: str) -> tuple[Any, Any]:
@@ -86,9 +86,10 @@ def _end(text: str, node: yaml.Node) -> int:
 
 def _lines(value: Mapping[str, Any], column: int) -> str:
     """The parameters of a section, a line each, below each other."""
-    return f"\n{' ' * column}".join(f"{_line(name)}: {_line(each)}" for name, each in value.items())
+    return f"\n{' ' * column}".join(f"{one_line(name)}: {one_line(each)}" for name, each in value.items())
 
 
-def _line(value: Any) -> str:
+def one_line(value: Any) -> str:
+    """A value as YAML on one line."""
     flow = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
     return flow.removesuffix("\n").removesuffix("\n...")

@@ -6,8 +6,11 @@ from typing import Any
 from pydantic import PositiveInt
 
 from plm_core.config import UserError, from_dict, section
+from plm_core.files import CHECKSUMS, sha256_file
 from plm_core.objectives import build_objective
-from plm_core.sections.models import MODELS, shape
+from plm_core.sections.description import CONFIG_FILE, read_description
+from plm_core.sections.models import MODELS, differing, shape
+from plm_core.text.tokenizers import open_tokenizer
 from plm_core.training.config import LoopConfig
 from plm_core.training.sizes import sized
 from tasks.settings import params
@@ -18,7 +21,7 @@ class StartConfig:
     """Section ``pretrain.<name>.start``: the digest makes it a decision that DVC sees, not a folder that changes."""
 
     checkpoint: str
-    """A checkpoint's folder, such as ``plm import`` leaves."""
+    """A checkpoint's folder, such as ``plm import`` leaves; ``architecture`` and ``model`` must match it."""
     sha256: str
     """Its digest, as ``plm import`` prints it."""
 
@@ -51,11 +54,36 @@ def pretrain_section(name: str) -> PretrainConfig:
     return from_dict(PretrainConfig, sized(params.read(section), section), section)
 
 
-def require_start(config: PretrainConfig, section: str) -> None:
-    """Raise UserError when the checkpoint to start from is not there."""
-    if config.start and not Path(config.start.checkpoint).exists():
-        where = f"{section}.start.checkpoint: {config.start.checkpoint}"
+def require_start(config: PretrainConfig, tokenizer_sha256: str | None, section: str) -> None:
+    """Check the checkpoint to start from, where there is one, without reading its weights.
+
+    ``tokenizer_sha256`` is the digest of the tokenizer's file; None where that is not known yet.
+
+    Raises:
+        UserError: it is missing, not the one that ``sha256`` names, made with another tokenizer, or another model.
+    """
+    if config.start is None:
+        return
+    folder = Path(config.start.checkpoint)
+    where = f"{section}.start.checkpoint: {folder}"
+    if not (folder / CHECKSUMS).is_file():
         raise UserError(f"{where} is missing; expected a checkpoint (`plm import`)")
+    if (found := sha256_file(folder / CHECKSUMS)) != config.start.sha256:
+        raise UserError(f"{section}.start.sha256: {folder} is {found}; expected {config.start.sha256}")
+    theirs = read_description(folder)
+    if tokenizer_sha256 not in (None, theirs.tokenizer_sha256):
+        raise UserError(
+            f"{where} was made with another tokenizer; expected in section tokenizer: "
+            f"given: {{file: {open_tokenizer(folder).path}, sha256: {theirs.tokenizer_sha256}}}"
+        )
+    if config.architecture != theirs.architecture:
+        found = f"{section}.architecture: found {config.architecture}"
+        raise UserError(f"{found}; expected {theirs.architecture}, as {folder}, which it starts from")
+    their_model = shape(theirs.architecture, theirs.model, str(folder / CONFIG_FILE))
+    model = shape(config.architecture, config.model | {"vocab_size": their_model.vocab_size}, section)
+    if names := differing(model, their_model):
+        ours, expected = (", ".join(f"{n}: {getattr(m, n)}" for n in names) for m in (model, their_model))
+        raise UserError(f"{section}.model: found {ours}; expected {expected}, as {folder}, which it starts from")
 
 
 def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import yaml
 
 from plm_core import checkpoint
 from plm_core.files import sha256_file
@@ -56,19 +57,47 @@ def test_a_training_begins_with_what_stands_near_each_token(small):
         ),
         ({"pretrain__gpt__start__sha256": "0f"}, "start.sha256: artifacts/imported/mine is "),
         (
-            {"pretrain__gpt__model__layers": 3},
-            "start.checkpoint: artifacts/imported/mine is of another shape; expected ",
+            {"pretrain__gpt__model__layers": 3, "pretrain__gpt__model__heads": 4},
+            "model: found layers: 3, heads: 4; expected layers: 2, heads: 2, as artifacts/imported/mine, which ",
         ),
-        ({"tokenizer__vocab_size": 311}, "start.checkpoint: artifacts/imported/mine was made with another tokenizer"),
+        ({"pretrain__gpt__architecture": "llama"}, "architecture: found llama; expected gpt, as artifacts/imported/"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused(small, start, changes, message):
+def test_a_checkpoint_that_does_not_fit_is_refused_before_the_first_stage_and_by_its_own(
+    small, start, changes, message
+):
     small.change(pretrain__gpt__start=start)
     small.change(**changes)
-    if "tokenizer__vocab_size" in changes:
-        small.run("tasks.tokenizer")
-        small.run("tasks.pack")
+    assert small.run("tasks.check", code=2)[1].startswith(f"error: pretrain.gpt.{message}")
     assert small.refused("tasks.pretrain", "gpt").startswith(f"error: pretrain.gpt.{message}")
+
+
+def test_a_checkpoint_with_another_tokenizer_is_refused(small, start):
+    """Where the tokenizer is given before the first stage; one that is trained is known when it lies there."""
+    message = "error: pretrain.gpt.start.checkpoint: artifacts/imported/mine was made with another tokenizer; expected "
+    small.change(pretrain__gpt__start=start, tokenizer__vocab_size=311)
+    small.run("tasks.check")
+    small.run("tasks.tokenizer")
+    small.run("tasks.pack")
+    assert small.refused("tasks.pretrain", "gpt").startswith(message)
+    small.change(tokenizer__given={"file": "artifacts/tokenizer/tokenizer.model", "sha256": "0f"})
+    assert small.run("tasks.check", code=2)[1].startswith(message)
+
+
+def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
+    """The sizes too, of which not all have a shape."""
+    small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/gpt")
+    said, _ = small.run("tasks.import_", "exported", "--name", "mine")
+    section, given = said.split("in its section of params.yaml:\n")[1].split(
+        "and in section tokenizer, its tokenizer:\n"
+    )
+    path = small.root / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    params["pretrain"]["gpt"] |= yaml.safe_load(section)
+    params["tokenizer"] |= yaml.safe_load(given)
+    path.write_text(yaml.safe_dump(params))
+    small.run("tasks.check")
+    small.run("tasks.pretrain", "gpt")
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bytelevel"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plm_core.config import UserError
-from plm_core.sections.models import MODELS, shape
+from plm_core.sections.models import MODELS, differing, shape
 
 SIZES = {
     # Exactly those of the released checkpoints. The paper's table 2 says 117M, 345M, 762M and 1542M, known to be
@@ -105,3 +105,26 @@ def test_the_generator_has_the_sizes_of_the_paper():
 def test_a_preset_that_is_none_is_named(preset):
     with pytest.raises(UserError, match=r"^p\.model\.preset: found .*; expected one of small, medium"):
         shape("gpt", {"preset": preset, "vocab_size": 99}, "p")
+
+
+LEARNED = {"dropout": 0.3, "initializer_range": 0.3, "initial_embeddings": "neighbours", "vocab_size": 98}
+
+
+@pytest.mark.parametrize(
+    ("paper", "changes", "differ"),
+    [
+        ("gpt", LEARNED | {"heads": 6}, ["heads"]),
+        ("gpt", {"context": 18}, ["context"]),
+        ("bert", LEARNED | {"initial_attention": "neighbours", "context": 16}, ["context"]),
+        ("electra", {"generator_heads": 2, "segments": 3}, ["generator_heads", "segments"]),
+        ("llama", {"kv_heads": 1, "rope_base": 70.0}, ["kv_heads", "rope_base"]),
+        ("llama", {"context": 16, "rope_base": 70.0}, ["rope_base"]),
+        ("llama", LEARNED | {"context": 18, "rope_base": 70.0}, []),
+        ("modernbert", {"window": 4, "global_every": 1}, ["global_every", "window"]),
+        ("modernbert", {"context": 18, "rope_base": 70.0, "local_rope_base": 70.0}, ["local_rope_base"]),
+        ("xlnet", LEARNED | {"context": 16, "memory": 7}, []),
+    ],
+)
+def test_what_differs_is_what_changes_the_computation(paper, changes, differ):
+    sizes = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 24}
+    assert differing(MODELS[paper].config(**sizes | changes), MODELS[paper].config(**sizes)) == differ
