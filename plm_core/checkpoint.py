@@ -87,18 +87,19 @@ def describe(folder: Path) -> CheckpointConfig:
     return read_description(folder)
 
 
-def _require_sizes(config: CheckpointConfig, folder: Path) -> None:
-    """Raise RuntimeError unless the model has the shapes of the weights, before either takes memory."""
+def _outline(config: CheckpointConfig, folder: Path) -> nn.Module:
+    """The model without its weights; RuntimeError unless it has their shapes, before either takes memory."""
     with safe_open(folder / WEIGHTS_FILE, "pt") as file:
         found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no mapping
     where = str(folder / CONFIG_FILE)
     if (layers := shape(config.architecture, config.model, where).layers) > len(found):
         raise RuntimeError(f"{layers} layers, and {len(found)} tensors")
     with torch.device("meta"):
-        expected = build(config.architecture, config.model, where).state_dict()
-    for name, tensor in expected.items():
+        model = build(config.architecture, config.model, where)
+    for name, tensor in model.state_dict().items():
         if found.get(name) != list(tensor.shape):
             raise RuntimeError(f"{name} has the shape {found.get(name)}; expected {list(tensor.shape)}")
+    return model
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
@@ -113,11 +114,11 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     if tokenizer.sha256 != config.tokenizer_sha256:
         raise UserError(f"{tokenizer.path}: is not the tokenizer that {CONFIG_FILE} names")
     try:
-        _require_sizes(config, folder)
-        model = build(config.architecture, config.model, str(folder / CONFIG_FILE))
+        model = _outline(config, folder)
         tensors = load_file(folder / WEIGHTS_FILE)
-        own = {name: tensors.pop(name) for name in model.state_dict()}
-        model.load_state_dict(own)
+        # Copied, for what the library reads is the file itself in memory, and not aligned as torch's own tensors.
+        own = {name: tensors.pop(name).to(like.dtype, copy=True) for name, like in model.state_dict().items()}
+        model.load_state_dict(own, assign=True)
     # Of sizes beyond 64 bits torch tells by one of the last four, on many lines.
     except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
         reason = str(error).partition("\n")[0]

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from papers import PAPERS, make
 
 from plm_core import checkpoint
 from plm_core.config import UserError
 from plm_core.files import CHECKSUMS, write_checksums
+from plm_core.sections.models import MODELS
 from plm_core.text.store import TokenStore, write_store
 
 
@@ -50,6 +52,20 @@ def test_a_checkpoint_describes_itself_without_its_weights_and_older_ones_name_n
     path.write_text(json.dumps(older))
     write_checksums(folder)
     assert checkpoint.describe(folder) == config
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_model_of_any_paper_comes_back_whole_and_nothing_is_drawn_for_it(tmp_path, tokenizer, name):
+    model, _ = make(name, dtype=torch.float32)
+    paper = next(paper for paper, entry in MODELS.items() if entry.model is type(model))
+    config = checkpoint.CheckpointConfig(1, paper, "causal", vars(model.config), tokenizer.sha256, 99, 5.25)
+    checkpoint.save(tmp_path / "model", model.state_dict(), tokenizer, config)
+    before = torch.get_rng_state()
+    loaded = checkpoint.load(tmp_path / "model").model
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.requires_grad and parameter.data_ptr() % 64 == 0 for parameter in loaded.parameters())
+    ids = torch.arange(7, 36)[None]
+    assert torch.equal(loaded.encode(ids), model.eval().encode(ids))
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bytelevel"])
