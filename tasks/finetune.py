@@ -9,6 +9,7 @@ evidence is written: that is how the gate compares a champion with a challenger 
 """
 
 import argparse
+import math
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -39,6 +40,7 @@ from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
 from plm_core.finetuning.featurize import Rows, encoded, read_rows
 from plm_core.finetuning.input_formats import input_format_of
 from plm_core.finetuning.lora import adapt, merge
+from plm_core.finetuning.scale import Scale
 from plm_core.objectives.loss import Batch
 from plm_core.shared import paths
 from plm_core.text.samplers import stream_seed
@@ -168,6 +170,8 @@ def fit(
     train_set, valid_set, test_set = (rows_of(split, task, config, pretrained) for split in SPLITS)
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
+    scale = Scale.of(task, train_set)
+    train_set, valid_set = scale.standardized(train_set), scale.standardized(valid_set)
     classifier = new_classifier(pretrained, task, config, seed).to(device.device)
     most = pretrained.model.config.context if loop.compile else None
 
@@ -176,10 +180,9 @@ def fit(
 
     def validate(_: Evaluate) -> Validation:
         held_out = predict(classifier, valid_set.encoded, loop.batch, device.device)
-        if config.training.best_by == "loss":
-            return Validation(held_out.loss)
-        answers = results.answered(task, valid_set, held_out, pretrained.tokenizer)
-        return Validation(held_out.loss, results.score(task, valid_set.examples, answers))
+        by_score = config.training.best_by == "score" and math.isfinite(held_out.loss)
+        score = results.score(task, valid_set, held_out, pretrained.tokenizer) if by_score else None
+        return Validation(held_out.loss, score)
 
     def examples(step: int) -> str:
         return f"the examples {listed([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
@@ -191,6 +194,7 @@ def fit(
         costs = CostReport(run.name, snapshots.folder.name, device)
         seen = follow(training, loop.steps, run, "finetune", examples, costs)
     merge(classifier.backbone)
+    scale.fold(classifier.head)
     predicted = predict(classifier, test_set.encoded, loop.batch, device.device)
     threshold = 0.0
     if task.unanswerable:

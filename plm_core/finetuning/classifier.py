@@ -174,7 +174,8 @@ class Predicted(NamedTuple):
     """The probability of each answer: of all tags of a row together, or of an example's; NaN where there is none, or
     where the answer of a row tells it itself."""
     loss: float
-    """The mean loss of rows or words, in nats or squared; the language model's has no part in it."""
+    """The mean loss of rows or words, in nats or squared, of labels as the rows have them; the language model's has no
+    part in it."""
 
 
 @torch.no_grad()

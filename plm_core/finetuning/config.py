@@ -13,8 +13,8 @@ from plm_core.finetuning.recipe import Recipe
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
 """What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
-READING = "long texts in parts"
-"""How ``featurize`` makes rows of examples. Another way has another name, so that the gate never compares both."""
+READING = "long texts in parts, numbers in standard deviations"
+"""How examples become rows with labels. Another way has another name, so that the gate never compares both."""
 
 
 @section

@@ -134,7 +134,7 @@ KINDS: dict[task.Kind, Kind] = {
     # -sum log p(class), in nats (Radford et al. 2018, equation 4).
     "classification": Kind(lambda classes: classes, "row", _nats, _classes),
     # Squared errors, which are nats of a normal distribution of variance 1/2 but for a constant. Devlin et al. 2019 and
-    # Yang et al. 2019 do so in their released code.
+    # Yang et al. 2019 do so in their released code. The numbers are in the unit of ``scale.py``.
     "regression": Kind(lambda _: 1, "row", lambda y, t: (y[:, 0].to(t.dtype) - t).square().sum(), _numbers),
     # A number for each sequence, softmax over those of a row (Radford et al. 2018, section 3.3; Devlin et al. 2019,
     # section 4.4).

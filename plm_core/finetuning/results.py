@@ -54,8 +54,10 @@ def answered(
 
 def no_answer_threshold(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
     """By how much the logits of no answer must exceed those of the best answer for there to be none: what gives these
-    examples, the validation's, the best score (Devlin et al. 2019, section 4.3).
+    examples, the validation's, the best score (Devlin et al. 2019, section 4.3). 0 where every question has an answer.
     """
+    if not task.unanswerable:
+        return 0.0
     parts = [exact_match if name == "exact_match" else answer_f1 for name, _ in parts_of(task.score)]
     found = [_found(e, own, rows, predicted, tokenizer) for e, own in zip(rows.examples, _windows(rows), strict=True)]
     margins = np.array([each.margin for each in found])
@@ -135,10 +137,12 @@ def require_different(task: GlueTask, split: str, examples: Sequence[Example]) -
         )
 
 
-def score(task: GlueTask, examples: Sequence[Example], predicted: Predicted) -> float:
-    """The task's score of the answers."""
-    labels = [true(task, example) for example in examples]
-    found = metrics.scores(task.score.split("+"), predicted.answers, labels, task.labels)
+def score(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
+    """The task's score of what is said of the validation's rows, by the threshold for no answer that suits them."""
+    threshold = no_answer_threshold(task, rows, predicted, tokenizer)
+    answers = answered(task, rows, predicted, tokenizer, threshold).answers
+    labels = [true(task, example) for example in rows.examples]
+    found = metrics.scores(task.score.split("+"), answers, labels, task.labels)
     return float(np.mean(list(found.values())))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import random
 import tempfile
 from pathlib import Path
@@ -12,9 +13,11 @@ import yaml
 from scipy import stats
 
 from plm_core import checkpoint
+from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import FinetuneConfig
 from plm_core.text.special import BOS, CLS, SEP
 from plm_core.training.device import Device
+from plm_core.training.recovery import Diverged
 from plm_core.training.snapshot import Snapshots
 from tasks import finetune
 from tasks.settings import params
@@ -60,21 +63,49 @@ def reported(project, *tasks):
     return (project.root / "artifacts/report/report.md").read_text()
 
 
+def fitted(project, monkeypatch, task_name="tickets"):
+    """The outcome of a fine-tuning in this process, and its task."""
+    monkeypatch.chdir(project.root)
+    config = params.section("finetune", FinetuneConfig)
+    loaded = checkpoint.load(Path("artifacts/models/gpt"))
+    task = finetune.task_in(Path("artifacts/examples") / task_name)
+    with tempfile.TemporaryDirectory() as folder:
+        device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
+        return finetune.fit(loaded, task, config, 5, device, snapshots, None), task
+
+
 def test_the_best_weights_may_be_those_of_the_best_score(tickets, monkeypatch):
     recipe = {"epochs": 2, "validations": 3, "batch": 8, "report_every": 1, "best_by": "score"}
     tickets.change(finetune__training=recipe | {"optimizer": {"learning_rate": 0.005}})
-    monkeypatch.chdir(tickets.root)
     scores = iter([0.1, 0.3, 0.2, 0.3, 0.0, 0.1, 0.2])
     monkeypatch.setattr(finetune.results, "score", lambda *_: next(scores))
-    config = params.section("finetune", FinetuneConfig)
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = checkpoint.load(Path("artifacts/models/gpt"))
-        task = finetune.task_in(Path("artifacts/examples/tickets"))
-        snapshots = Snapshots(Path(folder))
-        found = finetune.fit(loaded, task, config, 5, Device(torch.device("cpu"), 1, False), snapshots, None)
+    found, task = fitted(tickets, monkeypatch)
     steps = [(report.step, report.valid_score) for report in found.reports if report.valid_score is not None]
     assert [score for _, score in steps[:5]] == [0.1, 0.3, 0.2, 0.3, 0.0]
     assert found.metrics(task)["best_step"] == steps[1][0]
+
+
+def test_a_validation_that_is_not_a_number_is_an_anomaly_also_where_the_best_is_by_score(tickets, monkeypatch):
+    tickets.change(finetune__training__best_by="score")
+
+    def broken(model, rows, *_):
+        return Predicted([math.nan] * len(rows), [math.nan] * len(rows), math.nan)
+
+    monkeypatch.setattr(finetune, "predict", broken)
+    with pytest.raises(Diverged, match="the validation loss is nan"):
+        fitted(tickets, monkeypatch)
+
+
+def test_the_unit_of_the_labels_changes_nothing_but_the_unit_of_the_answers(tickets, monkeypatch):
+    first, _ = fitted(tickets, monkeypatch)
+    for path in (tickets.root / "data/tickets").glob("*.tsv"):
+        head, *lines = path.read_text().splitlines()
+        cells = (line.rpartition("\t") for line in lines)
+        path.write_text("\n".join([head, *(f"{texts}\t{1990 + 25 * int(label)}" for texts, _, label in cells)]) + "\n")
+    tickets.run("tasks.examples", "tickets")
+    second, _ = fitted(tickets, monkeypatch)
+    assert second.predicted.answers == pytest.approx([1990 + 25 * each for each in first.predicted.answers], abs=0.01)
+    assert [report.loss for report in second.reports] == pytest.approx([r.loss for r in first.reports], rel=1e-3)
 
 
 def test_numbers_are_predicted_and_correlations_measured(tickets):

@@ -3,11 +3,19 @@
 import csv
 import json
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
+import torch
 
 from plm_core import checkpoint
 from plm_core.evaluation.evidence import read_task
+from plm_core.finetuning.config import FinetuneConfig
+from plm_core.training.device import Device
+from plm_core.training.snapshot import Snapshots
+from tasks import finetune
+from tasks.settings import params
 
 WORDS = ["bafo", "limu", "pesa", "toku"]
 TASKS = {
@@ -87,3 +95,20 @@ def test_the_same_fine_tuning_gives_the_same_bytes_and_another_checkpoint_its_ev
     assert (project.root / "elsewhere/qa.5.csv").read_bytes() == files["artifacts/evidence/gpt/qa.5.csv"]
     project.run("tasks.finetune", "gpt", "qa", "5")
     assert project.files("artifacts/evidence") | project.files("artifacts/finetuned") == files
+
+
+def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(project, monkeypatch):
+    project.run("tasks.examples", "qa")
+    project.change(finetune__training__best_by="score")
+    monkeypatch.chdir(project.root)
+    asked = []
+    answered = finetune.results.answered
+    monkeypatch.setattr(finetune.results, "no_answer_threshold", lambda *_: 0.25)
+    monkeypatch.setattr(finetune.results, "answered", lambda *given: asked.append(given[4:]) or answered(*given))
+    with tempfile.TemporaryDirectory() as folder:
+        given = checkpoint.load(Path("artifacts/models/gpt")), finetune.task_in(Path("artifacts/examples/qa"))
+        config = params.section("finetune", FinetuneConfig)
+        device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
+        finetune.fit(*given, config, 5, device, snapshots, None)
+    assert len(asked) > 1
+    assert set(asked) == {(0.25,)}
