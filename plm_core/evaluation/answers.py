@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from plm_core.evaluation.weighted import correlation, of_classes, ratio
+from plm_core.evaluation.weighted import alike, correlation, of_classes, ratio
 
 OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews")
 OF_NUMBERS = ("pearson", "spearman")
@@ -82,7 +82,8 @@ class Answers:
     """``[N]``: the number of each example's group."""
 
     def __post_init__(self) -> None:
-        _each_alone(self, len(self.labels))
+        if self.groups is ALONE:
+            object.__setattr__(self, "groups", np.arange(len(self.labels)))
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -179,7 +180,8 @@ class Ratios:
     """``[N]``: the number of each example's group."""
 
     def __post_init__(self) -> None:
-        _each_alone(self, len(self.strata))
+        if self.groups is ALONE:
+            object.__setattr__(self, "groups", np.arange(len(self.strata)))
 
     limits = (0.0, 1.0)
     """The least and the largest score that there can be."""
@@ -277,21 +279,19 @@ Results = Answers | Ratios | Sums
 
 
 def score_by_subset(results: Results) -> dict[str, float]:
-    """The score of the whole set (""), and of each named subset: the mean over seeds."""
-    every = np.ones((1, len(results.strata)))
-    return {name: float(results.values(every * mask).mean()) for name, mask in masks(results).items()}
+    """The score of the whole set (""), and of each named subset that has one: the mean over seeds."""
+    return {name: float(results.values(mask[None]).mean()) for name, mask in masks(results).items()}
 
 
 def masks(results: Results) -> dict[str, Array]:
-    """By name, which examples count: for the whole set (""), and for each named subset."""
+    """By name, which examples count: for the whole set (""), and for each named subset that has a score."""
     named = {name: (results.strata == i).astype(np.float64) for i, name in enumerate(results.subsets) if name}
-    return {"": np.ones(len(results.strata)), **named}
+    return {"": np.ones(len(results.strata)), **{name: m for name, m in named.items() if scored(results, m > 0)}}
 
 
-def _each_alone(results: "Answers | Ratios", examples: int) -> None:
-    """Number the examples where no groups are stated."""
-    if results.groups is ALONE:
-        object.__setattr__(results, "groups", np.arange(examples))
+def scored(results: Results, members: Array) -> bool:
+    """Whether these examples, ``[N]`` bool, have a score: a correlation asks for different labels."""
+    return not (isinstance(results, Answers) and of_numbers(results.score) and alike(results.labels[members]))
 
 
 def _as_many(one: Array, two: Array) -> list[Array]:

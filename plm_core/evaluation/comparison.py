@@ -113,7 +113,7 @@ def compare(
     """
     rng = significance.generator()
     tables, notes = _shared(folders, names, only)
-    pairs = {task: _task(task, sides, rng) for task, sides in tables.items()}
+    pairs = {task: _task(task, sides, rng, notes) for task, sides in tables.items()}
     likelihood = _likelihood(folders, rng, notes)
     if not pairs and not likelihood:
         raise UserError(f"{folders[0]} and {folders[1]}: have nothing in common; {'; '.join(notes)}")
@@ -147,11 +147,12 @@ def _shared(
     return found, notes
 
 
-def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator) -> list[_Pair]:
-    """A task, and each of its subsets."""
+def _task(name: str, tables: tuple[Table, Table], rng: np.random.Generator, notes: list[str]) -> list[_Pair]:
+    """A task, and each of its subsets; those that have no score are noted."""
     one, two = _answers(tables[0]), _answers(tables[1])
     draws = significance.bootstrap([one, two], rng)
     values = (score_by_subset(one), score_by_subset(two))
+    notes += [f"{name} {each}: all labels are equal" for each in one.subsets if each and each not in draws[0]]
     found = []
     for subset in draws[0]:
         members = one.strata == one.subsets.index(subset) if subset else one.strata >= 0

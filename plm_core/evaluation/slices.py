@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from plm_core.config import UserError
-from plm_core.evaluation.answers import Answers, of_numbers
+from plm_core.evaluation.answers import Answers, of_numbers, scored
 from plm_core.files import RESTORE
 
 COLUMNS = ("id", "words", "subset", "overlap")
@@ -48,6 +48,8 @@ class Slice:
     """``[N]`` bool."""
     results: Any
     """The answers to its examples, with the score that tells something of them."""
+    scored: bool
+    """Whether they have it: a correlation asks for different labels."""
 
 
 def read_slices(path: Path) -> dict[str, Facts]:
@@ -100,7 +102,7 @@ def _slice(kind: str, name: str, members: Array, results: Any) -> Slice:
     chosen = replace(chosen, strata=np.zeros_like(chosen.strata), subsets=("",))
     if kind == "label" and not of_numbers(results.score):
         chosen = replace(chosen, score="accuracy")
-    return Slice(kind, name, members, chosen)
+    return Slice(kind, name, members, chosen, scored(results, members))
 
 
 def _by_label(results: Any) -> list[tuple[str, str, Array]]:

@@ -24,7 +24,7 @@ def of_classes(name: str, position: int, true: Array, said: Array, both: Array) 
 
 def correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:
     """Pearson's or Spearman's correlation ``[R]``; 0 where either side is constant."""
-    if min(np.ptp(labels), np.ptp(predictions)) == 0:
+    if alike(labels) or alike(predictions):
         return np.zeros(len(weights))
     total = weights.sum(axis=1)
     if name == "spearman":
@@ -43,6 +43,11 @@ def correlation(name: str, labels: Array, predictions: Array, weights: Array) ->
         most = np.ones(1)
     constant = np.minimum(own_x, own_y) <= CONSTANT * most
     return np.clip(ratio(both, np.sqrt(np.where(constant, 0.0, own_x * own_y))), -1.0, 1.0)
+
+
+def alike(values: Array) -> bool:
+    """Whether there is one value at most."""
+    return not (values != values[:1]).any()
 
 
 def _ranks(side: Array, weights: Array) -> Array:

@@ -81,11 +81,16 @@ def _slices(task: str, rows: dict[str, Table]) -> list[dict[str, Any]] | None:
     ]
 
 
-def _score(part: Slice) -> Estimate | None:
-    """The mean score over seeds, and its interval; None of too few examples."""
+def _score(part: Slice) -> Estimate | str:
+    """The mean score over seeds, and its interval; or why there is none."""
+    return unscored(part) or Estimate(score_of(part), significance.interval_of(part.results, resamples=RESAMPLES))
+
+
+def unscored(part: Slice) -> str:
+    """Why no score of a slice is shown; empty where it is."""
     if int(part.members.sum()) < FEWEST:
-        return None
-    return Estimate(score_of(part), significance.interval_of(part.results, resamples=RESAMPLES))
+        return "too few"
+    return "" if part.scored else "equal labels"
 
 
 def score_of(part: Slice) -> float:

@@ -137,9 +137,12 @@ def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str
         if found is None:
             notes.append(f"{name} by slice: nothing is known of its examples, for stage slices has not run")
         for parts in found or ():
-            if (size := int(parts[0].members.sum())) >= FEWEST:
-                figures = {"name": f"{name}, {parts[0].kind}: {parts[0].name}", "examples": size}
-                yield figures | _compared([part.results for part in parts], [score_of(part) for part in parts])
+            title = f"{name}, {parts[0].kind}: {parts[0].name}"
+            if not parts[0].scored:
+                notes.append(f"{title}: all labels are equal")
+            elif (size := int(parts[0].members.sum())) >= FEWEST:
+                scores = _compared([part.results for part in parts], [score_of(part) for part in parts])
+                yield {"name": title, "examples": size} | scores
 
 
 def _compared(results: Sequence[Any], scores: Sequence[float]) -> dict[str, Any]:

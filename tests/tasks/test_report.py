@@ -14,7 +14,9 @@ from projects import Project, source
 from plm_core.benchmarks.examples import Example, write_examples
 from plm_core.benchmarks.table import TASKS
 from plm_core.benchmarks.task import write_task
+from plm_core.evaluation.slices import Slice
 from plm_core.shared import paths
+from tasks.reporting.diagnosis import unscored
 from tasks.reporting.page import drawn, plotting
 from tasks.reporting.page import page as html_page
 
@@ -229,6 +231,13 @@ def test_the_worst_answers_are_the_surest_wrong_ones_with_their_texts(results, p
     assert "Said &lt;b&gt;533&lt;/b&gt; | so so" in html
     assert html.count("<details>") == html.count("</details>") == 6
     assert "&lt;details" not in html
+
+
+@pytest.mark.parametrize(
+    ("count", "scored", "why"), [(19, True, "too few"), (20, False, "equal labels"), (20, True, "")]
+)
+def test_a_slice_without_a_score_says_why(count, scored, why):
+    assert unscored(Slice("label", "up to 1", np.ones(count, bool), None, scored)) == why
 
 
 def test_slices_of_other_examples_are_refused(results, tmp_path):

@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score
 
 from plm_core.evaluation import metrics, spans
 from plm_core.evaluation.answers import Answers, Ratios, Sums, parts_of, score_by_subset
+from plm_core.evaluation.significance import bootstrap, generator
 
 CLASSES = ("a", "b", "c")
 OF_CLASSES = ("accuracy", "f1:a", "f1:b", "macro_f1", "matthews", "accuracy+f1:b")
@@ -89,6 +90,15 @@ def test_several_weightings_and_seeds_at_once_are_each_by_itself():
 def test_the_score_of_a_task_is_the_mean_over_seeds_and_of_each_subset():
     found = answers("accuracy", [0, 1, 1, 2], [0, 1, 1, 0], [1, 1, 0, 0], subsets=["m", "mm", "m", "mm"])
     assert score_by_subset(found) == {"": (0.75 + 0.25) / 2, "m": (1.0 + 0.0) / 2, "mm": (0.5 + 0.5) / 2}
+
+
+def test_a_subset_of_equal_labels_has_no_correlation():
+    labels, said, subsets = [1.0, 2.0, 3.0, 3.0], [1.0, 2.0, 3.0, 4.0], ["m", "m", "mm", "mm"]
+    found = answers("pearson", labels, said, subsets=subsets)
+    assert score_by_subset(found).keys() == {"", "m"}
+    (draws,) = bootstrap([found], generator(), 50)
+    assert draws.keys() == {"", "m"}
+    assert score_by_subset(answers("accuracy", labels, said, subsets=subsets)).keys() == {"", "m", "mm"}
 
 
 def test_the_likelihood_is_a_ratio_of_sums():

@@ -111,6 +111,17 @@ def test_subsets_are_reported_beside_their_task(tmp_path):
     assert matched.better == mismatched.better == "b"
 
 
+def test_a_subset_without_a_score_is_noted(tmp_path):
+    for name, turn in (("a", 0), ("b", 5)):
+        path = put(tmp_path / name, "sim", 30, score="pearson+spearman", turn=turn, subsets=("x", "y")) / "sim.1.csv"
+        rows = list(csv.reader(path.open(newline="")))
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([[*row[:3], "5.0" if row[2] == "y" else row[3], *row[4:]] for row in rows])
+    found = compare(*both(tmp_path))
+    assert [row.name for row in found.tasks] == ["sim", "sim x"]
+    assert "sim y: all labels are equal" in found.notes
+
+
 def test_the_averages_of_glue_are_named_where_every_task_of_them_is_there(tmp_path):
     for number, task in enumerate(NINE):
         subsets = ("matched", "mismatched") if task == "mnli" else ("",)

@@ -56,6 +56,13 @@ def test_numbers_are_parted_by_thirds_and_one_subset_is_no_slice():
     assert named(found, "length") == {"all words": [0, 1, 2, 3, 4, 5]}
     assert named(found, "source") == {}
     assert named(found, "overlap") == {"none": [0, 1, 2, 3, 4, 5]}
+    assert all(each.scored for each in found)
+
+
+def test_of_equal_numbers_there_is_no_correlation_and_of_one_class_a_score():
+    grades = slices([Facts(4, "", 0.0)] * 6, answers([1.0, 1.0, 2.0, 2.0, 3.0, 4.0], [0.5] * 6, "pearson", ()))
+    assert {each.name for each in grades if not each.scored} == {"up to 1", "above 1 to 2"}
+    assert all(each.scored for each in slices([Facts(4, "", 0.0)] * 4, answers([0, 0, 1, 1], [0, 1, 1, 1])))
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=40), shares=st.data())
