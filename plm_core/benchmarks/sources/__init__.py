@@ -107,9 +107,9 @@ def read_source(name: str, config: ExamplesConfig) -> Read:
         splits, warnings = texts.read(name, _folder(name, config))
     else:
         splits, counts, warnings = published.read(task, row.published, Path(config.input))
-    if "valid" not in splits:
+    if held_out := "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"])
-    _require_all(name, task, splits, config.input)
+    _require_all(name, task, splits, config.input, held_out)
     return Read(task, {split: grouped(splits[split]) for split in SPLITS}, counts, warnings)
 
 
@@ -187,7 +187,7 @@ def _folder(name: str, config: ExamplesConfig) -> Path:
     return folder
 
 
-def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], source: str) -> None:
+def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], source: str, held_out: bool) -> None:
     for split in SPLITS:
         if not splits[split]:
             raise UserError(
@@ -198,10 +198,11 @@ def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], so
         "classification": task.labels,
         "token_classification": tuple(tag for tag in task.labels if tag.startswith("B-")),
     }.get(task.kind, ())
-    found = {i for e in splits["train"] for i in (e.tags or (e.label,))}
+    found, held = ({i for e in splits[split] for i in (e.tags or (e.label,))} for split in ("train", "valid"))
     for label in needed:
-        if task.labels.index(label) not in found:
+        if (place := task.labels.index(label)) not in found:
+            why = " (what there is of it was held out for validation)" if held_out and place in held else ""
             raise UserError(
-                f"{source}: no example of the class {label!r} to train on; expected some of each of "
+                f"{source}: no example of the class {label!r} to train on{why}; expected some of each of "
                 f"{', '.join(needed)} (examples.{name})"
             )

@@ -123,6 +123,18 @@ def test_a_wrong_description_is_refused(folder, changes, error):
         read(folder, **changes)
 
 
+def test_a_class_whose_only_examples_are_held_out_is_said_to_be(folder):
+    train, valid = (read(folder).splits[split] for split in ("train", "valid"))
+    rows = sorted((int(e.id.removeprefix("train-")), e.a, e in valid) for e in [*train, *valid])
+    write(folder / "train.tsv", [(text, "billing" if held else "other") for _, text, held in rows])
+    with pytest.raises(UserError, match=r"'billing' to train on \(what there is of it was held out for validation\); "):
+        read(folder)
+    write(folder / "valid.tsv", ROWS)
+    write(folder / "train.tsv", [(text, "other") for _, text, _ in rows])
+    with pytest.raises(UserError, match=r"no example of the class 'billing' to train on; "):
+        read(folder)
+
+
 def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_input_alone(folder):
     with pytest.raises(UserError, match=r"^examples\.sst: unknown task; did you mean 'sst2'\?"):
         read_source("sst", ExamplesConfig(str(folder)))
