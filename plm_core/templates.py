@@ -8,7 +8,7 @@ page or a card.
 import json
 import re
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -89,4 +89,4 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.globals["paths"] = paths
 _ENVIRONMENT.filters |= {"aligned": aligned, "cell": cell, "code": code, "plain": plain, "spaced": spaced}
-_ENVIRONMENT.filters |= {"fmt": format, "json": json.dumps, "median": median, "repr": repr}
+_ENVIRONMENT.filters |= {"fmt": format, "json": json.dumps, "mean": fmean, "repr": repr}

@@ -164,6 +164,18 @@ def test_scores_have_their_spread_over_seeds_and_their_interval(page):
     assert 0.06 < high - low < 0.12
 
 
+def test_a_seed_that_collapsed_counts_in_the_score(results, tmp_path):
+    project = results.copied(tmp_path / "project")
+    project.change(finetune__seeds=[1, 2, 3])
+    for path in (project.root / "artifacts").rglob("*[-.]1.*"):
+        text = path.read_text().replace('"score": 0.914', '"score": 0.5')
+        path.with_name(re.sub(r"1(\.\w+)$", r"3\1", path.name)).write_text(text)
+    (project.root / "artifacts/evidence/bert/next.3.csv").write_text(evidence("next", 0.5))
+    project.run("tasks.report")
+    cell = table((project.root / "artifacts/report/report.md").read_text(), "## Fine-tuning")["bert"]["next: accuracy"]
+    assert cell.startswith("0.783 (0.500 to 0.934) [")
+
+
 def test_who_is_better_is_said_where_it_is_beyond_chance(page):
     assert "- gpt and wide: no difference is beyond chance" in page or "- gpt and wide: **wide** at next" in page
     (line,) = [line for line in page.splitlines() if line.startswith("- gpt and bert: ")]
