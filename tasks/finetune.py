@@ -209,7 +209,7 @@ def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: chec
     most = config.train_examples if split == "train" else config.heldout_examples
     rows = read_rows(file_of(paths.EXAMPLES / task.name, split), task, most, pretrained)
     if split == "test" or (split == "valid" and config.training.best_by == "score"):
-        results.require_different(task, split, rows.examples)
+        results.require_scorable(task, split, rows.examples)
     return rows
 
 

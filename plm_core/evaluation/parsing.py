@@ -53,7 +53,7 @@ def counted(score: str, prediction: str, label: str) -> list[tuple[float, float]
 def check_labels(score: str, labels: Sequence[str]) -> None:
     """Raise ValueError for labels of which the score says nothing."""
     if of_numbers(score) and len(set(labels)) < 2:
-        raise ValueError(f"all labels are {labels[0]}; expected different ones, for {score} is of their order")
+        raise ValueError(f"all labels are {labels[0]}; expected different ones, because {score} is a correlation")
     for _, of in parts_of(score):
         if of and of not in labels:
             known = ", ".join(sorted(set(labels)))

@@ -15,6 +15,7 @@ from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.evaluation import metrics
 from plm_core.evaluation.answers import parts_of
+from plm_core.evaluation.parsing import check_labels
 from plm_core.evaluation.spans import answer_f1, exact_match
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.featurize import Rows, characters
@@ -127,14 +128,15 @@ def measured(
     return found | {"examples": len(test), "train_examples": len(train)}
 
 
-def require_different(task: GlueTask, split: str, examples: Sequence[Example]) -> None:
-    """Raise UserError where a correlation is asked for and the labels of all examples are equal."""
-    if task.kind == "regression" and len({true(task, example) for example in examples}) == 1:
+def require_scorable(task: GlueTask, split: str, examples: Sequence[Example]) -> None:
+    """Raise UserError for a correlation where all labels are equal, and for the F1 of a class that no example has."""
+    try:
+        check_labels(task.score, [told(task, true(task, example)) for example in examples])
+    except ValueError as error:
         raise UserError(
-            f"examples.{task.name}: the labels of the {len(examples)} {split} examples that count are all "
-            f"{true(task, examples[0])}; expected different ones, for {task.score} (finetune.heldout_examples says how "
-            "many count)"
-        )
+            f"examples.{task.name}: of the {len(examples)} {split} examples that count, {error} "
+            "(finetune.heldout_examples says how many count)"
+        ) from error
 
 
 def score(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:

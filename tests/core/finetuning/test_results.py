@@ -1,5 +1,6 @@
 """What is said of a fine-tuned model's answers as a whole."""
 
+from dataclasses import replace
 from math import log, nan, sqrt
 
 import pytest
@@ -9,7 +10,7 @@ from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.featurize import Rows
-from plm_core.finetuning.results import answered, constant, measured, require_different
+from plm_core.finetuning.results import answered, constant, measured, require_scorable
 
 TASK = GlueTask("t", "classification", "?", ("billing", "other"), ("accuracy",), "accuracy")
 NUMBERS = GlueTask("t", "regression", "?", (), ("pearson",), "pearson")
@@ -50,7 +51,16 @@ def test_a_subset_whose_labels_are_all_equal_has_no_correlation():
 
 def test_labels_that_are_all_equal_are_refused_where_a_correlation_is_asked_for():
     same = [Example(str(i), "", None, 3.0) for i in range(2)]
-    with pytest.raises(UserError, match=r"^examples\.t: the labels of the 2 test examples that count are all 3\.0; "):
-        require_different(NUMBERS, "test", same)
-    require_different(NUMBERS, "test", [*same, Example("x", "", None, 4.0)])
-    require_different(TASK, "test", [Example("x", "", None, 1)])
+    with pytest.raises(UserError, match=r"^examples\.t: of the 2 test examples that count, all labels are 3\.0; "):
+        require_scorable(NUMBERS, "test", same)
+    require_scorable(NUMBERS, "test", [*same, Example("x", "", None, 4.0)])
+    require_scorable(TASK, "test", [Example("x", "", None, 1)])
+
+
+def test_examples_without_the_class_whose_f1_is_the_score_are_refused():
+    of_billing = replace(TASK, score="accuracy+f1:billing")
+    with pytest.raises(
+        UserError, match=r"^examples\.t: of the 1 test examples that count, no label is 'billing', whose"
+    ):
+        require_scorable(of_billing, "test", [Example("x", "", None, 1)])
+    require_scorable(of_billing, "test", [Example("x", "", None, 1), Example("y", "", None, 0)])
