@@ -47,8 +47,8 @@ def _say(name: str, found: Read, overlap: dict[str, int]) -> None:
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     sizes = ", ".join(f"{len(some):,} {split}" for split, some in found.splits.items())
-    both = ", ".join(f"{n:,} of {key.replace('_', ' ')}" for key, n in overlap.items())
-    print(f"{name}: {sizes} examples; the same texts: {both}")
+    *both, groups = (f"{n:,} of {key.replace('_', ' ')}" for key, n in overlap.items())
+    print(f"{name}: {sizes} examples; the same texts: {', '.join(both)}; {groups}")
 
 
 def _metric(name: str) -> str:

@@ -12,32 +12,39 @@ from plm_core.corpus.split import place_of
 
 SHARE = 0.1
 MOST = 1000
-"""What is held out: a tenth of the training set, and at most so many examples."""
+"""What is held out: a tenth of the training set, and at most so many examples, the last group whole."""
 
 
 def hold_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
     """Part the training set into train and valid, each in its order.
 
-    Valid has the examples whose hash of the id is in the lowest tenth of all hashes, of those the 1,000 lowest, and at
-    least one. So an example's side depends on its id alone: additions move no example from train to valid, and none
-    from valid to train before there are 1,000.
+    Valid has the examples whose hash is in the lowest tenth of all hashes, of those the 1,000 lowest, and at least one.
+    The hash is that of the group that the source gives, or else of the id, so that no group is on both sides, unless
+    all are one. So an example's side depends on that name alone: additions move no example from train to valid, and
+    none from valid to train before there are 1,000.
     """
-    ranked = sorted(examples, key=_position)
-    held = {e.id for e in ranked[:MOST] if _position(e) < SHARE} or {e.id for e in ranked[:1]}
-    train = [e for e in examples if e.id not in held]
-    return train, [e for e in examples if e.id in held]
+    positions = [place_of(f"valid/{e.group or e.id}") for e in examples]
+    if len(set(positions)) == 1:
+        positions = [place_of(f"valid/{e.id}") for e in examples]
+    ranked = sorted(positions)
+    last = max([*ranked[:1], *(place for place in ranked[:MOST] if place < SHARE)], default=0.0)
+    sides = list(zip(examples, positions, strict=True))
+    return [e for e, place in sides if place > last], [e for e, place in sides if place <= last]
 
 
 def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str, int]:
-    """How many examples of test (and valid) have their very texts in train (or valid) too; no label is looked at.
+    """How many examples of test (and valid) have their very texts in train (or valid) too; no label is looked at. And
+    how many groups of test are in train.
 
     Where the order of the two texts means nothing, a pair counts in either order.
     """
     texts = {split: {_texts(task, e) for e in examples} for split, examples in splits.items()}
-    return {
+    groups = {split: {e.group for e in examples if e.group} for split, examples in splits.items()}
+    counted = {
         f"{split}_also_in_{other}": sum(_texts(task, e) in texts[other] for e in splits[split])
         for split, other in (("test", "train"), ("test", "valid"), ("valid", "train"))
     }
+    return counted | {"test_groups_also_in_train": len(groups["test"] & groups["train"])}
 
 
 def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str, float | int]:
@@ -60,11 +67,6 @@ def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str,
     elif examples:
         found[f"{split}_mean_label"] = sum(e.label for e in examples) / len(examples)
     return found
-
-
-def _position(example: Example) -> float:
-    """Where the hash of the id stands among all hashes, from 0 to 1."""
-    return place_of(f"valid/{example.id}")
 
 
 def _texts(task: GlueTask, example: Example) -> tuple[str, ...]:

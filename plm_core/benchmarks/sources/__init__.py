@@ -70,8 +70,8 @@ class ExamplesConfig:
     id: str | None = None
     """The column of a unique id; null: the number of the row."""
     group: str | None = None
-    """The column of what several examples have in common, such as their document or customer: they count as one witness
-    when models are compared. null: examples with a text in common."""
+    """The column of what several examples have in common, such as their document or customer: they are held out
+    together, and count as one witness when models are compared. null: examples with a text in common count as one."""
     unanswerable: bool = False
     """Whether a question may have no answer in its text."""
 

@@ -47,7 +47,7 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
             words.append(word)
             tags.append(ids[tag])
             before = tag
-        group = str(started) if (started := counts["document_starts"]) else ""
+        group = f"{part}-{started}" if (started := counts["document_starts"]) else ""
         examples.append(Example(f"{part}-{len(examples) + 1}", " ".join(words), None, 0, tags=tuple(tags), group=group))
     return examples, counts
 

@@ -46,14 +46,15 @@ def read(task: GlueTask, file: Path, places: dict[str, str]) -> list[Example]:
 def _questions(file: Path, content: object) -> Iterator[tuple[str, str, str, Any]]:
     """Of each question its place, its group, its text and its fields.
 
-    The group is the document; where the file has only one, the text.
+    The group is the document, by its place in the file; where the file has only one, the text.
     """
     documents = list(_list(content, "data", f"{file}"))
     for above, document in documents:
         for place, paragraph in _list(document, "paragraphs", above):
             context = _text(paragraph, "context", place)
             for inner, question in _list(paragraph, "qas", place):
-                yield inner, (above if len(documents) > 1 else place).removeprefix(f"{file}:"), context, question
+                group = (above if len(documents) > 1 else place).removeprefix(f"{file.parent}/")
+                yield inner, group, context, question
 
 
 def _answers(question: Any, context: str, place: str) -> Iterator[Answer]:

@@ -1,6 +1,7 @@
 """What is held out for validation stays held out when examples are added; texts in two splits are counted."""
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plm_core.benchmarks.examples import Example
@@ -10,20 +11,22 @@ from plm_core.benchmarks.table import TASKS
 NUMBERS = st.lists(st.integers(0, 10**6), unique=True, min_size=1, max_size=99)
 
 
-def made(numbers):
-    return [Example(f"train-{n}", f"a{n}", None, n % 2) for n in numbers]
+def made(numbers, groups=None):
+    return [Example(f"train-{n}", f"a{n}", None, n % 2, group=f"{n % groups}" if groups else "") for n in numbers]
 
 
+@pytest.mark.parametrize("groups", [None, 13])
 @given(old=NUMBERS, new=NUMBERS)
-def test_the_two_sides_are_all_and_additions_move_nothing_into_validation(old, new):
-    train, valid = hold_out(made(old))
+def test_the_two_sides_are_all_and_additions_move_nothing_into_validation(groups, old, new):
+    assume(groups is None or len({n % groups for n in old}) > 1)
+    train, valid = hold_out(made(old, groups))
     assert sorted(e.id for e in train + valid) == sorted(e.id for e in made(old))
     assert valid
-    assert [e for e in made(old) if e in train] == train
-    everything = made(dict.fromkeys(old + new))
+    assert [e for e in made(old, groups) if e in train] == train
+    everything = made(dict.fromkeys(old + new), groups)
     _, valid_after = hold_out(everything)
     assert not {e.id for e in train} & {e.id for e in valid_after}
-    if len(valid) > 1:  # a single one may be held out only because there must be one
+    if len({e.group or e.id for e in valid}) > 1:  # a single one may be held out only because there must be one
         assert {e.id for e in valid} <= {e.id for e in valid_after}
     assert {e.id for e in hold_out(everything[::-1])[1]} == {e.id for e in valid_after}
 
@@ -37,8 +40,19 @@ def test_a_tenth_is_held_out_and_a_thousand_at_most():
     assert not {e.id for e in hold_out(many)[0]} & {e.id for e in hold_out(made(range(30_000)))[1]}
 
 
-def pair(identity, a, b, label=0, subset=""):
-    return Example(identity, a, b, label, subset)
+def test_a_group_is_held_out_whole_or_not_at_all():
+    train, valid = hold_out(made(range(4000), 400))
+    assert not {e.group for e in train} & {e.group for e in valid}
+    assert 250 < len(valid) < 550
+    many, most = hold_out(made(range(40_000), 400))  # a hundred each: the thousandth is the last of its group
+    assert not {e.group for e in many} & {e.group for e in most}
+    assert len(most) == 1000
+    only, _ = hold_out(made(range(99), 1))  # of a single group, examples are
+    assert {e.id for e in only} == {e.id for e in hold_out(made(range(99)))[0]}
+
+
+def pair(identity, a, b, label=0, subset="", group=""):
+    return Example(identity, a, b, label, subset, group=group)
 
 
 def test_texts_that_stand_in_two_splits_are_counted_whatever_their_labels():
@@ -51,12 +65,20 @@ def test_texts_that_stand_in_two_splits_are_counted_whatever_their_labels():
         "test_also_in_train": 1,
         "test_also_in_valid": 1,
         "valid_also_in_train": 1,
+        "test_groups_also_in_train": 0,
     }
     assert shared(TASKS["mrpc"].task, splits) == {
         "test_also_in_train": 2,
         "test_also_in_valid": 2,
         "valid_also_in_train": 2,
+        "test_groups_also_in_train": 0,
     }
+
+
+def test_groups_of_test_that_are_also_in_train_are_counted():
+    train = [pair(str(i), f"a{i}", "b", group=g) for i, g in enumerate(("", "x", "y", "y"))]
+    test = [pair(str(9 - i), f"c{i}", "d", group=g) for i, g in enumerate(("y", "", "y", "x", "z"))]
+    assert shared(TASKS["rte"].task, {"train": train, "valid": [], "test": test})["test_groups_also_in_train"] == 2
 
 
 def test_examples_are_counted_by_split_subset_and_class():

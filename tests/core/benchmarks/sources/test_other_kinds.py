@@ -65,7 +65,7 @@ def test_columns_become_sentences_with_a_tag_for_each_word(ner):
     text = (ner / "valid.conll").read_text()
     (ner / "valid.conll").write_text(f"{text}-DOCSTART- -X- O\n{text}-DOCSTART- -X- O\n\n{text}")
     found = read(ner, NER)
-    assert [e.group for e in found.splits["valid"]] == ["", "", "1", "1", "2", "2"]
+    assert [e.group for e in found.splits["valid"]] == ["", "", "valid-1", "valid-1", "valid-2", "valid-2"]
     assert found.task.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
     assert found.splits["test"] == [
         Example("test-1", "Bato is in Neu Limu", None, 0, tags=(1, 0, 0, 3, 4)),
@@ -139,7 +139,7 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
         found.append(read(tmp_path / folder, {}, "conll2003"))
     assert found[0].splits == found[1].splits
     (one, _), labels = found[0].splits["valid"], found[0].task.labels
-    assert [e.group for e in found[0].splits["valid"]] == ["1", "1"]
+    assert [e.group for e in found[0].splits["valid"]] == ["valid-1", "valid-1"]
     assert [labels[tag] for tag in one.tags] == ["B-PER", "I-PER", "B-PER", "B-LOC", "B-ORG", "B-MISC"]
     assert found[0].counts == found[1].counts | {f"{part}_tags_from_iob1": 4 for part in ("train", "valid", "test")}
     assert found[1].counts["valid_document_starts"] == 1
@@ -154,7 +154,7 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
 def test_questions_have_their_text_and_their_answers(squad):
     found = read(squad, ASKED)
     answers = (Answer("Limu", 11), Answer("in Limu", 8))
-    text = "data[0].paragraphs[0]"  # of a single document each text is a group
+    text = "test.json:data[0].paragraphs[0]"  # of a single document each text is a group
     assert found.splits["test"][1] == Example("n", "Who n?", "Bafo is in Limu.", 0, answers=answers, group=text)
     assert found.task.metrics == ("exact_match", "answer_f1")
     assert counts(found.task, "test", found.splits["test"]) == {"test_examples": 3, "test_unanswerable": 0}
@@ -166,9 +166,9 @@ def test_the_questions_to_one_document_are_a_group(squad):
     documents[0]["paragraphs"] += documents.pop()["paragraphs"]
     (squad / "test.json").write_text(json.dumps({"data": documents}))
     assert [(e.id, e.group) for e in read(squad, ASKED).splits["test"]] == [
-        ("m", "data[0]"),
-        ("o", "data[0]"),
-        ("n", "data[1]"),
+        ("m", "test.json:data[0]"),
+        ("o", "test.json:data[0]"),
+        ("n", "test.json:data[1]"),
     ]
 
 
