@@ -13,6 +13,7 @@ from pathlib import Path
 from plm_core.benchmarks.checks import FILE, Check, read_checks
 from plm_core.benchmarks.examples import Example, sample
 from plm_core.benchmarks.task import GlueTask
+from plm_core.config import UserError
 
 HERE = Path(__file__).parent
 KINDS = ("classification", "regression")
@@ -35,9 +36,12 @@ def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Che
     """The checks of a task, whose examples were read from ``source``.
 
     Raises:
-        UserError: a line of a file is no check; the message names it.
+        UserError: a line of a file is not a check, or tasks of this kind have none; the message names it.
     """
     if task.kind not in KINDS:
+        if (source / FILE).is_file():
+            expected = f"a {' or '.join(KINDS)}; remove the file"
+            raise UserError(f"{source / FILE}: checks of {task.name}, a {task.kind}; expected {expected}")
         return []
     known = [example.id for example in test]
     found: list[Check] = []

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plm_core.benchmarks.behaviour import HERE, MOST, TWICE, checks_of
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.table import TASKS
+from plm_core.config import UserError
 
 PAIRED = {
     name for name, row in TASKS.items() if row.published and row.published.columns and row.published.columns.b
@@ -92,3 +93,10 @@ def test_a_teams_own_checks_stand_behind_those_written_by_hand(tmp_path):
     task = TASKS["sst2"].task
     (own,) = [one for one in checks_of(task, examples(task), tmp_path) if one.check == "irony"]
     assert (own.id, own.expect, own.of) == ("own-1", "other", "t3")
+
+
+@pytest.mark.parametrize("name", ["conll2003", "squad", "swag"])
+def test_a_teams_own_checks_of_a_kind_that_is_not_checked_are_refused(tmp_path, name):
+    (tmp_path / "checks.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match=rf"checks\.jsonl: checks of {name}, a .*; expected a classification or regr"):
+        checks_of(TASKS[name].task, [], tmp_path)
