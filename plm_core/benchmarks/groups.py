@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from plm_core.benchmarks.examples import Example
+from plm_core.corpus.normalize import words_of
 
 SHORTEST = 5
 """Words of a text that says something: "food" and "Who is it?" may be asked of every example."""
@@ -35,7 +36,7 @@ def grouped(examples: Sequence[Example]) -> list[Example]:
 
 
 def _texts(example: Example) -> list[str]:
-    return [text for text in (example.a, example.b) if text and len(text.split()) >= SHORTEST]
+    return [text for text in (example.a, example.b) if text and len(words_of(text)) >= SHORTEST]
 
 
 def _components(texts: Sequence[set[str]]) -> list[int]:

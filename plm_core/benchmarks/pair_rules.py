@@ -2,8 +2,9 @@
 
 Used by ``pairs.py``. Nobody has to label anything, for what somebody wrote is taken for right. What is changed and to
 what is drawn by the hash of the passage: the same text gives the same pairs. The rules on agreement are for English:
-of another language they spoil words that look like English ones (German *was*). The others read any language that
-writes blanks between words.
+of another language they spoil words that look like English ones (German *was*). ``mentions`` is for languages that
+write spaces between words and capitals in names; ``word_order`` reads any, one character as a word where there are no
+spaces.
 """
 
 import re
@@ -12,14 +13,14 @@ from itertools import accumulate, chain
 from typing import Literal
 
 from plm_core.corpus.document import Document
-from plm_core.corpus.normalize import paragraphs
+from plm_core.corpus.normalize import WORD, paragraphs, words_of
 from plm_core.files import sha256_text
 
 SHORTEST, LONGEST = 6, 40
 """Words of a sentence: a shorter one gives no ground to tell, a longer one costs more than it tells."""
 LONGEST_PASSAGE = 60
 """Words from one mention to the next."""
-END = re.compile(r"(?<=[.!?])\s+")
+END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*(?!$)")
 NUMBERS = (("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("this", "these"))
 """One, and many."""
 OTHER = {word: other for pair in NUMBERS for word, other in (pair, pair[::-1])}
@@ -46,25 +47,26 @@ def changed(document: Document, rule: Callable[[Paragraphs], Iterator[Texts]]) -
 
 def verb_agreement(text: Paragraphs) -> Iterator[Texts]:
     """A verb in the number that its subject has not."""
-    for words in _sentences(text):
+    for sentence, words in _sentences(text):
         found = [i for i in range(1, len(words)) if words[i] in OTHER and words[i] not in DETERMINERS]
         if SUBJUNCTIVE.isdisjoint(map(str.lower, words)):
-            yield from _one(words, [(i, [OTHER[words[i]]]) for i in found if words[i - 1].lower() not in INFINITIVE])
+            plain = [i for i in found if words[i - 1].lower() not in INFINITIVE]
+            yield from _one(sentence, words, [(i, [OTHER[words[i]]]) for i in plain])
 
 
 def determiner_agreement(text: Paragraphs) -> Iterator[Texts]:
     """`these` before what is one; `this` before what is many, which is told by its s."""
-    for words in _sentences(text):
+    for sentence, words in _sentences(text):
         found = [i for i in range(len(words) - 1) if words[i] in DETERMINERS]
         sure = [i for i in found if words[i] == "this" or words[i + 1].endswith("s")]
-        yield from _one(words, [(i, [OTHER[words[i]]]) for i in sure])
+        yield from _one(sentence, words, [(i, [OTHER[words[i]]]) for i in sure])
 
 
 def word_order(text: Paragraphs) -> Iterator[Texts]:
     """Four neighbouring words turned round."""
-    for words in _sentences(text):
+    for sentence, words in _sentences(text):
         runs = [(i, words[i : i + RUN][::-1]) for i in range(len(words) - RUN + 1)]
-        yield from _one(words, [run for run in runs if _plain(run[1]) and run[1] != run[1][::-1]])
+        yield from _one(sentence, words, [run for run in runs if _plain(run[1]) and run[1] != run[1][::-1]])
 
 
 def mentions(text: Paragraphs) -> Iterator[Texts]:
@@ -105,19 +107,20 @@ RULES: dict[Rule, Callable[[Paragraphs], Iterator[Texts]]] = {
 }
 
 
-def _sentences(text: Paragraphs) -> Iterator[list[str]]:
-    """The words of each sentence that is neither too short nor too long."""
-    for words in map(str.split, chain.from_iterable(text)):
+def _sentences(text: Paragraphs) -> Iterator[tuple[str, list[str]]]:
+    """Each sentence that is neither too short nor too long, and its words."""
+    for sentence in chain.from_iterable(text):
+        words = words_of(sentence)
         if SHORTEST <= len(words) <= LONGEST:
-            yield words
+            yield sentence, words
 
 
-def _one(words: Sequence[str], changes: Sequence[tuple[int, Sequence[str]]]) -> Iterator[Texts]:
+def _one(sentence: str, words: Sequence[str], changes: Sequence[tuple[int, Sequence[str]]]) -> Iterator[Texts]:
     """The sentence with one of the changes: from a place on, these words for as many. Nothing where there is none."""
     if changes:
-        good = " ".join(words)
-        place, put = changes[_draw(good, len(changes))]
-        yield good, " ".join([*words[:place], *put, *words[place + len(put) :]])
+        place, put = changes[_draw(sentence, len(changes))]
+        said = iter([*words[:place], *put, *words[place + len(put) :]])
+        yield sentence, WORD.sub(lambda _: next(said), sentence)
 
 
 def _plain(words: Iterable[str]) -> bool:

@@ -13,6 +13,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import PositiveShare, UserError, section
+from plm_core.corpus.normalize import shortened
 from plm_core.objectives import OBJECTIVES
 
 _TEXT = re.compile(r"\{([ab])\}")
@@ -94,14 +95,6 @@ class FewshotConfig:
         if self.tasks is not None:
             return self.tasks
         return [name for name in finetuned if name in self.prompts or name in PROMPTS]
-
-
-def shortened(text: str, words: int | None, last: bool = False) -> str:
-    """The first or last ``words`` words of a text, with the white space that is between them; None: all."""
-    found = list(re.finditer(r"\S+", text))
-    if words is None or len(found) <= words:
-        return text
-    return text[found[-words].start() :] if last else text[: found[words - 1].end()]
 
 
 def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:

@@ -1,4 +1,5 @@
-"""The one normal form of text: what the corpus holds, what the tokenizer encodes, what bits per byte divides by."""
+"""The one normal form of text: what the corpus holds, what the tokenizer encodes, what bits per byte divides by. And
+what its paragraphs and words are."""
 
 import functools
 import re
@@ -10,6 +11,15 @@ WORD_BOUNDARY = "\u2581"
 
 BETWEEN = "\n\n"
 """What stands between the paragraphs of a cleaned text, and in none of them."""
+
+UNSPACED = (
+    r"\u0e00-\u109f\u1780-\u17ff\u3041-\u3096\u309d-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\ua48c"
+    r"\ua980-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\U0001aff0-\U0001b16f\U00020000-\U00033fff"
+)
+"""Characters of scripts that put no space between words, for a class of a regular expression: Thai, Lao, Tibetan,
+Burmese, Khmer, kana, Chinese characters, Yi, Javanese."""
+WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
+"""What stands between white space; of scripts that put none between words, each character."""
 
 MARKS_AT_ONCE = 100
 """The most combining marks in a row. NFC sorts them, in a time that grows with the square of their number."""
@@ -62,6 +72,19 @@ def paragraphs(text: str) -> list[str]:
 def paragraphs_of(text: str) -> list[str]:
     """The paragraphs of a cleaned text, which are joined by ``BETWEEN``."""
     return text.split(BETWEEN) if text else []
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, each as ``WORD`` has it."""
+    return WORD.findall(text)
+
+
+def shortened(text: str, words: int | None, last: bool = False) -> str:
+    """The first or last ``words`` words of a text, with the white space that is between them; None: all."""
+    found = list(WORD.finditer(text))
+    if words is None or len(found) <= words:
+        return text
+    return text[found[-words].start() :] if last else text[: found[words - 1].end()]
 
 
 def cut(text: str, most: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ Shapes: N texts, C characters, W words and S shingles, of all texts together.
 """
 
 import functools
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from plm_core.corpus.normalize import cut
+from plm_core.corpus.normalize import UNSPACED, cut
 
 T = TypeVar("T")
 
 SEPARATOR, PART, WHOLE = range(3)
 """What a character is: between words, part of a word, a word by itself."""
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "YI SYLLABLE")
-"""How the Unicode names of characters begin whose scripts put no space between words."""
 LAST_LETTER = 0x33FFF
 """No letter or digit of Unicode has a larger code: what comes after the third plane of ideographs are no texts."""
 BASE = 0x9E3779B97F4A7C15
@@ -129,10 +128,11 @@ def scrambled(values: np.ndarray) -> np.ndarray:
 def _kinds() -> np.ndarray:
     """What each code point is, ``[0x110000]`` uint8."""
     kinds = np.zeros(0x110000, dtype=np.uint8)
+    whole = re.compile(f"[{UNSPACED}]")
     for code in range(LAST_LETTER + 1):
         character = chr(code)
         if unicodedata.category(character)[0] in "LNM":
-            kinds[code] = WHOLE if unicodedata.name(character, "").startswith(UNSPACED) else PART
+            kinds[code] = WHOLE if whole.match(character) else PART
     return kinds
 
 

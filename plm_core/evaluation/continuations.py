@@ -1,7 +1,7 @@
 """How sampled texts read: how varied they are, how often they repeat themselves, how much they copy. Used by evaluate.
 
 All of it is of words, so that models with different tokenizers can be compared. ``copied`` takes the words of
-``overlap``; the others lower-case and split at white space.
+``overlap``; the others lower-case and split at white space, or between the characters of scripts without it.
 """
 
 import math
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from plm_core.corpus.normalize import words_of
 from plm_core.corpus.shingles import words
 from plm_core.evaluation.overlap import NGRAM, Search
 
@@ -58,7 +59,7 @@ def copied(texts: Sequence[str], search: Search, n: int = COPIED_WORDS) -> tuple
 
 
 def _words(text: str) -> list[str]:
-    return text.lower().split()
+    return words_of(text.lower())
 
 
 def _grams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:

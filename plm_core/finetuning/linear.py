@@ -23,8 +23,6 @@ from plm_core.finetuning import linear_kinds
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """How freely weights may grow, 1 / lambda: that of the least loss on the validation examples is taken."""
-WORDS = r"[^\W_]+|[^\w\s]"
-"""A word, or a sign: `not`, `n't` and `!` say much."""
 
 
 def predict(
@@ -48,7 +46,7 @@ def _texts(
     task: GlueTask, train: Sequence[Example], valid: Sequence[Example], test: Sequence[Example]
 ) -> tuple[list[Any], list[float]]:
     """The answers to one text or two, by the words."""
-    weigh = TfidfVectorizer(token_pattern=WORDS, ngram_range=(1, 2), sublinear_tf=True, min_df=2)
+    weigh = TfidfVectorizer(token_pattern=linear_kinds.WORD.pattern, ngram_range=(1, 2), sublinear_tf=True, min_df=2)
     try:
         weigh.fit(chain.from_iterable((e.a, e.b or "") for e in train))
     except ValueError:  # no feature stands in two examples

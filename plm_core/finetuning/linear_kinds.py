@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from plm_core.benchmarks.examples import Example
 from plm_core.benchmarks.task import GlueTask
+from plm_core.corpus.normalize import UNSPACED
 
 Said = tuple[list[Any], list[float]]
 """Answers, and how probable each was."""
@@ -26,7 +27,8 @@ STRENGTH = 10.0
 """How freely weights may grow, 1 / lambda."""
 BESIDE = 2
 """Words to the left and to the right of a word that tell its tag."""
-WORD = re.compile(r"[^\W_]+|[^\w\s]")
+WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s]")
+"""A word, a character of a script without spaces between words, or a sign: `not`, `n't` and `!` say much."""
 LONGEST = 6
 """Words of an answer."""
 WRONG = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 from plm_core.benchmarks.examples import SPLITS, Example
 from plm_core.config import UserError
 from plm_core.corpus.document import Document, read_documents
-from plm_core.corpus.normalize import paragraphs
+from plm_core.corpus.normalize import paragraphs, shortened, words_of
 from plm_core.corpus.parts import some_of
 
 MIN_WORDS, MAX_WORDS = 15, 200
@@ -82,7 +82,7 @@ def read(name: str, folder: Path) -> tuple[dict[str, list[Example]], list[str]]:
 
 def _paragraphs(document: Document) -> Iterator[tuple[int, str]]:
     for position, text in enumerate(paragraphs(document.text)):
-        if MIN_WORDS <= len(text.split()) <= MAX_WORDS:
+        if MIN_WORDS <= len(words_of(text)) <= MAX_WORDS:
             yield position, text
 
 
@@ -95,8 +95,8 @@ def _neighbours(document: Document) -> Iterator[tuple[str, str, str]]:
         parts = itertools.pairwise(_parts(document.text.strip()))
         found = [(i, a, b) for i, (a, b) in enumerate(parts) if min(len(a), len(b)) >= SHORTEST_PART]
     return (
-        (f"{document.id}#{position}", " ".join(a.split()[-SEAM:]), " ".join(b.split()[:SEAM]))
-        for position, a, b in found
+        (f"{document.id}#{i}", shortened(" ".join(a.split()), SEAM, last=True), shortened(" ".join(b.split()), SEAM))
+        for i, a, b in found
     )
 
 

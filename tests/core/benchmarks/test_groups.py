@@ -36,6 +36,13 @@ def test_what_is_asked_of_many_or_is_short_is_nothing_in_common():
         assert grouped(examples) == examples
 
 
+def test_a_text_without_spaces_is_one_that_says_something():
+    texts = ["我们的账单有误，请再寄一份。", "食物", "我们的账单有误，请再寄一份。", "食物"]
+    assert [e.group for e in grouped([Example(f"e{i}", text, None, 0) for i, text in enumerate(texts)])] == [
+        *("e0", "", "e0", "")
+    ]
+
+
 def test_choices_are_nothing_in_common():
     examples = [Example(f"e{i}", sentence(i), None, 0, choices=(sentence("yes"), sentence("no"))) for i in range(3)]
     assert grouped(examples) == examples

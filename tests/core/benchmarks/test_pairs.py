@@ -85,6 +85,7 @@ def test_a_mention_is_exchanged_for_one_of_the_document_that_the_passage_has_not
         ("word_order", "Then, they went far away, Sir.", None),  # no four in a row without a mark
         ("word_order", "Then they went far away, Sir.", None),
         ("word_order", "He then went far from here, Sir.", "He from far went then here, Sir."),
+        ("word_order", "明日は、が降るだ。", "明日は、だる降が。"),
         ("mentions", "From Mexico he went to Spain, as Mexico is far.", None),  # nothing else stands behind `as`
         (
             "mentions",
@@ -128,6 +129,11 @@ def test_a_passage_that_is_too_long_costs_nothing(monkeypatch):
 def splits(tmp_path, documents):
     write_documents(tmp_path / "test.parquet", documents)
     return tmp_path / "test.parquet"
+
+
+def test_sentences_of_a_script_without_spaces_end_at_its_own_marks():
+    (pair,) = pairs_of("word_order", "雪。明日は、が降るだ。雨。")
+    assert pair == ("明日は、が降るだ。", "明日は、だる降が。")
 
 
 def test_pairs_of_documents_know_their_document_and_their_rule(splits, documents):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.prompts import PROMPTS, Prompt, prompt_of, shortened
+from plm_core.benchmarks.prompts import PROMPTS, Prompt, prompt_of
 from plm_core.benchmarks.table import TASKS
 from plm_core.config import UserError, from_dict
 
@@ -31,17 +31,6 @@ def test_texts_stand_in_the_prompt_as_they_are(a, b):
     prompt = Prompt("<{b}> {c} <{a}> <{a}>?", {"x": "yes"})
     assert prompt.ask(Example("i", a, b, 0)) == "<" + b + "> {c} <" + a + "> <" + a + ">?"
     assert prompt.ending == ">?"
-
-
-@given(text=TEXTS, words=st.integers(1, 9))
-def test_a_shortened_text_is_a_beginning_or_an_end_of_the_text_with_so_many_words(text, words):
-    first, last = shortened(text, words), shortened(text, words, last=True)
-    assert text.startswith(first)
-    assert text.endswith(last)
-    for short, kept in ((first, text.split()[:words]), (last, text.split()[-words:])):
-        assert short.split() == kept
-        assert (short == text) == (len(text.split()) <= words)
-    assert shortened(text, None) == shortened(text, None, last=True) == text
 
 
 def test_of_what_follows_and_what_it_follows_the_words_between_which_it_does_are_told():

@@ -27,6 +27,11 @@ def test_by_hand():
     assert copied(["a b c d e f", "b c"], among(["x a b c y", "b c d e"]), 3) == (3 / 4, 5)
 
 
+def test_of_a_script_without_spaces_each_character_is_a_word():
+    assert distinct(["我爱我家", "我 家"], 1) == 3 / 6
+    assert repeated(["我家我家我家"], 2) == 1 - 2 / 5
+
+
 @pytest.mark.parametrize("texts", [[], [""], ["one two"]])
 def test_of_texts_without_such_a_sequence_nothing_can_be_said(texts):
     assert math.isnan(distinct(texts, 3))

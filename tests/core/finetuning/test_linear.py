@@ -36,6 +36,15 @@ def test_it_learns_which_words_mean_a_class_and_is_sure_of_them():
     assert sum(sure) / len(sure) > 0.8
 
 
+def test_of_a_script_without_spaces_it_learns_which_characters_mean_a_class():
+    characters = {word: chr(0x4E00 + i) for i, word in enumerate([*WORDS, "awful", "poor", "lovely", "great"])}
+    train, valid, test = (
+        [replace(e, a="".join(characters[word] for word in e.a.split())) for e in moods(n, seed)]
+        for n, seed in ((200, 1), (40, 2), (100, 3))
+    )
+    assert right(linear.predict(MOOD, train, valid, test)[0], test) > 0.9
+
+
 def test_it_cannot_tell_texts_of_the_same_words_apart():
     train, valid, test = (
         list(moods(n, seed, (("so", "it"), ("so", "it")))) for n, seed in ((200, 1), (40, 2), (300, 3))

@@ -91,6 +91,19 @@ def test_an_answer_is_found_by_its_shape_and_the_question():
     assert all(answer in (e.b or "") for answer, e in zip(answers, test, strict=True))
 
 
+def test_an_answer_within_a_text_without_spaces_is_found():
+    def made(count, seed):
+        draw = random.Random(seed)
+        for number in range(count):
+            name = draw.choice("王李张刘") + draw.choice("东西南北")
+            text = "".join([*draw.choices("的了是在不有", k=6), "他叫", name, "，", *draw.choices("的了是在不有", k=6)])
+            answers = (Answer(name, text.index(name)),)
+            yield Example(f"{seed}-{number}", "谁", text, 0, answers=answers)
+
+    found, _, _, _ = score(ASKED, made)
+    assert found > 0.85
+
+
 def test_no_answer_is_one_of_the_candidates_where_there_may_be_none():
     found, without, answers, _ = score(UNANSWERABLE, lambda n, seed: asked_of(n, seed, 0.4))
     assert found > max(without, 0.6) + 0.15

@@ -107,6 +107,12 @@ def test_a_pair_has_the_words_where_its_passages_meet():
         assert example.b.split() == b.split()[:SEAM]
 
 
+def test_of_a_script_without_spaces_a_pair_has_the_characters_where_its_passages_meet():
+    first, second = ("".join(map(chr, range(begin, begin + SEAM + 9))) for begin in (0x4E00, 0x5E00))
+    (example,) = next_passages([Document("d", f"{first}\n\n{second}", "s")])
+    assert (example.a, example.b) == (first[-SEAM:], second[:SEAM])
+
+
 @pytest.mark.parametrize(
     "text",
     [
