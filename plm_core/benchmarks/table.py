@@ -243,6 +243,7 @@ ROWS = (
             ("other", "next"),
             METRICS["classification"],
             score="accuracy",
+            follows=True,
         )
     ),
 )

@@ -48,6 +48,8 @@ class GlueTask:
     """The least and the largest number of a regression; None: any."""
     unanswerable: bool = False
     """Whether there may be no answer in the text (Rajpurkar et al. 2018)."""
+    follows: bool = False
+    """Whether the second text is asked about as what follows the first, of which the end stays where it is cut."""
 
     def __post_init__(self) -> None:
         if self.kind in ("regression", "question_answering") and self.labels:

@@ -77,7 +77,7 @@ def encoded(
         elif task.kind == "question_answering":
             rows = _question(example, input_format, tokenizer, context)
         elif pairs := _pairs(example, task, input_format):
-            rows = [_together(example, pairs, input_format, tokenizer, context)]
+            rows = [_together(example, pairs, task.follows, input_format, tokenizer, context)]
         else:
             rows = _text(example, input_format, tokenizer, context)
         found.encoded.extend(rows)
@@ -156,13 +156,14 @@ def _text(example: Example, input_format: InputFormat, tokenizer: Tokenizer, con
 def _together(
     example: Example,
     pairs: Sequence[tuple[str, str]],
+    follows: bool,
     input_format: InputFormat,
     tokenizer: Tokenizer,
     context: int,
 ) -> Row:
-    """Pairs of texts that are judged together."""
+    """Pairs of texts that are judged together, of which the second perhaps ``follows`` the first."""
     texts = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in pairs]
-    sequences = [input_format.write(a, b, context) for a, b in texts]
+    sequences = [input_format.write(a, b, context, follows) for a, b in texts]
     cut = any(
         room(input_format.pair, len(written.ids)) < len(a) + len(b)
         for written, (a, b) in zip(sequences, texts, strict=True)

@@ -51,13 +51,14 @@ class InputFormat:
     unread: tuple[int, ...] = ()
     """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings all one way."""
 
-    def write(self, a: Sequence[int], b: Sequence[int], context: int) -> Written:
-        """The tokens of two texts in at most ``context``; the longer is cut first, at its end."""
-        texts = {"a": [*a], "b": [*b]}
+    def write(self, a: Sequence[int], b: Sequence[int], context: int, follows: bool = False) -> Written:
+        """The tokens of two texts in at most ``context``; the longer is cut first, at its end; ``a`` at its beginning
+        where ``b`` is asked about as what follows it."""
         most = room(self.pair, context)
-        while len(texts["a"]) + len(texts["b"]) > most:
-            max(texts["b"], texts["a"], key=len).pop()
-        return framed(self.pair, texts)
+        of_a, of_b = len(a), len(b)
+        while of_a + of_b > most:
+            of_a, of_b = (of_a - 1, of_b) if of_a > of_b else (of_a, of_b - 1)
+        return framed(self.pair, {"a": a[len(a) - of_a :] if follows else a[:of_a], "b": b[:of_b]})
 
 
 def room(parts: Sequence[Part], context: int) -> int:

@@ -92,6 +92,24 @@ def test_examples_of_which_something_is_left_out_are_counted(tokenizer, objectiv
 
 
 @EACH
+@pytest.mark.parametrize("follows", [False, True])
+def test_of_a_text_that_another_follows_the_end_stays_where_it_is_cut(tokenizer, objective, follows):
+    input_format = input_format_of(objective)
+    task = GlueTask("next", "classification", "?", ("other", "next"), ("accuracy",), "accuracy", follows=follows)
+    a, b = ("".join(f"{letter}{i} " for i in range(29)) for letter in "ab")
+    for context in (37, 999):
+        (row,) = encoded([Example("x", a, b, 0)], task, input_format, tokenizer, context).encoded
+        read_a, read_b = (tokenizer.encode(text) for text in (a, b))
+        if context == 37:
+            assert row.cut
+            half = (37 - sum(isinstance(part, int) for part, _ in input_format.pair)) / 2
+            of_a, of_b = math.ceil(half), math.floor(half)
+            read_a, read_b = read_a[-of_a:] if follows else read_a[:of_a], read_b[:of_b]
+        text = [i for i in row.sequences[0].ids if i not in (BOS, CLS, SEP)]
+        assert text == [*read_a, *read_b]
+
+
+@EACH
 @given(words=st.lists(WORDS, min_size=1, max_size=19), context=st.integers(8, 31))
 def test_every_word_is_asked_about_once_at_its_first_piece(tokenizer, objective, words, context):
     tags = tuple(i % 5 for i in range(len(words)))
