@@ -3,12 +3,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# torch is not in the lock: which build it is (CPU or CUDA) is the machine's to choose, its version is not.
+# torch is not in the lock: its build (CPU or CUDA) depends on the machine, its version does not.
 TORCH := torch==2.13.0
 UV := uv==0.13.8
 
 export DO_NOT_TRACK := true
-# Many processes import the same libraries: they are compiled once, also where containers say otherwise.
+# Many processes import the same libraries: compile them once, even if a container's environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
@@ -32,8 +32,7 @@ $(VENV)/.cluster $(VENV)/.team: $(VENV)/.%: $(VENV)/.installed requirements-%.lo
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-$*.lock
 	@touch $@
 
-# The servers, until Ctrl-C. HOST is the name by which people reach them; TLS says whose certificates:
-# docs/how-to/team.md.
+# The servers, until Ctrl-C. HOST is their public name; TLS chooses the certificates: docs/how-to/team.md.
 TEAM ?= $(HOME)/plm-team
 HOST ?= localhost
 PORT ?= 7700
@@ -46,10 +45,10 @@ demo: setup
 	plm run
 	@plm status
 
-# A process a core and one more, for some tests wait; at most nine, for each makes the fixtures of a session anew.
+# One process per core plus one, because some tests wait; at most nine, because each rebuilds the session fixtures.
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(9, 1 + os.cpu_count()))')
 
-# The checks run beside the tests, of which some wait.
+# The checks run alongside the tests, because some tests wait.
 test: setup
 	$(MAKE) --no-print-directory --jobs 2 check fast-tests
 
@@ -59,16 +58,16 @@ fast-tests: setup
 test-slow: setup cluster $(VENV)/.team
 	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal
 
-# Processes killed, servers gone, disks full, bits flipped, input broken, each many times; a table at the end.
+# Killed processes, dead servers, full disks, flipped bits, broken input, each many times; a table at the end.
 prove: setup
 	pytest -m proof --capture=no
 
-# Where the official GLUE download lies.
+# The folder of the official GLUE download.
 GLUE ?= ../shared/data/glue
 bench-finetune: setup
 	python tests/bench/bench_finetune.py --sst2 $(GLUE)/SST-2
 
-# Where train.txt, valid.txt and test.txt of WikiText-2 lie, and BLiMP's pairs as JSON lines.
+# The folder with train.txt, valid.txt and test.txt of WikiText-2, and BLiMP's pairs as JSON lines.
 WIKITEXT ?= ../shared/data/wikitext-2
 BLIMP ?= ../shared/data/blimp/blimp.jsonl.gz
 reference: setup
@@ -83,11 +82,11 @@ bench-overhead: setup
 bench-generate: setup
 	python tests/bench/bench_generate.py
 
-# With DRY=1 the same, tiny, on any machine; PARTS="correctness speed learning" are all.
+# DRY=1 runs it with tiny sizes on any machine; PARTS="correctness speed learning" are all parts.
 bench-gpu:
 	python tests/bench/bench_gpu.py $(if $(DRY),--dry) $(PARTS)
 
-# With MEGABYTES="100 200" less of it.
+# MEGABYTES="100 200" makes it smaller.
 bench-scale: cluster
 	python tests/bench/bench_scale.py $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
@@ -103,27 +102,27 @@ bench-snapshot: setup
 bench-recipe: setup
 	python tests/bench/bench_recipe.py
 
-# What a step should take on a GPU, by operations and bytes.
+# How long a step should take on a GPU, computed from operations and bytes.
 roofline: setup
 	python tests/bench/bench_roofline.py
 
 bench-train: setup
 	python tests/bench/bench_train.py
 
-# The reference pages from the code, and the site into artifacts/docs. A link inside it that leads nowhere is an error;
-# `make docs LINKS=linkcheck` follows those to other sites too.
+# The reference pages from the code, and the site in artifacts/docs. A broken link within it is an error;
+# `make docs LINKS=linkcheck` also checks links to other sites.
 LINKS ?= html
 docs: setup
 	python docs/reference.py
 	sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --builder $(LINKS) docs artifacts/docs
 	@echo "the documentation: artifacts/docs/index.html"
 
-# Each stage's source files, by its imports, into dvc.yaml; and the reference pages, which name parameters and stages.
+# Writes each stage's source files, found by its imports, into dvc.yaml; and the reference pages.
 graph: setup
 	python -m flows.sources
 	python docs/reference.py
 
-# The pictures of the documentation, from the pages of a pipeline that has run here. It wants a Chromium.
+# The screenshots of the documentation, from the pages of a pipeline that has run here. Needs Chromium.
 screenshots: setup
 	python infra/screenshots/take.py
 
@@ -135,7 +134,7 @@ check: setup
 	lint-imports
 	mypy
 
-# sympy stands for what torch needs beyond the rest; torch itself is overridden away, with its CUDA packages.
+# sympy stands in for torch's remaining dependencies; the override leaves out torch itself, with its CUDA packages.
 lock:
 	printf 'sympy\nsetuptools>=77\n' > $(VENV)/torch-needs.in
 	printf "torch ; python_version < '0'\n" > $(VENV)/no-torch.txt
@@ -148,8 +147,8 @@ lock:
 			--no-annotate --output-file requirements-$$extra.lock; \
 	done
 
-# All that `make demo` makes again. Registered models, decisions, what is on its way to MLflow, what was imported,
-# searched or pushed to the remote stay: nothing else has them.
+# Removes what `make demo` can rebuild. Registered models, decisions, journals on their way to MLflow, imports, sweeps
+# and the remote stay: there is no other copy.
 KEPT = mlflow journals remote imported sweeps
 clean:
 	rm -rf $(VENV) .dvc/cache .dvc/tmp

@@ -1,6 +1,6 @@
-"""A headless Chromium, driven by its DevTools protocol: pages that scripts draw, as a person sees them.
+"""A headless Chromium, driven by its DevTools protocol: pages with scripts, as a person sees them.
 
-``take.py`` takes the pictures of the documentation with it, ``tests/flows/test_mlflow_pages.py`` looks at pages.
+``take.py`` takes the documentation's screenshots with it, ``tests/flows/test_mlflow_pages.py`` checks pages.
 """
 
 import base64
@@ -17,12 +17,12 @@ from typing import Any
 from websockets.sync.client import connect
 
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-"""None where there is no Chromium."""
+"""None if there is no Chromium."""
 LONGEST_S = 60.0
-"""How long a page may take until it shows what is waited for."""
+"""How long a page may take to show the expected texts."""
 
 DRAWN_S = 3.0
-"""How long a page goes on drawing when its texts are there."""
+"""How long a page continues to draw after its texts have appeared."""
 
 
 class Browser:
@@ -43,7 +43,7 @@ class Browser:
         said = ""
         while not (found := re.search(r"ws://\S+", said)):
             said = self._process.stderr.readline()
-            assert said, "Chromium ended before it could be asked"
+            assert said, "Chromium ended before it named its address"
         self._connection = connect(found[0], max_size=None)
         self._session = ""
         (target,) = [each for each in self._ask("Target.getTargets")["targetInfos"] if each["type"] == "page"]
@@ -60,7 +60,7 @@ class Browser:
         """Wait until the page shows all of these texts.
 
         Raises:
-            TimeoutError: it does not.
+            TimeoutError: it does not show them in time.
         """
         end = time.monotonic() + LONGEST_S
         while missing := [text for text in shown if text not in self.text()]:
@@ -77,7 +77,7 @@ class Browser:
         return self._ask("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
 
     def picture(self, path: Path, width: int, height: int) -> None:
-        """Write what a window of this size shows as PNG."""
+        """Write a PNG of what a window of this size shows."""
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         time.sleep(DRAWN_S)
         taken = self._ask("Page.captureScreenshot")

@@ -1,6 +1,6 @@
-"""The pictures of the tour, from the real pages of this checkout's MLflow, Prefect and report: ``make screenshots``.
+"""The documentation's screenshots of this checkout's MLflow, Prefect and report: ``make screenshots``.
 
-It wants a Chromium, and a pipeline that has run here (``make demo``).
+It needs Chromium, and a pipeline that has run here (``make demo``).
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from plm_core.shared import paths
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 START_S = 120.0
-"""How long a server may take to answer."""
+"""How long a server may take to respond."""
 NO_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
-"""Keeps MLflow's page from opening its assistant beside what is looked at."""
+"""Keeps MLflow's page from opening its assistant."""
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all screenshots."""
     if BINARY is None:
         sys.exit("error: no Chromium on this machine; expected chromium or google-chrome on the PATH")
     tracking, promotion = settings.read(ROOT)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def take(browser: Browser, name: str, height: int) -> None:
-    """Write what the browser shows as a picture of this name."""
+    """Write a screenshot with this name."""
     browser.picture(HERE / f"{name}.png", 1500, height)
     print(HERE / f"{name}.png")
 
@@ -88,7 +88,7 @@ def served(which: str, health: str) -> Iterator[str]:
         end = time.monotonic() + START_S
         while not _answers(address + health):
             if process.poll() is not None or time.monotonic() > end:
-                sys.exit(f"error: {' '.join(command)} does not answer")
+                sys.exit(f"error: {' '.join(command)} does not respond")
             time.sleep(0.5)
         yield address
     finally:

@@ -1,6 +1,6 @@
-"""Makes what MLflow's server needs before it starts: two people, a role, and the buckets. `start.sh` calls it.
+"""Creates what MLflow's server needs before it starts: two people, a role, and the buckets. `start.sh` calls it.
 
-A password stays as it is once there is one: the person may have changed it.
+An existing password is kept: the person may have changed it.
 """
 
 import os
@@ -17,7 +17,7 @@ from mlflow.utils.workspace_utils import DEFAULT_WORKSPACE_NAME
 
 
 def once(make: Callable[..., Any], *what: Any) -> None:
-    """Make something unless it is there."""
+    """Create something unless it exists."""
     try:
         make(*what)
     except MlflowException as error:
@@ -26,7 +26,7 @@ def once(make: Callable[..., Any], *what: Any) -> None:
 
 
 def people() -> None:
-    """A person with the role ``writer``, and one without, who may read."""
+    """Create a person with the role ``writer``, and one without, who may read."""
     store = SqlAlchemyStore()
     store.init_db(read_auth_config().database_uri)
     for name in ("writer", "reader"):
@@ -39,8 +39,8 @@ def people() -> None:
 
 
 def buckets() -> None:
-    """A bucket for MLflow's files and one for DVC's."""
-    # SeaweedFS takes connections some seconds before it can do anything.
+    """Create a bucket for MLflow's files and one for DVC's."""
+    # SeaweedFS accepts connections some seconds before it is ready.
     s3 = boto3.client("s3", config=Config(retries={"mode": "standard", "total_max_attempts": 10}))
     for name in ("mlflow", "dvc"):
         try:

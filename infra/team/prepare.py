@@ -1,7 +1,7 @@
-"""Makes passwords and settings for a team's servers in a folder. `make team` and `infra/compose.yaml` use it.
+"""Creates passwords and settings for a team's servers in a folder. `make team` and `infra/compose.yaml` use it.
 
-The files in ``settings/`` say what each server and each person's shell is told; what is a ``$name`` there is filled in
-here. No password has a default, and a second call keeps those of the first. A file in the folder is its owner's alone.
+The files in ``settings/`` are templates of the settings of each server and each person's shell; each ``$name`` is
+filled in here. No password has a default, and a second call keeps those of the first. Only the owner can read them.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from string import Template
 
 SETTINGS = Path(__file__).parent / "settings"
 PASSWORDS = (
-    *("admin", "writer", "reader"),  # people, of whom the last two are in S3 too
+    *("admin", "writer", "reader"),  # people; the last two have S3 accounts too
     *("prefect", "flask", "s3_mlflow", "s3_writer", "s3_reader"),
     *("database_mlflow", "database_auth", "database_prefect"),
 )
@@ -28,11 +28,11 @@ MLFLOW_TRACKING_SERVER_CERT_PATH={0}
 PREFECT_API_SSL_CERT_FILE={0}
 AWS_CA_BUNDLE={0}
 """
-"""What a person's programs are told of certificates that no public authority has signed."""
+"""A person's settings for certificates that no public authority has signed."""
 
 
 def private(path: Path, text: str) -> None:
-    """Write a file that from its first byte on nobody else reads."""
+    """Write a file that nobody else can read at any moment."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
@@ -42,10 +42,10 @@ def private(path: Path, text: str) -> None:
 
 
 def passwords(folder: Path) -> dict[str, str]:
-    """The password of each that has one: the one of before, or a new one."""
+    """Return all passwords: the existing ones, and new ones for the rest."""
     path = folder / "secrets/passwords.json"
     before = json.loads(path.read_text()) if path.exists() else {}
-    # Hexadecimal digits mean themselves in a URL, SQL, JSON, an ini file and a shell.
+    # Hexadecimal digits need no escaping in a URL, SQL, JSON, an ini file and a shell.
     found = {name: before.get(name) or secrets.token_hex(24) for name in PASSWORDS}
     private(path, json.dumps(found, indent=2) + "\n")
     return found
@@ -54,8 +54,8 @@ def passwords(folder: Path) -> dict[str, str]:
 def prepare(folder: Path, host: str, port: int, tls: str) -> None:
     """Fill in the settings for servers that people reach as ``host`` from ``port`` on.
 
-    ``tls`` is what Caddy's directive of that name is told: ``internal`` for certificates of its own, an e-mail address
-    for those of Let's Encrypt, or the paths of a certificate and its key.
+    ``tls`` is the argument of Caddy's directive: ``internal`` for its own certificates, an e-mail address for those of
+    Let's Encrypt, or the paths of a certificate and its key.
     """
     folder.mkdir(mode=0o711, parents=True, exist_ok=True)
     for name in ("caddy", "logs", "s3"):
@@ -74,12 +74,12 @@ def prepare(folder: Path, host: str, port: int, tls: str) -> None:
 
 
 def refused(folder: Path) -> str | None:
-    """Why servers cannot have their files there, if they cannot."""
+    """Return why servers cannot have their files there; None if they can."""
     if any(character.isspace() for character in str(folder)):
-        return "has blanks, at which a shell divides it; expected a path without"
+        return "contains whitespace, at which a shell would split it; expected a path without"
     closed = next((each for each in folder.parents if each.exists() and not each.stat().st_mode & 0o001), None)
     if os.geteuid() == 0 and closed:
-        return f"PostgreSQL, which is never root, may not enter {closed}; expected another folder, or another user"
+        return f"PostgreSQL, which never runs as root, may not enter {closed}; expected another folder or another user"
     return None
 
 

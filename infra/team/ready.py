@@ -1,4 +1,7 @@
-"""Waits until a team's servers answer as people reach them, and says what to do next. `supervisord.conf` starts it."""
+"""Waits until a team's servers respond at their public addresses, and says what to do next.
+
+`supervisord.conf` starts it.
+"""
 
 import os
 import sys
@@ -8,11 +11,11 @@ from pathlib import Path
 from flows.server import answers
 
 WAIT_S = 600.0
-"""How long they may take: half a minute where nothing else runs."""
+"""How long they may take; half a minute on an idle machine."""
 
 
 def settings(folder: Path, person: str) -> dict[str, str]:
-    """What a person's shell is told."""
+    """Return the settings of a person's shell."""
     lines = (folder / f"people/{person}.env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
@@ -28,7 +31,7 @@ def main(folder: Path) -> int:
     }
     over = time.monotonic() + WAIT_S
     for name, url in servers.items():
-        # MLflow has the page for this that Prefect has, and S3 wants a password for it.
+        # MLflow and Prefect have different health pages, and S3 needs a password for its own.
         while not answers(url):
             if time.monotonic() > over:
                 print(f"error: {url} does not answer; {folder}/logs/{name}.log and proxy.log say why", flush=True)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts one of a team's servers in the foreground, with the settings that prepare.py has made in the folder $TEAM.
+# Starts one of a team's servers in the foreground, with the settings that prepare.py has written to the folder $TEAM.
 # supervisord.conf and ../compose.yaml call it.
 set -eu
 here=$(dirname "$0")
@@ -7,15 +7,15 @@ set -a
 [ ! -e "$TEAM/secrets/$1.env" ] || . "$TEAM/secrets/$1.env"
 . "$TEAM/secrets/ports.env"
 set +a
-# Debian keeps the programs of PostgreSQL's server off the PATH, one folder per version, and runuser in /usr/sbin.
-# Databases are read by the version that made them; new ones are made by the newest.
+# On Debian the programs of PostgreSQL's server are not on the PATH, in one folder per version; runuser is in /usr/sbin.
+# Databases are read by the version that created them; new ones are created by the newest.
 version=$(cat "$TEAM/postgres/data/PG_VERSION" 2>/dev/null || ls /usr/lib/postgresql 2>/dev/null | sort -V | tail -n 1)
 PATH=$PATH:/usr/sbin:/usr/lib/postgresql/$version/bin
 
 case "$1" in
 postgres)
 	data=$TEAM/postgres/data
-	# It refuses to run as root.
+	# PostgreSQL refuses to run as root.
 	as=
 	[ "$(id -u)" != 0 ] || as="runuser -u postgres --"
 	if [ ! -e "$data" ]; then
@@ -23,7 +23,7 @@ postgres)
 		mkdir -p -m 711 "$TEAM/postgres"
 		mkdir -m 700 "$data.new"
 		[ -z "$as" ] || chown postgres "$data.new"
-		# Who runs it gets in by its socket, without a password; everybody else by network, with one.
+		# Its user connects through the socket, without a password; everybody else through the network, with one.
 		$as initdb --pgdata "$data.new" --encoding UTF8 --no-locale --auth-local peer --auth-host scram-sha-256
 		$as postgres --single -D "$data.new" postgres < "$TEAM/secrets/postgres.sql"
 		mv "$data.new" "$data"
@@ -32,7 +32,7 @@ postgres)
 		-c max_connections=200
 	;;
 s3)
-	# Volumes of a gigabyte, as many as the disk has room for.
+	# Volumes of a gigabyte, as many as fit on the disk.
 	exec weed server -dir "$TEAM/s3" -ip 127.0.0.1 -ip.bind 127.0.0.1 -master.telemetry=false \
 		-master.volumeSizeLimitMB 1024 -volume.max 0 -volume.preStopSeconds 1 \
 		-master.port "$MASTER_PORT" -master.port.grpc "$MASTER_GRPC_PORT" \

@@ -1,6 +1,6 @@
 """Who may change anything in MLflow: those who have the role ``writer``. Its server imports this (``mlflow.ini``).
 
-MLflow's own rights leave a gap: anybody who may log in may make experiments and models.
+MLflow's own permissions leave a gap: anybody who can log in can create experiments and models.
 """
 
 from flask import Response, request
@@ -8,11 +8,11 @@ from mlflow.server import auth
 from werkzeug.datastructures import Authorization
 
 READS = ("search", "get-", "graphql")
-"""How the last words begin of paths that are posted to and change nothing; the rest is checked as ever."""
+"""Prefixes of the last part of POST paths that change nothing; other paths need the role."""
 
 
 def authenticate() -> Authorization | Response:
-    """Who asks, or the answer to them where they may not ask this."""
+    """Return who asks, or the response to send if they may not."""
     found = auth.authenticate_request_basic_auth()
     reads = request.method in ("GET", "HEAD") or request.path.rpartition("/")[2].startswith(READS)
     if isinstance(found, Response) or reads:

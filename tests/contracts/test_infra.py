@@ -69,8 +69,8 @@ def test_certificates_of_a_public_authority_need_no_file(tmp_path):
 
 
 def test_a_folder_that_servers_cannot_use_is_refused_before_they_start(tmp_path):
-    assert "blanks" in prepare.refused(tmp_path / "our team")
+    assert "whitespace" in prepare.refused(tmp_path / "our team")
     assert prepare.refused(Path("/srv/plm-team")) is None
     (tmp_path / "closed").mkdir(mode=0o700)
     why = prepare.refused(tmp_path / "closed/team")
-    assert ("PostgreSQL, which is never root, may not enter" in (why or "")) == (os.geteuid() == 0)
+    assert ("PostgreSQL, which never runs as root, may not enter" in (why or "")) == (os.geteuid() == 0)
