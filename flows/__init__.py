@@ -1,1 +1,1 @@
-"""When things happen: Prefect runs the graph that DVC describes, MLflow's registry keeps the outcome."""
+"""Orchestration: Prefect runs the graph that DVC describes, and MLflow's registry keeps the outcome."""

@@ -1,6 +1,6 @@
-"""``plm backup`` and ``plm restore``: what nothing makes again, to and from a folder or a bucket.
+"""``plm backup`` and ``plm restore``: copy what cannot be recomputed to and from a folder or a bucket.
 
-Where backups lie, and in which form, is in ``flows/backupstore.py``.
+``flows/backupstore.py`` defines where backups are stored, and in which form.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from plm_core.shared import paths
 from plm_core.shared.stores import SQLITE, shown
 
 MLFLOW = paths.ARTIFACTS / "mlflow"
-"""MLflow's store in a backup, wherever it lay; a restore replaces it as a whole."""
+"""MLflow's store in a backup, wherever it was; a restore replaces it as a whole."""
 FOLDERS = (paths.JOURNALS, paths.IMPORTED, paths.SNAPSHOTS)
-"""What a backup has besides; a restore adds what is missing of them and of DVC's cache."""
+"""What else a backup contains; a restore adds the files that are missing here, and in DVC's cache."""
 BESIDE = (Path("params.yaml"), Path("dvc.lock"))
-"""What a restore writes under another name where the checkout has its own."""
+"""Files that a restore writes under another name if the checkout has its own."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class Summary:
     name: str
     files: int
     size: int
-    """Bytes of all its files."""
+    """The bytes of all its files."""
     moved: int
-    """Bytes that had to be copied."""
+    """The bytes that had to be copied."""
     notes: list[str]
 
 
 def backup(root: Path, target: str, keep: int | None = None) -> Summary:
-    """Copy what nothing makes again; what the last backup has already is not copied again.
+    """Copy what cannot be recomputed; files that the last backup already has are not copied again.
 
     Args:
         root: The checkout.
         target: A folder, or an address that fsspec knows, such as ``s3://bucket/folder``.
-        keep: Delete all but so many backups; None keeps all.
+        keep: Delete all but the newest ``keep`` backups; None keeps all.
 
     Raises:
         UserError: the target cannot be written, or ``params.yaml`` cannot be used.
@@ -67,7 +67,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
                     moved += known.size
                 entries[name] = known
             except FileNotFoundError:
-                # A pipeline that runs here discards what it has sent or replaced; else it is the target that fails.
+                # A running pipeline deletes what it has sent or replaced; otherwise the target has failed.
                 if path.exists():
                     raise
         stamp = f"{datetime.now(UTC):{STAMP}}"
@@ -80,12 +80,12 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
 
 
 def restore(root: Path, source: str, at: str = "") -> Summary:
-    """Bring a backup back. All of it is fetched and compared with its digests before anything changes.
+    """Restore a backup. All of it is fetched and compared with its digests before anything changes.
 
     Args:
         root: The checkout.
-        source: As ``target`` of ``backup``.
-        at: The beginning of the backup's name; the newest by default.
+        source: Like ``target`` of ``backup``.
+        at: The first characters of the backup's name; the newest by default.
 
     Raises:
         UserError: there is no such backup, it is damaged, or a pipeline runs in the checkout.
@@ -94,7 +94,7 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
         names = [name for name in store.names() if name.startswith(at)]
         if not names:
             known = ", ".join(store.names()[-5:]) or "none"
-            raise UserError(f"{source}: no backup {at!r}; the newest ones are: {known}")
+            raise UserError(f"{source}: no backup {at!r}; the newest are: {known}")
         entries = store.read(names[-1])
         (root / paths.ARTIFACTS).mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".restore-", dir=root / paths.ARTIFACTS) as scratch:
@@ -108,14 +108,14 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
 
 
 def _files(root: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
-    """What is to be backed up, but for DVC's cache: its name in the checkout, and where to read it."""
-    for name in BESIDE:  # copied first, right after `_cached` has looked at what dvc.lock names
+    """What to back up, except DVC's cache: each file's name in the checkout, and where to read it."""
+    for name in BESIDE:  # copied first, right after `_cached` has looked up what dvc.lock names
         if (root / name).exists():
             yield name.as_posix(), root / name
     uri = settings.read(root)[0].uri
     if uri.startswith(SQLITE) and (database := Path(uri.removeprefix(SQLITE))).exists():
-        # Before the files, so that all it names is among the files that are looked at afterwards.
-        changed = database.stat().st_mtime_ns  # before the copy, which then is no older than it says
+        # Before the files, so that the files copied afterwards include all that it names.
+        changed = database.stat().st_mtime_ns  # before the copy, so that the copy is not older than this
         with contextlib.closing(sqlite3.connect(database)) as live, sqlite3.connect(scratch / "db") as copy:
             live.backup(copy)
         os.utime(scratch / "db", ns=(0, changed))
@@ -128,7 +128,7 @@ def _files(root: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """The files in a folder; what vanishes meanwhile has none."""
+    """The files in a folder; folders that disappear in the meantime are skipped."""
 
     def failed(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -139,7 +139,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _cached(root: Path) -> tuple[list[Path], list[str]]:
-    """What DVC's cache has of the results in ``dvc.lock``, and its records of stages that ran; and what is left out."""
+    """The cached results that ``dvc.lock`` names, DVC's records of stages that ran, and a note on what is missing."""
     from dvc.repo import Repo
 
     with contextlib.closing(Repo(str(root))) as repo:
@@ -150,23 +150,23 @@ def _cached(root: Path) -> tuple[list[Path], list[str]]:
     found = sorted(path for path in [*objects, *records] if path.is_file())
     inside = [path for path in found if path.is_relative_to(root)]
     left = len(found) - len(inside)
-    note = f"DVC's cache lies outside the checkout ({cache.path}): {left:,} files of results are not in the backup; "
+    note = f"DVC's cache is outside the checkout ({cache.path}): {left:,} result files are not in the backup; "
     return inside, [f"{note}back it up there"] if left else []
 
 
 def _needed(root: Path, path: Path) -> bool:
-    """Whether a file has to be fetched; but for what is replaced as a whole, only what is missing."""
+    """Whether a file has to be fetched: it is missing, or belongs to what is replaced as a whole."""
     return path.is_relative_to(MLFLOW) or path in BESIDE or not (root / path).exists()
 
 
 def _put_in_place(root: Path, scratch: Path) -> list[str]:
-    """Let what was fetched be the checkout's; returns what became of what was there before."""
+    """Move what was fetched into the checkout; returns what became of the files that were there."""
     notes = []
     if (scratch / MLFLOW).exists():
         if (root / MLFLOW).exists():
             aside = root / f"{MLFLOW}.{datetime.now(UTC):{STAMP}}"
             (root / MLFLOW).rename(aside)
-            notes.append(f"what was in {MLFLOW} is in {aside.relative_to(root)} now; delete it when all is well")
+            notes.append(f"the previous {MLFLOW} is now {aside.relative_to(root)}; delete it when all is well")
         (scratch / MLFLOW).rename(root / MLFLOW)
     for name in BESIDE:
         if not (scratch / name).exists():
@@ -181,18 +181,18 @@ def _put_in_place(root: Path, scratch: Path) -> list[str]:
         if not there.exists():
             there.parent.mkdir(parents=True, exist_ok=True)
             path.rename(there)
-    return [*notes, "`dvc checkout` brings the results of dvc.lock back"]
+    return [*notes, "`dvc checkout` restores the results that dvc.lock records"]
 
 
 def _unused(root: Path, names: Iterable[str]) -> list[str]:
-    """What to do if the registry that was brought back is not the one that is used here."""
+    """What to do if the restored registry is not the one that is used here."""
     try:
         uri = settings.read(root)[0].uri
     except UserError as error:
         return [str(error)]
     used = Path(uri.removeprefix(SQLITE)).resolve()
     return [
-        f"the registry is in {name}, which is not used: tracking.uri or MLFLOW_TRACKING_URI is {shown(uri)}; "
+        f"the registry is in {name}, which is not in use: tracking.uri or MLFLOW_TRACKING_URI is {shown(uri)}; "
         f"set it to {SQLITE}{name} to use what was restored"
         for name in names
         if Path(name).parent == MLFLOW and (root / name).resolve() != used

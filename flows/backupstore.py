@@ -1,7 +1,7 @@
 """A folder or a bucket with backups. Used by ``flows/backup.py``.
 
-``files/`` has each file once, under the sha256 of its bytes; ``backups/`` has a list for each backup, which says what
-lay where. The list is written last, so that a backup is whole or absent, and every one of them can be restored.
+``files/`` holds each file once, under the sha256 of its bytes; ``backups/`` holds a list per backup, which says what
+was where. The list is written last, so a backup is complete or absent, and every backup can be restored.
 """
 
 import bisect
@@ -23,17 +23,17 @@ from flows.outcome import UserError
 FORMAT = 1
 CHUNK = 1 << 20
 STAMP = "%Y-%m-%dT%H-%M-%SZ"
-"""The names of backups sort by their times."""
+"""The format of backup names, which sort by time."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a backup."""
+    """A file in a backup."""
 
     sha256: str
     size: int
     changed: int
-    """When it was last written, in nanoseconds since 1970: the same file need not be read again."""
+    """When it was last written, in nanoseconds since 1970; an unchanged file is not read again."""
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def reached(address: str) -> Iterator["Store"]:
     except UserError:
         raise
     except Exception as error:
-        # Each file system has errors of its own: those of S3 are no OSErrors.
+        # Each file system has its own errors: those of S3 are not OSErrors.
         if not isinstance(error, OSError | ImportError | ValueError) and "://" not in address:
             raise
         raise UserError(f"{address}: {' '.join(str(error).split())}") from error
@@ -70,18 +70,18 @@ class Store:
         """The files of a backup, by their names in the checkout."""
         found = json.loads(self._filesystem.cat_file(f"{self._base}/backups/{name}.json"))
         if found["format"] != FORMAT:
-            raise UserError(f"backup {name}: its format is {found['format']}; expected {FORMAT}, see its `plm` version")
+            raise UserError(f"backup {name}: format {found['format']}; expected {FORMAT}; use the `plm` that wrote it")
         return {name: Entry(**entry) for name, entry in found["files"].items()}
 
     def write(self, name: str, root: Path, entries: Mapping[str, Entry]) -> None:
-        """Let there be a backup."""
+        """Write the list of a backup."""
         files = {path: asdict(entry) for path, entry in entries.items()}
         content = {"format": FORMAT, "host": socket.gethostname(), "checkout": str(root), "files": files}
         with self._written(f"backups/{name}.json") as file:
             file.write(json.dumps(content, indent=1).encode())
 
     def put(self, path: Path) -> tuple[str, int]:
-        """Copy a file; its sha256 and size, of the very bytes that were copied."""
+        """Copy a file; returns the sha256 and size of the bytes that were copied."""
         digest = hashlib.sha256()
         part = f"{self._base}/files/{secrets.token_hex(8)}.part"
         with path.open("rb") as file, self._filesystem.open(part, "wb") as copy:
@@ -110,10 +110,10 @@ class Store:
             raise UserError(f"{self._place(entry.sha256)}: damaged; restore another backup. Nothing has been changed")
 
     def forget(self, keep: int) -> None:
-        """Delete all but the newest backups, and the files that none of them has.
+        """Delete all but the newest backups, and the files that none of them needs.
 
-        Another backup may be at work whose list is not written yet. What it may have copied, or taken from the backup
-        that was the newest when it began, goes a day later.
+        Another backup may be running whose list is not written yet. What it may have copied, or reused from the backup
+        that was the newest when it began, is kept for a day.
         """
         names = self.names()
         begun = bisect.bisect(names, f"{datetime.now(UTC) - timedelta(days=1):{STAMP}}")
@@ -127,7 +127,7 @@ class Store:
                 self._filesystem.rm_file(path)
 
     def _old(self, path: str) -> bool:
-        """Whether a file was written more than a day ago; one whose age the file system does not tell stays."""
+        """Whether a file was written more than a day ago; False if the file system does not know."""
         try:
             return bool(self._filesystem.modified(path).timestamp() < time.time() - DAY_S)
         except (NotImplementedError, FileNotFoundError):

@@ -1,7 +1,7 @@
 """DVC's cache and the outputs that ``dvc.lock`` records. Used by ``plm doctor`` and ``plm gc``.
 
-What DVC's own ``gc`` would keep is asked of DVC. Which of the rest goes is decided here, for DVC's command knows no age
-and does not say how much it frees: a result of last week, to which somebody may go back, stays.
+DVC says what its own ``gc`` would keep. What is deleted of the rest is decided here, because DVC's command does not
+look at ages or say how much it frees: a result of last week, to which somebody may go back, stays.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from flows.outcome import UserError
 
 DAY_S = 86400.0
 FOLDER = ".dir"
-"""Ends the name of an object that lists the files of a folder."""
+"""The suffix of an object that lists the files of a folder."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output that ``dvc.lock`` records and that is not as it says."""
+    """An output that differs from what ``dvc.lock`` records."""
 
     path: str
     stage: str
@@ -52,7 +52,7 @@ def empty(root: Path) -> bool:
 
 
 def restore(root: Path, path: str) -> None:
-    """Bring an output that is missing back from the cache. Raises UserError: DVC fails."""
+    """Restore a missing output from the cache. Raises UserError: DVC fails."""
     with _opened(root) as repo:
         repo.checkout([str(root / path)])
 
@@ -64,7 +64,7 @@ def recorded_bytes(root: Path) -> int:
 
 
 def damaged(root: Path) -> list[Path]:
-    """The objects of the cache whose bytes are not those that their names say; reads them all.
+    """The objects of the cache whose bytes do not match their names; reads all of them.
 
     Raises:
         UserError: DVC fails.
@@ -90,10 +90,10 @@ class Unused:
 
 
 def unused(root: Path, days: int, remote: bool) -> list[Unused]:
-    """The objects that are older, and that no output recorded now or in a commit of so many days needs, by store.
+    """The objects, by store, older than ``days`` that no output recorded now or in a commit of those days needs.
 
-    A cache outside the repository may be one that other checkouts share, and what they need is not known here: as DVC's
-    remote, it is looked at only if ``remote`` says that no other checkout uses it.
+    Other checkouts may share a cache outside the repository, and what they need is not known here: like DVC's remote,
+    it is searched only if ``remote`` says that no other checkout uses it.
 
     Raises:
         UserError: DVC or Git fails.
@@ -104,11 +104,11 @@ def unused(root: Path, days: int, remote: bool) -> list[Unused]:
 
 
 def delete(root: Path, days: int, remote: bool) -> None:
-    """Delete what ``unused`` finds now. Raises UserError, as it does."""
+    """Delete what ``unused`` finds now. Raises UserError: DVC or Git fails."""
     with _opened(root) as repo:
         needed = _needed(repo, days)
         for store in _stores(repo, remote):
-            # Those that list folders first, as DVC does: a list without its files would be taken for a result.
+            # Folder lists first, as DVC does it: a list without its files would be taken for a result.
             for name in sorted(_old(store, needed, days).names, key=lambda name: not name.endswith(FOLDER)):
                 store.fs.remove(store.oid_to_path(name))
 
@@ -123,22 +123,22 @@ def _stores(repo: Any, remote: bool) -> list[Any]:
 
 
 def _needed(repo: Any, days: int) -> set[str]:
-    """What the outputs of the checkout and of the commits of so many days need.
+    """What the outputs of the checkout and of the commits of the last ``days`` days need.
 
-    DVC takes a third of a second for a commit. So only those are read that changed a record of outputs, and the first
-    of those days, whose record is older.
+    DVC takes a third of a second per commit, so only commits that changed a record of outputs are read, and the first
+    one of those days, whose record is older.
     """
     root = Path(repo.root_dir)
     changed = _log(root, days, "%H", "--", "*dvc.lock", "*.dvc")
     parents = {commit: before for commit, *before in map(str.split, _log(root, days, "%H %P"))}
     first = {commit for commit, before in parents.items() if not before or not parents.keys() >= set(before)}
-    # force: the files of a folder whose list is nowhere are of no use to anybody.
+    # force: the files of a folder whose list is missing are useless.
     used = repo.used_objs(revs=sorted({*changed, *first}) or None, force=True)
     return {each.value for found in used.values() for each in found}
 
 
 def _log(root: Path, days: int, form: str, *paths: str) -> list[str]:
-    """A line for each commit of so many days, on whatever branch; nothing where there is no repository of git.
+    """A line per commit of the last ``days`` days, on any branch; none if there is no git repository.
 
     Raises:
         UserError: git fails.
@@ -147,12 +147,12 @@ def _log(root: Path, days: int, form: str, *paths: str) -> list[str]:
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
         said = " ".join(done.stderr.split())
-        raise UserError(f"{root}: nothing is deleted from DVC's cache: `git log` does not say what is needed: {said}")
+        raise UserError(f"{root}: nothing is deleted from DVC's cache: `git log` cannot say what is needed: {said}")
     return done.stdout.splitlines()
 
 
 def _old(store: Any, needed: set[str], days: int) -> Unused:
-    """Objects whose age the store does not tell stay."""
+    """The unneeded objects that are older than ``days``; those whose age the store does not know are left out."""
     before = time.time() - days * DAY_S
     sizes: dict[str, int] = {}
     with contextlib.suppress(FileNotFoundError):  # an empty remote

@@ -1,4 +1,4 @@
-"""A checkout that is held for one pipeline: its lock, its graph, its parameters.
+"""A checkout held for one pipeline: its lock, its graph, its parameters.
 
 Used by ``flows/pipeline.py`` and, for scheduled runs, by ``flows/flow.py``.
 """
@@ -18,33 +18,33 @@ from flows.outcome import Outcome, Result, UserError
 from flows.stages import GraphError, Registration
 
 LOCK = ".dvc/tmp/plm.lock"
-"""Says who holds the checkout, or did last: a pipeline writes its process, any other command more than that."""
+"""Says who holds the checkout, or held it last: a pipeline writes its process id, any other command adds words."""
 TRIES = 20
-"""How often a pipeline tries to take hold, for other commands may hold the checkout for a moment."""
+"""How often a pipeline tries to take the lock, because other commands may hold the checkout for a moment."""
 PAUSE_S = 0.05
-"""How long it waits between two of them."""
+"""How long it waits between two tries."""
 
 
 class HeldError(UserError):
-    """Another pipeline runs in the checkout, or a command beside which none may run."""
+    """Another pipeline runs in the checkout, or a command that excludes pipelines."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout that is held for one pipeline, and what is to be done in it."""
+    """A checkout held for one pipeline, and what has to be done in it."""
 
     root: Path
     graph: Graph
     held: int
-    """The descriptor of the lock, for stages to hold on to."""
+    """The descriptor of the lock, which stages inherit."""
     force: bool
-    due: int
+    stale: int
     """How many stages have to run."""
 
 
 @contextlib.contextmanager
 def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterator[Checkout]:
-    """Hold a checkout, read its graph and say what was mended, and if anything has to run check its parameters.
+    """Hold a checkout, read its graph, say what was repaired, and check the parameters if anything has to run.
 
     Raises:
         HeldError: another pipeline or command holds it.
@@ -55,21 +55,21 @@ def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterat
         try:
             graph = Graph(root)
         except GraphError:
-            check_parameters(root)  # it knows better what DVC could not fill in
+            check_parameters(root)  # its message is better if DVC could not fill in a parameter
             raise
         for said in graph.mended:
             say(said)
-        due = len(graph.stages) if force else sum(map(bool, graph.status().values()))
-        if due:
+        stale = len(graph.stages) if force else sum(map(bool, graph.status().values()))
+        if stale:
             check_parameters(root)
-        yield Checkout(root, graph, held, force, due)
+        yield Checkout(root, graph, held, force, stale)
 
 
 def check_parameters(root: Path) -> None:
-    """Have all sections of the parameters read and compared, before the first of the stages that would find out late.
+    """Have all sections of the parameters read and compared, before stages run that would find an error late.
 
     Raises:
-        UserError: something is wrong, a line for each problem.
+        UserError: something is wrong, with a line per problem.
     """
     if not (root / "tasks/check.py").is_file():
         return  # a graph of other commands
@@ -81,13 +81,13 @@ def check_parameters(root: Path) -> None:
 
 @contextlib.contextmanager
 def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
-    """Hold the checkout for one pipeline, or for a command beside which none may run.
+    """Hold the checkout for one pipeline, or for a command that excludes pipelines.
 
-    Yields the lock's descriptor, for stages to hold on to. The folder itself is locked, for a file in it may be deleted
-    meanwhile; one there says only who it is.
+    Yields the lock's descriptor, which stages inherit. The folder itself is locked, because a file in it may be deleted
+    in the meantime; the file only says who holds it.
 
     Raises:
-        HeldError: another one holds it.
+        HeldError: another process holds it.
     """
     path = root / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,11 +100,11 @@ def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
                 file.seek(0)
                 pid, _, other = file.read().strip().partition(" ")
                 raise HeldError(
-                    f"another {'command of plm' if other else 'pipeline'} (process {pid or 'unknown'}) runs in {root};"
+                    f"another {'plm command' if other else 'pipeline'} (process {pid or 'unknown'}) runs in {root};"
                     " wait for it, or use another checkout"
                 ) from error
             file.truncate(0)
-            file.write(f"{os.getpid()}\n" if pipeline else f"{os.getpid()} is no pipeline\n")
+            file.write(f"{os.getpid()}\n" if pipeline else f"{os.getpid()} is not a pipeline\n")
             file.flush()
             yield held
     finally:
@@ -112,13 +112,13 @@ def only_one(root: Path, pipeline: bool = False) -> Iterator[int]:
 
 
 def began(root: Path) -> float:
-    """When the pipeline that holds the checkout began, in seconds since 1970; 0 if it is none, or nobody knows."""
+    """When the pipeline that holds the checkout began, in seconds since 1970; 0 if no pipeline holds it."""
     path = root / LOCK
     return path.stat().st_mtime if path.read_text().strip().isdecimal() else 0.0
 
 
 def at_work(root: Path) -> bool:
-    """Whether a pipeline holds the checkout, on whatever machine and in whatever container."""
+    """Whether a pipeline holds the checkout, on any machine and in any container."""
     try:
         with only_one(root):
             return False
@@ -135,7 +135,7 @@ def _locked_within(tries: int, folder: int, file: int) -> int:
 
 
 def _locked(folder: int, file: int) -> int:
-    """Which of the two is locked now: the folder, or the file where a folder cannot be, as on NFS."""
+    """Lock the folder, or the file if a folder cannot be locked, as on NFS; returns the locked descriptor."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -147,7 +147,7 @@ def _locked(folder: int, file: int) -> int:
 
 
 def idle(checkout: Checkout, registration: Registration) -> Result | None:
-    """The result of a run in a checkout in which nothing is to be done; None where something is."""
-    if checkout.due or registration.due(checkout.root, checkout.graph.stages):
+    """The result of a run if nothing has to be done in the checkout; otherwise None."""
+    if checkout.stale or registration.needed(checkout.root, checkout.graph.stages):
         return None
     return Result(tuple(Outcome(stage.name, "up to date") for stage in checkout.graph.stages))

@@ -30,8 +30,8 @@ Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisi
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line asks, and end with an exit status."""
-    # One terminal, one interpreter: the commands of the environment that `plm` is installed in come first.
+    """Run the command line, and exit with a status."""
+    # The environment that `plm` is installed in comes first on the PATH, so that all processes use one interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     try:
         app(arguments, prog_name="plm")
@@ -77,7 +77,7 @@ def deploy(
     cron: Annotated[str, Option(help="Run at: minute hour day month weekday, in UTC; '0 3 * * *' is 3 a.m. daily.")],
     name: Annotated[str, Option(help="Name the deployment in Prefect.")] = "scheduled",
 ) -> None:
-    """Run the pipeline on a schedule, as long as this command lives."""
+    """Run the pipeline on a schedule, as long as this command runs."""
     from flows import deploy as deployment
 
     deployment.serve(project(), cron, name)
@@ -102,7 +102,8 @@ def nights(
     for line in [*remembered.lines(root), *filter(None, [missed])]:
         print(line)
     last = remembered.Nights.read(root)
-    raise typer.Exit(int(bool(missed or (last.error and (last.ended or not at_work(root))))))
+    failed = last.error and (last.ended or not at_work(root))  # a run at work is "interrupted" until it has ended
+    raise typer.Exit(int(bool(missed or failed)))
 
 
 @app.command()
@@ -131,7 +132,7 @@ def status(
     if shown:
         table = Table("stage", "state", "why", title="Stages")
         for stage in shown:
-            state = "up to date" if stage["up_to_date"] else "to be run"
+            state = "up to date" if stage["up_to_date"] else "out of date"
             table.add_row(stage["name"], state, "; ".join(stage["reasons"]))
         console.print(table)
     console.print(f"stages         {sum(stage['up_to_date'] for stage in stages)} of {len(stages)} up to date")
@@ -140,14 +141,14 @@ def status(
 
 @app.command()
 def sweep(
-    name: Annotated[str, Option(help="Name the sweep; one that exists goes on.")] = "sweep",
+    name: Annotated[str, Option(help="Name the sweep; an existing one is resumed.")] = "sweep",
     jobs: Annotated[
         int | None, Option(min=1, show_default="one per GPU, or per core", help="Run this many trials side by side.")
     ] = None,
 ) -> None:
     """Search for better parameters, as `sweep` in params.yaml says.
 
-    Exit status: 1 when no trial has ended well, 75 when it was interrupted.
+    Exit status: 1 when no trial has succeeded, 75 when it was interrupted.
     """
     from flows.pipeline import prepare_environment
     from flows.sweeps import sweep as sweeps
@@ -157,7 +158,7 @@ def sweep(
     try:
         found = sweeps.run(root, name, jobs)
     except KeyboardInterrupt:
-        print("interrupted: trials keep their state, and the next `plm sweep` goes on")
+        print("interrupted: trials keep their state, and the next `plm sweep` resumes them")
         raise typer.Exit(INTERRUPTED) from None
     task("sweep_page", found.folder)
     for line in sweeps.lines(found):
@@ -190,7 +191,7 @@ def promote(
     outcome = promotion.promote(project(), version, reason, force=force)
     notify.tell_models(project(), [outcome])
     if outcome.action == "refused":
-        against = outcome.reasons[1:]  # the first one is the person's, who was for it
+        against = outcome.reasons[1:]  # the first one is the user's own
         print(f"version {outcome.version}: refused by the gate: {'; '.join(against)}; `--force` overrules it")
         raise typer.Exit(1)
     print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")
@@ -198,7 +199,7 @@ def promote(
 
 @app.command()
 def rollback(reason: Reason) -> None:
-    """Make the champion before this one the champion again."""
+    """Make the previous champion the champion again."""
     from flows import notify, promotion
 
     outcome = promotion.rollback(project(), reason)
@@ -231,7 +232,7 @@ def ui(
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--port", str(port)]
         command += ["--workers", "1"]
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    print(f"{which}: http://127.0.0.1:{port}   (Ctrl-C ends it)", flush=True)
+    print(f"{which}: http://127.0.0.1:{port}   (Ctrl-C stops it)", flush=True)
     done = subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=False)
     raise typer.Exit(done.returncode)
 

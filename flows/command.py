@@ -1,4 +1,4 @@
-"""What the commands of `plm` share: the project's folder, a task as a process, the models that names stand for."""
+"""What the `plm` commands share: the project's folder, running a task as a process, finding models by name."""
 
 import contextlib
 import subprocess
@@ -17,7 +17,7 @@ Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 
 
 def project() -> Path:
-    """The folder with ``dvc.yaml`` at or above the current one; UserError where there is none."""
+    """The folder with ``dvc.yaml`` at or above the current one. Raises UserError: there is none."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / "dvc.yaml").is_file() and (folder / "params.yaml").is_file():
@@ -26,9 +26,9 @@ def project() -> Path:
 
 
 def task(name: str, /, *arguments: object, **options: object) -> None:
-    """Run ``python -m tasks.NAME`` in the project; if it fails, end with its exit status.
+    """Run ``python -m tasks.NAME`` in the project; if it fails, exit with its status.
 
-    An option that is True is given as a flag, a list once for each of its items, and None and False are left out.
+    An option that is True becomes a flag, a list is given once per item, and None and False are left out.
     """
     command = [sys.executable, "-m", f"tasks.{name}"]
     for option, value in options.items():
@@ -43,7 +43,7 @@ def task(name: str, /, *arguments: object, **options: object) -> None:
 
 @contextlib.contextmanager
 def checkpoint_folder(model: str | None, folder: Path | None) -> Iterator[Path]:
-    """The given folder, or that of a trained section or registered version; one that is fetched lasts for the block.
+    """The given folder, or that of a trained section or registered version, fetched for the time of the block.
 
     Raises:
         UserError: both are given, or there is no such model.
@@ -71,9 +71,9 @@ def _registered(name: str, target: Path) -> Path:
 
 @contextlib.contextmanager
 def evidence_folders(names: list[str]) -> Iterator[list[Path]]:
-    """The evidence of two models of the workspace, folders or registered versions; what is fetched lasts for the block.
+    """The evidence folders of two models: trained sections, folders or versions, fetched for the time of the block.
 
-    Two versions are measured on today's examples where needed.
+    Two versions are re-evaluated on the current examples if necessary.
 
     Raises:
         RegistryError: there is no such version, or it cannot be evaluated.
@@ -85,7 +85,7 @@ def evidence_folders(names: list[str]) -> Iterator[list[Path]]:
 
 
 def _fetched(root: Path, names: list[str], local: list[Path | None], work: Path) -> list[Path]:
-    """The evidence of both sides, where it is not local that of the registered version of this name."""
+    """The evidence of both sides; if it is not local, that of the registered version of this name."""
     from flows import judging, registry
 
     with registry.opened(root) as opened:

@@ -1,6 +1,6 @@
-"""``plm deploy``: the flow on a schedule, run by this process as long as it lives.
+"""``plm deploy``: the flow on a schedule, for as long as this process runs.
 
-``infra/systemd`` keeps this process alive, and ``infra/work-pools/process.yaml`` is the same for a work pool.
+``infra/systemd`` keeps this process alive; ``infra/work-pools/process.yaml`` does the same with a work pool.
 """
 
 import os
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from prefect.schedules import Schedule
 
 AGAIN_S = 5.0
-"""How often a server that has gone away is looked for."""
+"""How often to look for a server that has gone away."""
 
 
 def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
 
-    A run that is due while another one is at work in the checkout is skipped. The newest of those that were due while
-    nobody served them is made up for.
+    A run that is due while another is at work in the checkout is skipped. Of the runs that were due while nobody served
+    them, the newest is made up for.
 
     Raises:
-        UserError: the cron line is wrong, no Prefect server is configured or answers, or as ``serve_schedule``.
+        UserError: the cron line is wrong, no Prefect server is configured or answers, or for the reasons of
+            ``serve_schedule``.
     """
     url = server.configured_url()
     if url is None:
@@ -51,7 +52,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
 
 
 def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> None:
-    """Like ``serve``, on any schedule of Prefect's, against the server at ``url``, for as long as that may be away.
+    """Like ``serve``, with any Prefect schedule, against the server at ``url``; waits for a server that is away.
 
     Raises:
         UserError: another checkout's schedule has this name.
@@ -66,31 +67,31 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
         plm.serve(
             name=name,
             schedule=schedule,
-            paused=False,  # as another version of this command has left it
+            paused=False,  # an earlier version of this command may have left it paused
             # A run that was due while nobody served it waits, and is made up for.
             pause_on_shutdown=False,
             parameters={"root": str(root.resolve())},
-            # Not the file's path: that would be taken from whatever folder this process started in.
+            # Not the file's path, which would be relative to the folder in which this process started.
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
     except (RuntimeError, OSError, httpx.HTTPError, ExceptionGroup) as error:
         if server.answers(url):
-            why = f"Prefect at {shown(url)}: {prefects.said(error)}; the schedule tries again"
+            why = f"Prefect at {shown(url)}: {prefects.said(error)}; trying again"
         else:
             why = f"no Prefect server answers at {shown(url)}; the schedule waits for it"
         print(f"warning: {why}", flush=True)
         time.sleep(AGAIN_S)
         while not server.answers(url):
             time.sleep(AGAIN_S)
-        # As a new process, for Prefect's remains of this one would take runs and never start them.
+        # As a new process: what Prefect leaves in this one would accept runs and never start them.
         os.execv(sys.executable, sys.orig_argv)
 
 
 def _tidy(root: Path, name: str) -> None:
-    """Leave of the runs that waited for this schedule the newest: each looks at everything there is.
+    """Delete all but the newest of the runs that wait for this schedule: each run covers everything.
 
     Raises:
-        UserError: the schedule of this name is another checkout's, which would never run again.
+        UserError: the schedule of this name belongs to another checkout, which would never run again.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
@@ -105,8 +106,8 @@ def _tidy(root: Path, name: str) -> None:
         other = known.parameters.get("root")
         if other != str(root.resolve()):
             raise UserError(
-                f"the schedule {FLOW}/{name} of this Prefect server is that of {other}; expected another --name,"
-                f" or, if that one is used no more, `prefect deployment delete {FLOW}/{name}` first"
+                f"the schedule {FLOW}/{name} of this Prefect server belongs to {other}; expected another --name,"
+                f" or, if that one is no longer used, `prefect deployment delete {FLOW}/{name}` first"
             )
         waiting = {"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": datetime.now(UTC)}}
         late = client.read_flow_runs(

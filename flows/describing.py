@@ -1,6 +1,6 @@
-"""What people read of a version in MLflow: the decision paper as its description. Used by judging and promotion.
+"""The description of a version in MLflow: its decision record. Used by judging and promotion.
 
-The words are the gate's (``tasks/reporting/paper.py``); here is what the registry knows for them, and where they go.
+The gate writes the text (``tasks/reporting/paper.py``); this module collects the registry's facts and stores the text.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from flows.registry import Registry, Version
 from flows.store import GONE
 
 PAGE = "decision.html"
-"""The artifact of a version's run that holds all of the paper: a description is not as long as one likes."""
+"""The artifact of a version's run that holds the full record, because the length of a description is limited."""
 
 
 def about(registry: Registry, version: Version) -> dict[str, Any]:
-    """What the registry knows of a version; of one whose run was deleted, its tags."""
+    """What the registry knows about a version; only its tags if its run was deleted."""
     known: dict[str, Any] = {"version": version.number, "run": "", "tags": dict(version.tags)}
     known |= {"params": {}, "metrics": {}, "samples": []}
     with _unless_gone():
@@ -38,7 +38,7 @@ def about(registry: Registry, version: Version) -> dict[str, Any]:
 
 
 def describe(registry: Registry, version: Version, gate: str, decision: Mapping[str, Any] | None) -> None:
-    """Show what was decided on the page of a version and of its run; the gate was not asked where there is no paper."""
+    """Show the decision on the pages of a version and its run; without a record, the gate was not asked."""
     if decision and "description" in decision:
         registry.client.update_model_version(registry.name, version.number, decision["description"])
     with _unless_gone():
@@ -49,7 +49,7 @@ def describe(registry: Registry, version: Version, gate: str, decision: Mapping[
 
 @contextlib.contextmanager
 def _unless_gone() -> Iterator[None]:
-    """Leave out what cannot be done because a run, or what it held, was deleted."""
+    """Skip the block if a run, or what it held, was deleted."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,7 +1,6 @@
 """What a person sees of a run: at a terminal a live table of its stages, and at the end where the time went.
 
-Used by ``flows/pipeline.py`` and the `plm` command. Where output goes to a file or a pipe, Prefect's lines stay as
-they are.
+Used by ``flows/pipeline.py`` and the `plm` command. If output goes to a file or a pipe, Prefect's lines are unchanged.
 """
 
 import contextlib
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left +(.*)")
-"""How ``tasks/runtime/progress.py`` says how far a stage is."""
+"""The format in which ``tasks/runtime/progress.py`` reports progress."""
 
 
 @cache
 def console() -> "Console":
-    """The terminal, or whatever stdout is, which then has room for a wide table."""
+    """The terminal, or any other stdout, which then gets room for a wide table."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 140)
 
 
 class Stages(logging.Handler):
-    """Hears what the flow logs of each stage, and shows those that run as a table."""
+    """Receives what the flow logs about each stage, and shows the running ones as a table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,14 +80,14 @@ class Stages(logging.Handler):
 
 
 def not_said_yet(record: logging.LogRecord) -> bool:
-    """Whether a line of Prefect's is news: not a traceback, an end or a begin, which the flow says in its own words."""
+    """Whether a line of Prefect's is news: the flow itself reports errors, and when a run or a stage begins or ends."""
     known = record.getMessage().startswith(("Finished in state", "Task run", "Beginning flow run", "View at"))
     return not known and not (record.exc_info and isinstance(record.exc_info[1], StageError))
 
 
 @contextlib.contextmanager
 def shown() -> Iterator[None]:
-    """Show the stages that the block runs, at a terminal as a table in place of Prefect's lines."""
+    """Show the stages that the block runs; at a terminal as a table instead of Prefect's lines."""
     if not sys.stdout.isatty():
         yield
         return

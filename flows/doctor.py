@@ -1,6 +1,6 @@
-"""``plm doctor``: compares what the stores say of each other, and mends what can be mended without losing anything.
+"""``plm doctor``: compares the stores with each other, and fixes what can be fixed without losing anything.
 
-The checks are in ``flows/health``. A store that is away keeps nobody from looking at the rest.
+The checks are in ``flows/health``. If one store is unreachable, the others are still checked.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ CHECKS: Mapping[str, Check] = {
 }
 
 WELL, WRONG, UNSEEN = range(3)
-"""Exit statuses: all is well; something is wrong; nothing is known to be, but not everything could be looked at."""
+"""Exit statuses: all is well; there is a problem; no problem was found, but not everything could be checked."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a look at a checkout has shown."""
+    """What the checks of a checkout have found."""
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unseen: dict[str, str] = field(default_factory=dict)
-    """Why a check could not look, by its name."""
+    """Why a check could not be made, by its name."""
     mended: list[Finding] = field(default_factory=list)
 
     @property
@@ -57,7 +57,7 @@ class Report:
 
 
 def look(root: Path, everything: bool = False, checks: Mapping[str, Check] = CHECKS) -> Report:
-    """Let every check look; what one has found before it could look no further counts."""
+    """Run every check; if one is cut short by an error, what it found before still counts."""
     report = Report()
     for name, check in checks.items():
         try:
@@ -72,7 +72,7 @@ def look(root: Path, everything: bool = False, checks: Mapping[str, Check] = CHE
 
 
 def mend(root: Path, everything: bool = False, checks: Mapping[str, Check] = CHECKS) -> Report:
-    """Look, mend what is safe to mend, and look again; what does not let itself be mended is still found."""
+    """Check, fix what is safe to fix, and check again; what could not be fixed is still reported."""
     before = look(root, everything, checks)
     tried = [finding for finding in before.findings if finding.safe]
     for finding in tried:
@@ -87,14 +87,14 @@ def mend(root: Path, everything: bool = False, checks: Mapping[str, Check] = CHE
 
 
 def lines(report: Report) -> Iterator[str]:
-    """What is printed for people."""
+    """The report for people."""
     for finding in report.mended:
-        yield f"mended         {finding.where}: {finding.what}"
+        yield f"fixed          {finding.where}: {finding.what}"
     for finding in report.findings:
-        yield f"wrong          {finding.where}: {finding.what}"
-        yield f"               mend: {finding.mend}{' (--mend does it)' if finding.safe else ''}"
+        yield f"problem        {finding.where}: {finding.what}"
+        yield f"               fix: {finding.mend}{' (--fix does it)' if finding.safe else ''}"
     for name, why in report.unseen.items():
-        yield f"not looked at  {name}: {why}"
+        yield f"not checked    {name}: {why}"
     for note in report.notes:
         yield f"               {note}"
     if report.status == WELL:

@@ -1,4 +1,4 @@
-"""When the schedule's runs are due. Heavy to import, for it knows Prefect; used by ``nights.py`` and ``deploy.py``."""
+"""When the schedule's runs are due. Imports Prefect, so it is slow to import; used by ``nights.py``, ``deploy.py``."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,15 +16,15 @@ from flows import prefects
 
 @dataclass(frozen=True)
 class Due:
-    """A scheduled run's moments, in seconds since 1970."""
+    """The times of a scheduled run, in seconds since 1970."""
 
     due: float
     next: float | None
-    """When the run after it is due."""
+    """When the next run after it is due."""
 
 
 def of_this_run() -> Due | None:
-    """When the flow run that this is was due; None for one of no deployment, and where the server does not say it."""
+    """When this flow run was due; None if it has no deployment, or the server does not say."""
     if not deployment.id:
         return None
     due = flow_run.scheduled_start_time
@@ -43,7 +43,7 @@ def after(schedule: Any, moment: datetime) -> float | None:
     """When a schedule's first run after a moment is due, in seconds since 1970."""
     from prefect.server.schemas import schedules
 
-    # Only the server's classes of the same names can count.
+    # Only the server's classes of the same names can compute dates.
     known = getattr(schedules, type(schedule).__name__).model_validate(schedule.model_dump())
     dates: Any = run_coro_as_sync(known.get_dates(1, start=moment + timedelta(seconds=1)))
     return dates[0].timestamp() if dates else None

@@ -1,4 +1,4 @@
-"""How a stage can end that does not end well. Raised by ``process.py``, told and tried again by the flow."""
+"""The ways a stage can fail. Raised by ``process.py``; reported and retried by the flow."""
 
 import signal
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from plm_core.shared.memory import needs_less
 from plm_core.shared.statuses import INTERRUPTED
 
 KILLED = f"killed by signal {signal.SIGKILL:d}"
-"""What the launcher of several processes says when one of them was."""
+"""What the launcher of several processes prints if one of them was killed."""
 SAVED = "interrupted: state saved"
-"""How the last line of a training begins that was ended and will go on; behind it stands the step."""
+"""How the last line of an interrupted training run begins; the step follows."""
 
 _SIGNALS = {number.value for number in signal.Signals}
 
@@ -20,23 +20,23 @@ class CancelledError(Exception):
 
 
 class StageError(Exception):
-    """A stage that did not end well."""
+    """A stage failed."""
 
     def __init__(self, stage: str, status: int | None, tail: Sequence[str], transient: bool) -> None:
         super().__init__(stage, status, tail, transient)
         self.stage = stage
         self.status = status
-        """The exit status of the stage's command, negative for a signal; None when something else failed."""
+        """The exit status of the stage's command, negative for a signal; None if something else failed."""
         self.tail = list(tail)
         """The last lines that the stage wrote."""
         self.transient = transient
-        """Worth another try: its files were busy, a signal killed the command, or it asks for that."""
+        """Worth another try: its files were busy, a signal killed the command, or its exit status asks for it."""
         self.over: float | None = None
-        """The limit in minutes, if the stage was ended because it took longer."""
+        """The time limit in minutes, if the stage exceeded it."""
 
     @property
     def reason(self) -> str:
-        """The line that says why: the stage's own ``error:`` line, else its last."""
+        """The line that says why: the stage's own ``error:`` line, or its last line."""
         shell = signal.strsignal(-self.status) if self.status is not None and self.status < 0 else None
         said = [line for line in self.tail if line and line != shell]
         errors = [line for line in said if line.startswith("error: ")]
@@ -44,12 +44,12 @@ class StageError(Exception):
 
     @property
     def saved(self) -> str:
-        """What the stage said of the state that it saved when it was ended; empty when it said nothing of the kind."""
+        """What the stage printed about the state it saved when it was interrupted; empty if it printed nothing."""
         return next((line for line in self.tail if line.startswith(SAVED)), "")
 
     def __str__(self) -> str:
         if self.over:
-            return f"{self.stage}: ended after {self.over:g} minutes (meta.minutes in dvc.yaml): {self.reason}"
+            return f"{self.stage}: stopped after {self.over:g} minutes (meta.minutes in dvc.yaml): {self.reason}"
         if self.status is None:
             return f"{self.stage}: {self.reason}"
         if self.status < 0:
@@ -62,10 +62,10 @@ class StageError(Exception):
 def failure(stage: str, returned: int, tail: list[str], memory: int | None, over: float | None) -> StageError:
     """The error of a stage.
 
-    ``memory`` is how large it was if the kernel has meanwhile killed a process for memory, ``over`` the limit in
-    minutes if it took longer.
+    ``memory`` is how large it was, if the kernel killed a process for lack of memory while it ran; ``over`` is the
+    limit in minutes, if it exceeded one.
     """
-    # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also say its name ("Killed").
+    # A shell in between, and the supervisor, turn signal n into 128 + n; a shell may also print its name ("Killed").
     status = 128 - returned if returned - 128 in _SIGNALS else returned
     transient = status < 0 or status == INTERRUPTED or over is not None
     if memory is not None and (status == -signal.SIGKILL or any(KILLED in line for line in tail)):

@@ -1,7 +1,7 @@
-"""The Prefect flow ``plm``: one task a stage of ``dvc.yaml``, then registration. Heavy to import.
+"""The Prefect flow ``plm``: one task per stage of ``dvc.yaml``, then registration. Slow to import.
 
-Prefect decides when, in what order, how often and on which share of the machine; whether a stage has to run
-is DVC's answer, asked when its upstreams have ended. Called by ``flows/pipeline.py`` and by deployments.
+Prefect decides when a stage runs, in what order, how often and on which share of the machine; DVC decides whether it
+has to run at all, once its upstreams have ended. Called by ``flows/pipeline.py`` and by deployments.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ from flows.tracking import Track, pipeline_run, send_leftovers
 from plm_core.shared.limits import SAVING_S
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
-"""How long to wait before the first, second and every later retry."""
+"""How long to wait before the first, the second and every later retry."""
 
 WORTH_FORKING = 4
-"""How many stages must have to run for a process to be started that forks them."""
+"""Start the fork server only if at least this many stages have to run."""
 
 
 class Execution:
@@ -53,12 +53,12 @@ class Execution:
         self._machine, self._expected = self._reproducer.machine, self._reproducer.expected
         self._errors: dict[str, StageError] = {}
 
-    def stages(self, parent_run_id: str | None) -> None:
-        """Run every stage that has to; wait for all."""
+    def run_stages(self, parent_run_id: str | None) -> None:
+        """Run every stage that has to run, and wait for all."""
         futures: dict[str, PrefectFuture[Any]] = {}
         optional = {stage.name: stage.optional for stage in self._graph.stages}
         for stage in self._graph.stages:
-            # What an optional stage would have added is left out by the others.
+            # Other stages do without the outputs of an optional one that fails.
             upstream = [
                 allow_failure(futures[name]) if optional[name] and not stage.optional else futures[name]
                 for name in stage.upstream
@@ -66,14 +66,14 @@ class Execution:
             futures[stage.name] = self._task(stage, parent_run_id).submit(return_state=False, wait_for=upstream)
         for stage in self._graph.stages:
             futures[stage.name].wait()
-            self._settle(stage, futures[stage.name].state)
+            self._record_unstarted(stage, futures[stage.name].state)
         if not_run := [name for name, outcome in self.outcomes.items() if outcome.outcome == "not run"]:
             get_run_logger().warning("not run, because stages they need failed: %s", ", ".join(not_run))
         timing.remember(self._root, self.outcomes.values())
 
     @property
     def error(self) -> str:
-        """Why the run failed: the first stage's own line; empty when all is well."""
+        """Why the run failed: the line of the first stage that failed; empty if all is well."""
         return str(next(iter(self._errors.values()))) if self._errors else ""
 
     @property
@@ -85,7 +85,7 @@ class Execution:
         def reproduce() -> State[Any]:
             return self._reproduce(stage, parent_run_id)
 
-        # A plain function, not a method: Prefect looks for exactly that.
+        # A plain function, not a method: Prefect checks for that.
         def worth_another_try(*_: object) -> bool:
             error = self._errors.get(stage.name)
             return error is not None and error.transient and not self.processes.interrupted.is_set()
@@ -104,7 +104,7 @@ class Execution:
 
     def _reproduce(self, stage: Stage, parent_run_id: str | None) -> State[Any]:
         log, spent = get_run_logger(), Spent()
-        self.outcomes.pop(stage.name, None)  # of the try before, which says nothing of how this one ends
+        self.outcomes.pop(stage.name, None)  # left from the previous attempt
         try:
             reasons = self._reproducer.reasons(stage)
             if not reasons:
@@ -125,7 +125,7 @@ class Execution:
         return Completed(message=f"ran for {spent.seconds:.1f} s")
 
     def _announce_after(self, stage: Stage) -> None:
-        """Keep places for the stages that this one was the last to keep waiting, before its own is free."""
+        """Reserve cores for stages that were waiting only for this one, before it releases its own."""
         done = {outcome.name for outcome in list(self.outcomes.values()) if outcome.ok} | {stage.name}
         for other in self._graph.stages:
             if stage.name in other.upstream and done.issuperset(other.upstream):
@@ -140,18 +140,18 @@ class Execution:
             what = str(error) or "cancelled before it started"
             error = StageError(stage.name, None, [what], transient=isinstance(error, BusyError))
         before = self._errors.get(stage.name)
-        if error.over and before and before.over:  # it hung twice, unless it is a training that came further
+        if error.over and before and before.over:  # timed out twice: retry only if training progressed in between
             error.transient = error.saved not in ("", before.saved)
         self._errors[stage.name] = error
         self.outcomes[stage.name] = Outcome(stage.name, "failed", spent, error.reason, error.status)
-        if stage.optional:  # those that look through what such stages make find nothing, but find the folder
+        if stage.optional:  # stages that read the folder of such outputs then find it empty rather than missing
             for out in stage.outs:
                 (self._root / out).parent.mkdir(parents=True, exist_ok=True)
         get_run_logger().error("failed: %s", error)
         return error
 
-    def _settle(self, stage: Stage, state: State[Any]) -> None:
-        """Account for a stage whose task has ended without saying how: not started, or an error of the flow's."""
+    def _record_unstarted(self, stage: Stage, state: State[Any]) -> None:
+        """Record the outcome of a stage whose task has recorded none: not started, or an error of the flow."""
         if stage.name in self.outcomes:
             return
         bad = [name for name in stage.upstream if not self.outcomes[name].ok]
@@ -162,19 +162,19 @@ class Execution:
             self.outcomes[stage.name] = Outcome(stage.name, "failed", reason=str(state.message))
 
 
-def bound(
+def make_flow(
     track: Track | None = None,
     registration: Registration = promotion,
     report: Callable[[Result], None] | None = None,
     checkout: Checkout | None = None,
 ) -> "prefect.Flow[..., State[Any]]":
-    """The flow with what it calls besides Prefect and DVC; the defaults are what deployments run.
+    """The flow with its collaborators besides Prefect and DVC; the defaults are what deployments run.
 
     Args:
         track: Opens the tracking run; ``flows.tracking.pipeline_run`` by default.
         registration: Registers what was made.
-        report: Hears the result, which a flow that fails cannot return.
-        checkout: Is held already; else the flow takes hold of the one that its parameters name.
+        report: Is called with the result, which a failed flow cannot return.
+        checkout: A checkout that is already held; by default the flow locks the one that its parameters name.
     """
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
 
@@ -196,7 +196,7 @@ def bound(
                     tell(result := execute(held, track, registration))
                 retention.last_step(folder)
         except HeldError as error:
-            # A run looks at everything there is: what this one would have done, the other does, or the next one.
+            # A run covers everything: what this one would have done, the other one or the next one does.
             return Completed(name="Skipped", message=str(error))
         if report:
             report(result)
@@ -207,7 +207,7 @@ def bound(
 
 @contextlib.contextmanager
 def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
-    """Hold the checkout for a scheduled run, and remember what keeps it from that."""
+    """Hold the checkout for a scheduled run, and record why if that is not possible."""
     with contextlib.ExitStack() as stack:
         try:
             held = stack.enter_context(checked_out(folder, force, get_run_logger().warning))
@@ -220,28 +220,28 @@ def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
         yield held
 
 
-plm = bound()
+plm = make_flow()
 
 
 def execute(checkout: Checkout, track: Track | None, registration: Registration) -> Result:
     """The flow's body: the stages, then the registration. See ``pipeline.run``."""
     root = checkout.root
     stages = checkout.graph.stages
-    if not checkout.due:
+    if not checkout.stale:
         send_leftovers(root)
     if result := idle(checkout, registration):
         return result
     execution = Execution(checkout)
-    track = (track or pipeline_run) if checkout.due else lambda _: contextlib.nullcontext()
-    forked = execution.processes.forked() if checkout.due >= WORTH_FORKING else contextlib.nullcontext()
+    track = (track or pipeline_run) if checkout.stale else lambda _: contextlib.nullcontext()
+    forked = execution.processes.forked() if checkout.stale >= WORTH_FORKING else contextlib.nullcontext()
     error = ""
-    models: list[Any] = []  # filled as versions are judged: what was decided is told, whatever fails after it
+    models: list[Any] = []  # filled as versions are judged: decisions are reported, whatever fails afterwards
     registering = 0.0
     try:
         with beside_others(get_run_logger().warning), contextlib.chdir(root), track(root) as parent_run_id:
             with forked:
-                _work(execution, parent_run_id)
-            if execution.complete and registration.due(root, stages):
+                _run_stages_gently(execution, parent_run_id)
+            if execution.complete and registration.needed(root, stages):
                 begun = time.monotonic()
                 registered(root, stages, parent_run_id, registration, models.append)
                 registering = time.monotonic() - begun
@@ -253,16 +253,14 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
     return Result(outcomes, error, execution.begun, registering, tuple(models))
 
 
-def _work(execution: Execution, parent_run_id: str | None) -> None:
-    """The stages, ended gently when the flow is cancelled, terminated or interrupted.
+def _run_stages_gently(execution: Execution, parent_run_id: str | None) -> None:
+    """Run the stages, and have them save their state if the flow is cancelled, terminated or interrupted.
 
-    Prefect raises those in this thread only: the tasks' threads would never hear of it, and be killed.
+    Prefect raises those in this thread only: the tasks' threads would not notice, and would be killed.
     """
     try:
-        execution.stages(parent_run_id)
+        execution.run_stages(parent_run_id)
     except BaseException:
-        get_run_logger().warning(
-            "stopping; running stages save their state, for which they have %.0f minutes", SAVING_S / 60
-        )
+        get_run_logger().warning("stopping; running stages have %.0f minutes to save their state", SAVING_S / 60)
         execution.processes.interrupt_all()
         raise

@@ -1,9 +1,9 @@
-"""Starts stages without their imports: a process that has them already forks one for each. ``flows/process.py`` asks.
+"""A fork server: a process that has imported the libraries already forks each stage. Used by ``flows/process.py``.
 
-A program of its own, too: ``python -m flows.forkserver SOCKET LIBRARY...``. It knows the libraries that stages import,
-nothing of the project itself, so what it forks is what ``python -m MODULE ARGUMENTS`` starts: it reads the project's
-files when it begins. Above it stands the same supervisor as above every stage. A fine-tuning with next to nothing to
-learn takes 5.9 s of processor time in a new process, and 0.6 s in a forked one.
+Also a program: ``python -m flows.forkserver SOCKET LIBRARY...``. It imports the libraries that stages use but nothing
+of the project itself, so a fork behaves like ``python -m MODULE ARGUMENTS``: it reads the project's files when it
+starts. Its parent is the same supervisor as for every stage. A fine-tuning run with next to nothing to learn takes
+5.9 s of CPU time in a new process, and 0.6 s in a forked one.
 """
 
 import atexit
@@ -38,21 +38,21 @@ LIBRARIES = (
     "matplotlib.figure",
     "pynvml",
 )
-"""What takes long to import. None of them starts a thread that a fork would miss."""
+"""The libraries that are slow to import. None of them starts a thread that a fork would lack."""
 
 REQUEST_BYTES = 1 << 18
 DESCRIPTORS = 64
-"""The largest request."""
+"""The limits of a request."""
 
 PR_SET_NAME = 15
-"""prctl(2): what top shows."""
+"""prctl(2): sets the name that top shows."""
 
 
 class ForkServer:
-    """The process that forks stages, as its user sees it."""
+    """The client's side of the process that forks stages."""
 
     def __init__(self) -> None:
-        """Start it; it is asked once it has said that it is ready. Raises OSError."""
+        """Start the process; it takes requests once it is ``ready``. Raises OSError."""
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ready = False
         with its:
@@ -66,7 +66,7 @@ class ForkServer:
 
     @property
     def ready(self) -> bool:
-        """Whether it has its imports."""
+        """Whether it has imported its libraries."""
         if not self._ready:
             with contextlib.suppress(OSError):
                 self._ready = bool(self._socket.recv(1, socket.MSG_DONTWAIT))
@@ -81,7 +81,7 @@ class ForkServer:
         grace_s: float,
         descriptors: Sequence[int],
     ) -> bool:
-        """Start a supervised ``python -m``; False when the server has died, or cannot take so much.
+        """Start a supervised ``python -m``; False if the server has died, or the request is too large.
 
         Args:
             module: The module's name and the arguments.
@@ -89,7 +89,7 @@ class ForkServer:
             env: Its whole environment.
             umask: Its umask.
             grace_s: How long it may take to save its state when it is interrupted.
-            descriptors: Its stdin, stdout and stderr, and those that it is to keep open.
+            descriptors: Its stdin, stdout and stderr, and those that it keeps open.
         """
         request = {"module": list(module), "folder": str(folder), "env": dict(env), "umask": umask, "grace_s": grace_s}
         try:
@@ -99,25 +99,25 @@ class ForkServer:
         return True
 
     def close(self) -> None:
-        """End it; the stages that it has forked go on."""
+        """End it; the stages that it has forked continue."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
 
 
 def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
-    """Fork a stage for each request until there are no more; returns, in the stage, its module and arguments."""
+    """Fork a stage for each request until there are no more; in the stage, return its module and arguments."""
     for name in libraries:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()  # a collection would write to the memory that is shared with the stages
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a supervisor says itself how its stage ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # each supervisor reports how its stage ended
     requests.send(b"\n")
     while True:
         try:
             message, descriptors, *_ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
         except ConnectionError:
-            message = b""  # who asked was killed before it had read an answer
+            message = b""  # the client was killed before it had read an answer
         if not message:
             sys.exit()
         if os.fork() == 0:
@@ -128,7 +128,7 @@ def serve(requests: socket.socket, libraries: Sequence[str]) -> list[str]:
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
-    """Become the supervisor that was asked for, which ends in here, or the stage, which returns."""
+    """Become the requested supervisor, which ends in here, or the stage, which returns."""
     os.setsid()
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
@@ -150,13 +150,14 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     module: list[str] = request["module"]
     ctypes.CDLL(None).prctl(PR_SET_NAME, module[0].encode(), 0, 0, 0)
-    multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]  # whence it starts others
+    multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]  # where it starts others
     return module
 
 
 def _leave(ended: list[int]) -> None:
-    """End a stage that has ended by itself, at the interpreter's last call: to take all libraries apart would copy the
-    memory that it shares with the server, 0.4 s of processor time."""
+    """Exit without tearing down the libraries, which would copy the memory shared with the server: 0.4 s of CPU time.
+
+    Called last, and only if the stage has ended by itself."""
     if ended:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -165,7 +166,7 @@ def _leave(ended: list[int]) -> None:
 
 if __name__ == "__main__":
     ended: list[int] = []
-    atexit.register(_leave, ended)  # before the libraries register theirs, so that it comes after them
+    atexit.register(_leave, ended)  # registered before the libraries' handlers, so that it runs after them
     name, *arguments = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
     sys.argv[1:] = arguments
     sys.path[0] = str(Path.cwd())

@@ -1,8 +1,7 @@
-"""The graph of stages as DVC reads it from ``dvc.yaml``: what there is, in which order, and what is not up to
-date.
+"""The graph of stages as DVC reads it from ``dvc.yaml``: the stages, their order, and which are out of date.
 
 Only this file, ``lockfile.py``, ``mending.py`` and ``cache.py`` import DVC. Its Python interface is not public, so the
-version is pinned and every use is there. DVC takes 0.5 s to import, hence the imports inside the functions.
+version is pinned and every use is in these files. DVC takes 0.5 s to import, hence the imports inside the functions.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from flows.stages import GraphError, Stage, read_meta
 
 
 class BusyError(GraphError):
-    """Another process that runs now uses what was asked about."""
+    """Another running process uses the inputs or outputs of the stage."""
 
 
 class EditedError(GraphError):
@@ -34,23 +33,23 @@ class Command:
     """What DVC would run for a stage."""
 
     lines: tuple[tuple[str, ...], ...]
-    """Program and arguments, one after the other."""
+    """The commands, each a program and its arguments."""
     env: dict[str, str]
-    """What they find in their environment besides this process's."""
+    """Variables to add to this process's environment."""
 
 
 class Graph:
-    """The stages of a repository, read once and kept warm. Threads may use it side by side.
+    """The stages of a repository, read once and kept in memory. Thread-safe.
 
-    DVC's own objects take one thread at a time, and its lock on the repository one process: both are held for the
-    moments in which DVC is asked or told something, never while a stage runs.
+    DVC's own objects allow one thread at a time, and its lock on the repository one process: both are held only during
+    calls of DVC, never while a stage runs.
     """
 
     def __init__(self, root: Path) -> None:
-        """Read ``dvc.yaml`` and ``dvc.lock``, mended if DVC was killed while it wrote.
+        """Read ``dvc.yaml`` and ``dvc.lock``, repaired if DVC was killed while writing.
 
         Raises:
-            GraphError: no DVC repository, a broken ``dvc.yaml``, or a ``meta:`` key that is unknown or of a wrong
+            GraphError: no DVC repository, a broken ``dvc.yaml``, or a ``meta:`` key that is unknown or has a wrong
                 type.
         """
         self._file = root / "dvc.yaml"
@@ -58,25 +57,25 @@ class Graph:
         with _errors(self._file):
             from dvc.repo import Repo
 
-            # No progress bars, nor lines about locks: what goes wrong is raised.
+            # No progress bars or lines about locks: errors are raised.
             logging.getLogger("dvc").setLevel(logging.CRITICAL)
             self._repo = Repo(str(root), _wait_for_lock=True)
         with self._locked() as repo:
             with self._cache_alone():
                 mended = mend_run_cache(repo)
             self.mended = mended + mend(repo)
-            """What was mended, a sentence each."""
+            """What was repaired, one sentence each."""
             self._nodes = _runnable(repo)
             self.stages = self._ordered()
-            """Each after all that it depends on."""
+            """The stages, each after all that it depends on."""
         self._busy: set[str] = set()
-        """Stages that another process was at work on: it may have recorded a result since ``dvc.lock`` was read."""
+        """Stages on which another process was working: it may have recorded a result since ``dvc.lock`` was read."""
 
     def reasons(self, stage: str) -> list[str]:
-        """Why this stage is not up to date, empty when it is. Says nothing of its upstreams: ask when they ended.
+        """Why this stage is not up to date; empty if it is. Ignores its upstreams: call this once they have ended.
 
         Raises:
-            BusyError: another process that runs now writes its inputs or outputs.
+            BusyError: another running process writes its inputs or outputs.
             GraphError: DVC fails.
         """
         from dvc.lock import LockError
@@ -93,7 +92,7 @@ class Graph:
                 raise
 
     def status(self) -> dict[str, list[str]]:
-        """Why each stage is not up to date, for all of them in order; an upstream that is not is a reason too.
+        """Why each stage is not up to date, for all stages in order; an upstream that is not is a reason too.
 
         Raises:
             GraphError: DVC fails.
@@ -104,26 +103,26 @@ class Graph:
             try:
                 reasons[stage.name] = self.reasons(stage.name)
             except BusyError:
-                reasons[stage.name] = ["a running stage writes its inputs or outputs"]
+                reasons[stage.name] = ["a running stage is writing its inputs or outputs"]
             if above:
                 reasons[stage.name].append("upstream not up to date: " + ", ".join(above))
         return reasons
 
     def size(self, stage: str) -> int:
-        """How many bytes the stage's outputs had when it ran last; 0 when it never has."""
+        """How many bytes the stage's outputs had when it last ran; 0 if it never has."""
         return sum((out.meta and out.meta.size) or 0 for out in self._nodes[stage].outs)
 
     @contextlib.contextmanager
     def reproducing(self, stage: str, force: bool = False) -> Iterator[Command | None]:
         """Do what ``dvc repro --single-item`` does around a stage's command, which the block runs.
 
-        Yields None when the outputs came from DVC's run cache. When the block ends well, the outputs are kept and the
+        Yields None if the outputs came from DVC's run cache. When the block succeeds, the outputs are kept and the
         result is recorded in ``dvc.lock``. The current folder must be the repository's: DVC's run cache expects that.
 
         Raises:
-            BusyError: another process that runs now uses its inputs or outputs.
-            EditedError: a dependency changed during the block, so that the result is not recorded.
-            GraphError: DVC fails; an output that the stage did not write is one of the reasons.
+            BusyError: another running process uses its inputs or outputs.
+            EditedError: a dependency changed during the block, so the result is not recorded.
+            GraphError: DVC fails, for example because the stage did not write an output.
         """
         node = self._nodes[stage]
         with self._kept_from_others(node), _unless_it_fails(node):
@@ -135,8 +134,8 @@ class Graph:
             yield None if cached else _command(node, stage)
             with self._locked():
                 node.save_deps()
-                # DVC hashes dependencies when a stage has ended: one that was edited meanwhile would be recorded as
-                # what made the old output.
+                # DVC hashes dependencies after a stage has ended: one that was edited in the meantime would be
+                # recorded as the input of the old output.
                 if changed := [name for name, value in _values(node).items() if before.get(name) != value]:
                     raise EditedError(
                         f"{', '.join(changed)} changed while the stage ran, so its result is not kept; run again"
@@ -152,7 +151,7 @@ class Graph:
         return Path(self._repo.cache.local.path).parents[1]
 
     def given(self, stages: Iterable[str]) -> list[str]:
-        """The files and folders of the repository that these stages read, and that no stage writes or writes into."""
+        """The files and folders of the repository that these stages read, and that no stage writes."""
         made = [Path(out.fs_path) for node in self._nodes.values() for out in node.outs]
         read = {Path(dep.fs_path) for name in stages for dep in self._nodes[name].deps if dep.protocol == "local"}
         root = Path(self._repo.root_dir)
@@ -185,10 +184,10 @@ class Graph:
 
     @contextlib.contextmanager
     def _cache_alone(self) -> Iterator[None]:
-        """Hold the run cache, which several checkouts may share: DVC takes another one's unfinished entry for its own,
-        finds it damaged and deletes it."""
+        """Hold the run cache, which several checkouts may share: DVC takes another process's unfinished entry for its
+        own, finds it damaged and deletes it."""
         self.cache.mkdir(parents=True, exist_ok=True)
-        folder = os.open(self.cache, os.O_RDONLY)  # not a file in it, which would be the first user's
+        folder = os.open(self.cache, os.O_RDONLY)  # not a file in it, which would belong to the first user
         try:
             with contextlib.suppress(OSError):  # a folder on NFS cannot be locked
                 fcntl.flock(folder, fcntl.LOCK_EX)
@@ -209,14 +208,14 @@ class Graph:
         try:
             yield
         finally:
-            # Whoever took the locks away meanwhile, the stage has ended, and how is in dvc.lock.
+            # If somebody removed the locks in the meantime: the stage has ended, and its result is in dvc.lock.
             with self._locked(), contextlib.suppress(AssertionError):
                 held.close()
 
 
 @contextlib.contextmanager
 def _errors(file: Path) -> Iterator[None]:
-    """DVC's exceptions as this module's."""
+    """Turn DVC's exceptions into this module's."""
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
 
@@ -230,7 +229,7 @@ def _errors(file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unless_it_fails(node: Any) -> Iterator[None]:
-    """Let a stage that does not end well be remembered as it was."""
+    """Restore what is known of a stage if the block fails."""
     before = [(item, item.hash_info, item.meta) for item in (*node.deps, *node.outs)]
     try:
         yield
@@ -253,7 +252,7 @@ def _command(node: Any, name: str) -> Command:
 
 
 def _restored(node: Any) -> bool:
-    """Whether DVC's run cache had the outputs for what the stage depends on now."""
+    """Whether DVC's run cache had the outputs for the current dependencies."""
     from dvc.stage.cache import RunCacheNotFoundError
 
     try:
@@ -268,7 +267,7 @@ def _values(node: Any) -> dict[str, Any]:
 
 
 def _runnable(repo: Any) -> dict[str, Any]:
-    """The stages by names that do not depend on the current folder; data added with ``dvc add`` has no command."""
+    """The stages, by names that do not depend on the current folder; data added with ``dvc add`` has no command."""
     return {_name(node): node for node in repo.index.stages if node.cmd}
 
 

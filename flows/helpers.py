@@ -1,7 +1,7 @@
-"""Nodes of a cluster that work for a stage besides its own. Used by ``flows/reproducing.py``.
+"""Additional nodes of a cluster that work for a stage. Used by ``flows/reproducing.py``.
 
-A helper is a process like a stage's, under a supervisor behind the launcher of the cluster. What it runs is the
-stage's to say, in a file (``tasks/runtime/nodes.py``).
+A helper is a process like a stage's, under a supervisor that the launcher of the cluster starts. The stage says what
+it runs, in a file (``tasks/runtime/nodes.py``).
 """
 
 import contextlib
@@ -16,21 +16,21 @@ from flows.machine import Grant
 from flows.process import Running, StageProcesses
 
 LOOK_S = 0.5
-"""How often it is looked whether a stage wants help."""
+"""How often to check whether a stage wants help."""
 AGAIN_S = 10.0
-"""How long after a helper has failed another one is tried."""
+"""How long to wait before a failed helper is replaced."""
 END_S = 0.05
-"""How often it is looked whether all helpers have ended."""
+"""How often to check whether all helpers have ended."""
 
 
 @contextlib.contextmanager
 def helped(
     processes: StageProcesses, root: Path, stage: str, grant: Grant, env: Mapping[str, str], say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Give a stage of the repository ``root`` its helpers when it asks for them, until the block ends.
+    """Start helpers for a stage of the repository ``root`` when it asks for them; they end with the block.
 
-    Not before: they could have the last node, for which the stage itself waits. One that fails is said, and another
-    takes its place.
+    Not before: they could take the last node, for which the stage itself waits. A helper that fails is reported and
+    replaced.
     """
     over = threading.Event()
     helpers: list[Running] = []
@@ -43,10 +43,10 @@ def helped(
             command = json.loads(wanted.read_bytes())
             with processes.beside(command, env, grant.helping) as helper:
                 helpers.append(helper)
-                # One that is told to end may say so at length.
+                # A helper that has to end may print a lot about it.
                 status, _, tail = helper.hear(lambda line: None if over.is_set() else say(line), launched=True)
             if status and not over.is_set():
-                say(f"{stage}: a node that helped has ended with status {status}: {(tail or ['no output'])[-1]}")
+                say(f"{stage}: a helping node ended with status {status}: {(tail or ['no output'])[-1]}")
                 over.wait(AGAIN_S)
 
     if grant.helpers:

@@ -1,6 +1,6 @@
-"""The gate's decision on a challenger: the evidence of both sides, measured again where that is needed. For promotion.
+"""The gate's decision on a challenger, on the evidence of both sides, re-evaluated if needed. Used by promotion.
 
-The gate itself is a process, ``python -m tasks.gate``, and so is each measurement.
+The gate is a process of its own, ``python -m tasks.gate``, and so is each evaluation.
 """
 
 import json
@@ -19,18 +19,19 @@ from flows.registry import Registry, Version
 from flows.store import RegistryError
 
 STDERR = 2
-"""Where measurements print: the standard output of `plm compare --json` is for its JSON."""
+"""Where evaluations print: the standard output of `plm compare --json` is for its JSON."""
 ABOUT = "about.json"
-"""What the registry knows of both sides, for the decision paper."""
+"""What the registry knows about both sides, for the decision record."""
 GRACE_S = 60.0
-"""How long a measurement may take to end when this process dies."""
+"""How long an evaluation may take to end when this process dies."""
 
 
 def judge(root: Path, registry: Registry, challenger: Version, champion: Version | None) -> dict[str, Any]:
-    """The gate's decision; where the stored examples differ, the champion, then both are evaluated on today's.
+    """The gate's decision. If the stored examples differ, first the champion and then, if needed, the challenger is
+    re-evaluated on the current ones.
 
-    What was evaluated may show that another file is needed, so it is asked until nothing new is. The registry keeps
-    what was measured. ``plm compare`` has any two versions measured so.
+    A new evaluation may show that another file is needed, so the gate is asked until nothing new is. The registry keeps
+    the new evidence. ``plm compare`` uses this for any two versions.
 
     Raises:
         RegistryError: the gate cannot judge, or a version cannot be evaluated.
@@ -46,6 +47,7 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
         theirs = evidence[champion.number] if champion else None
         decision = _gate(root, work, ours, theirs, asked)
         fresh: set[tuple[str, str]] = set()
+        # The champion first: as a rule only its examples are stale.
         while champion is not None:
             wanted = [(s, f) for s in sides for f in decision["examples_differ"] if (s.number, f) not in fresh]
             if not wanted:
@@ -74,39 +76,39 @@ def _gate(root: Path, work: Path, challenger: Path, champion: Path | None, asked
 def _evaluate_again(
     root: Path, registry: Registry, version: Version, files: list[str], evidence: Path, work: Path
 ) -> None:
-    """Replace these evidence files of a version by what its checkpoint does on today's examples.
+    """Replace these evidence files of a version by an evaluation of its checkpoint on the current examples.
 
     A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together. Minimal pairs, for which
     nothing is trained, have the seed 0.
     """
-    said = f"{registry.name} version {version.number} is measured on today's examples: {', '.join(files)}"
+    said = f"{registry.name} version {version.number} is re-evaluated on the current examples: {', '.join(files)}"
     print(said, file=sys.stderr, flush=True)
     checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
     for task, seed in dict(map(task_and_seed, files)).items():
         module = {"": "tasks.evaluate", "0": "tasks.minimal_pairs"}.get(seed, "tasks.finetune")
-        fresh = _new_folder(work, "again")
+        output = _new_folder(work, "again")
         command = [module, version.tags["plm.model"], *([task] if task else [])]
-        command += ["--checkpoint", str(checkpoint), "--evidence", str(fresh)]
+        command += ["--checkpoint", str(checkpoint), "--evidence", str(output)]
         status, _ = _task(root, command, {"PLM_TRACKING": "off"}, subprocess.DEVNULL, STDERR)
         if status != 0:
             raise RegistryError(
-                f"version {version.number} cannot be evaluated on today's examples: {module} ended with exit status "
-                f"{status}, and its error stands above; mend that and run again"
+                f"version {version.number} cannot be evaluated on the current examples: {module} ended with exit "
+                f"status {status}, see its error above; fix it and run again"
             )
         for stale in evidence.glob(f"{task}.*.csv"):
             stale.unlink()
-        for file in fresh.iterdir():
+        for file in output.iterdir():
             shutil.copyfile(file, evidence / file.name)
 
 
 def task_and_seed(file: str) -> tuple[str, str]:
-    """Of ``<task>.<seed>.csv``; both are empty for ``likelihood.csv``."""
+    """The task and the seed in ``<task>.<seed>.csv``; both are empty for ``likelihood.csv``."""
     task, *seed, _ = file.split(".")
     return (task, seed[0]) if seed else ("", "")
 
 
 def _task(root: Path, arguments: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> tuple[int, str]:
-    """Run a task in a family of its own, which ends when this process does; its exit status and what it said."""
+    """Run a task whose processes all end when this one does; returns its exit status and what it printed."""
     with subprocess.Popen(
         [sys.executable, "-P", supervisor.__file__, str(GRACE_S), sys.executable, "-m", *arguments],
         cwd=root,
@@ -118,7 +120,7 @@ def _task(root: Path, arguments: Sequence[str], env: Mapping[str, str], stdout: 
         start_new_session=True,
     ) as process:
         said = process.stderr.read() if process.stderr else ""
-        return process.wait(), said  # and then the pipe is closed, which would have ended it
+        return process.wait(), said  # before the pipe is closed, which would end it
 
 
 def _new_folder(work: Path, name: str) -> Path:

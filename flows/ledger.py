@@ -1,7 +1,7 @@
 """The ledger: every decision on a champion, as a run of the experiment ``<experiment>-decisions``. For the registry.
 
-MLflow keeps no history of aliases (mlflow#2169). A decision is written down whole before anything moves, and its run
-ends only when all has moved: what a killed process leaves RUNNING is carried through by the next one.
+MLflow keeps no history of aliases (mlflow#2169). A decision is recorded completely before anything moves, and its run
+ends only when everything has moved: what a killed process leaves RUNNING is completed by the next one.
 """
 
 import getpass
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-Action = Literal["promoted", "refused", "promoted by hand", "rolled back", "moved in the UI"]
+Action = Literal["promoted", "refused", "promoted by hand", "rolled back to", "moved in the UI"]
+ROLLED_BACK: Action = "rolled back to"
+EARLIER: dict[str, Action] = {"rolled back": ROLLED_BACK}
+"""Names of actions in older ledgers."""
 
 FILE = "decision.json"
 MODEL_TAG = "plm.registered_model"
-"""Names the registered model that a run of the ledger is about, from the moment at which the run exists."""
+"""Names the registered model that a run of the ledger is about; set when the run is created."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,10 @@ class Decision:
     version: str
     """The number of the version that it is about."""
     previous: str
-    """The number of the champion before; empty for none."""
+    """The number of the previous champion; empty for none."""
     reasons: list[str]
     tags: dict[str, str] = field(default_factory=dict)
-    """What the version is tagged with, the verdict last."""
+    """The tags that the version gets, the verdict last."""
     details: Mapping[str, Any] | None = None
     """What the gate saw."""
     who: str = field(default_factory=lambda: os.environ.get("MLFLOW_TRACKING_USERNAME") or getpass.getuser())
@@ -47,6 +50,10 @@ class Decision:
     def moves(self) -> bool:
         """Whether the version becomes the champion."""
         return self.action != "refused"
+
+    def __str__(self) -> str:
+        version = f"version {self.version}"
+        return f"{self.action} {version}" if self.action == ROLLED_BACK else f"{version} {self.action}"
 
 
 class Ledger:
@@ -58,7 +65,7 @@ class Ledger:
         self._model = model
 
     def begin(self, decision: Decision) -> str:
-        """Write a decision down; returns its run's id. From now on it is carried through, by this process or another.
+        """Record a decision; returns its run's id. From now on it will be completed, by this process or another.
 
         A run without its file was killed before that, and nothing had moved.
         """
@@ -73,7 +80,7 @@ class Ledger:
             "host": socket.gethostname(),
             "reasons": "; ".join(decision.reasons)[:6000],
         }
-        name = f"{decision.version} {decision.action}"
+        name = str(decision).replace("version ", "")
         tags = {MODEL_TAG: self._model, "plm.stage": "decision"}
         run = self._client.create_run(self._experiment, tags=tags, run_name=name).info.run_id
         self._client.log_batch(run, params=[Param(key, value) for key, value in entry.items()], synchronous=True)
@@ -84,26 +91,26 @@ class Ledger:
         return run
 
     def finish(self, run: str) -> None:
-        """All that was decided is done."""
+        """Close a decision that has been carried out."""
         self._client.set_terminated(run, "FINISHED")
 
-    def take_back(self, run: str) -> None:
-        """Nothing of it is done, nor will be."""
+    def discard(self, run: str) -> None:
+        """Close a decision of which nothing was done, nor will be."""
         self._client.set_terminated(run, "KILLED")
 
     def unfinished(self) -> list[tuple[str, Decision | None]]:
-        """The decisions that nobody has carried through, by their runs' ids; None for one that was not written down."""
+        """The decisions that nobody has completed, by their runs' ids; None for one that was not fully recorded."""
         return [(run.info.run_id, self._read(run)) for run in self._runs() if run.info.status == "RUNNING"]
 
     def champions(self) -> list[str]:
-        """The numbers of past champions and the present one, the oldest first, without those rolled back."""
+        """The numbers of past champions and the current one, the oldest first, without those rolled back."""
         stack: list[str] = []
         for run in self._runs():
             action = run.data.params.get("action")
             number = run.data.params.get("version", "")
             if run.info.status != "FINISHED" or action == "refused":
                 continue
-            if action in ("rolled back", "moved in the UI") and number in stack:
+            if action in (ROLLED_BACK, *EARLIER, "moved in the UI") and number in stack:
                 while stack[-1] != number:
                     stack.pop()
             else:
@@ -111,7 +118,7 @@ class Ledger:
         return stack
 
     def asked(self, champion: str, version: str) -> int:
-        """How many other versions the gate has refused beside this champion."""
+        """How many other versions the gate has refused against this champion."""
         refused = {
             run.data.params["version"]
             for run in self._runs()
@@ -122,13 +129,13 @@ class Ledger:
         return len(refused - {version})
 
     def tags_of(self, version: str) -> dict[str, str]:
-        """What the decisions that were carried through have tagged a version with; later ones win."""
+        """The tags that completed decisions have given a version; later ones win."""
         about = [run for run in self._runs() if run.data.params.get("version") == version]
         found = [self._read(run) for run in about if run.info.status == "FINISHED"]
         return {key: value for decision in found if decision for key, value in decision.tags.items()}
 
     def _runs(self) -> list["Run"]:
-        """In the order of the decisions: the clock may have been set back between two of them."""
+        """The runs in the order of the decisions, not of time: the clock may have been set back in between."""
         about = f"tags.`{MODEL_TAG}` = '{self._model}'"
         runs = pages(lambda page: self._client.search_runs([self._experiment], about, page_token=page))
         return sorted(runs, key=lambda run: (int(run.data.params.get("number", 0)), run.info.start_time))
@@ -140,6 +147,7 @@ class Ledger:
             try:
                 path = self._client.download_artifacts(run.info.run_id, FILE, folder)
                 found = json.loads(Path(path).read_text(encoding="utf-8"))
+                found["action"] = EARLIER.get(found["action"], found["action"])
                 return Decision(**{name: found[name] for name in Decision.__dataclass_fields__})
             except (FileNotFoundError, ValueError, KeyError):
                 return None

@@ -1,4 +1,4 @@
-"""Which flow runs are alive: Prefect shows a killed one as running for ever. Used by ``flows/flow.py``."""
+"""Which flow runs are alive: Prefect shows a killed one as running forever. Used by ``flows/flow.py``."""
 
 import os
 import socket
@@ -22,10 +22,10 @@ CHECKOUT = ".dvc/tmp/plm-checkout"
 
 
 def close_dead_runs(name: str, root: Path) -> None:
-    """Say who runs this flow run, and mark as crashed those of the flow that died without a word.
+    """Label this flow run with its process, and mark the flow's runs that died silently as crashed.
 
-    Those are the ones whose process was seen from here and is gone, and every other one in this checkout, wherever its
-    process was: whoever calls this holds the checkout, and one that is named so has held it.
+    Those are the runs whose process belongs to this machine and is gone, and all other runs in this checkout, wherever
+    their process was: the caller holds the checkout, so they no longer do.
     """
     who: dict[str, bool | int | float | str] = {
         "plm.host": socket.gethostname(),
@@ -54,9 +54,9 @@ def _dead(run: Mapping[str, Any], me: Mapping[str, Any]) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When the process with this number started, in the kernel's ticks since the boot; empty when there is none.
+    """When the process with this id started, in the kernel's ticks since boot; empty if there is none.
 
-    psutil's time is no use: it is counted from the wall clock, and moves when that is set.
+    psutil's time is derived from the wall clock, and changes when that is set.
     """
     if sys.platform != "linux":
         return str(psutil.Process(pid).create_time()) if psutil.pid_exists(pid) else ""
@@ -64,7 +64,7 @@ def _started(pid: int) -> str:
 
 
 def checkout_name(root: Path) -> str:
-    """This checkout's own name, which a copy of it does not have. Ask while it is held: the first time makes it."""
+    """This checkout's own name, which a copy of it does not share. Hold the checkout: the first call creates it."""
     path = root / CHECKOUT
     if not path.exists():
         path.write_text(uuid.uuid4().hex)

@@ -1,4 +1,4 @@
-"""Writes ``dvc.lock``, an entry at a time. Used by ``flows/graph.py`` when a stage has ended."""
+"""Writes ``dvc.lock``, one entry at a time. Used by ``flows/graph.py`` when a stage has ended."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def record(node: Any) -> None:
-    """Write an entry of ``dvc.lock``, in one move."""
+    """Write an entry of ``dvc.lock`` atomically."""
     from dvc.stage.serialize import to_lockfile
     from dvc.utils.serialize import dumps_yaml
 
@@ -18,9 +18,9 @@ def record(node: Any) -> None:
 
 
 def replaced(lock: str, one: str) -> str:
-    """The text of a ``dvc.lock`` with the stage of another that holds one, as DVC writes it.
+    """The text of a ``dvc.lock`` with the entry of ``one``, the text of another that holds a single stage.
 
-    DVC itself reads all stages with their comments and writes all anew, which takes 1 s for 40.
+    DVC itself reads all stages with their comments and writes them all again, which takes 1 s for 40.
     """
     before, entries, rest = _entries(lock if re.search("^stages:$", lock, re.MULTILINE) else f"{lock}stages:\n")
     by_name = {entry.partition("\n")[0]: entry for entry in (*entries, *_entries(one)[1])}
@@ -28,6 +28,6 @@ def replaced(lock: str, one: str) -> str:
 
 
 def _entries(lock: str) -> tuple[str, list[str], str]:
-    """What stands before the stages, the text of each, and what follows them."""
+    """The text before the stages, the text of each stage, and the text after them."""
     before, stages, rest = re.split(r"(?<=^stages:\n)((?:[ \n].*\n?)*)", lock, maxsplit=1, flags=re.MULTILINE)
     return before, re.split(r"^(?=  \S)", stages, flags=re.MULTILINE)[1:], rest

@@ -1,9 +1,8 @@
-"""What this machine can run side by side: cores shared by the stages of one flow, GPUs shared by all its
-processes.
+"""What this machine can run side by side: cores shared by the stages of one flow, GPUs shared by all processes.
 
-Cores are not claimed across flows: the kernel shares them fairly from moment to moment, where a claim would have a
-short run wait for hours behind another's training. These are facts of the machine, never parameters: moving to another
-one must not invalidate a result.
+Cores are not claimed across flows: the kernel shares them fairly at any moment, whereas with claims a short run could
+wait for hours for another's training run. These are facts of the machine, never parameters: moving to another one must
+not invalidate a result.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from plm_core.shared import limits
 from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible, waiting
 
 ANNOUNCED_S = 10.0
-"""How long a place is kept at most; Prefect starts a task within a second."""
+"""How long a place is reserved at most; Prefect starts a task within a second."""
 
 
 @dataclass(eq=False)
@@ -36,11 +35,11 @@ class Waiting:
     seconds: float
     """How long it is expected to take."""
     path: float
-    """How long the longest chain of stages is expected to take that begins with it: the longest goes first."""
+    """How long the longest chain of stages that begins with it is expected to take; the longest goes first."""
     end: float = 0.0
     """When it is expected to end, on the monotonic clock."""
     until: float = math.inf
-    """How long its place is kept, for one that is announced."""
+    """Until when its place is reserved, if it was announced."""
 
 
 @dataclass(frozen=True)
@@ -48,32 +47,32 @@ class Grant:
     """What a stage was given."""
 
     env: dict[str, str]
-    """To be set for its process."""
+    """Variables to set for its process."""
     fds: tuple[int, ...] = ()
-    """Claims that last as long as its processes hold them open."""
+    """Descriptors of claims, which last as long as its processes hold them open."""
     launcher: tuple[str, ...] = ()
-    """What its command stands behind, to be run somewhere else."""
+    """The prefix of its command that runs it somewhere else."""
     helpers: int = 0
-    """On how many more nodes there is help ..."""
+    """The number of additional nodes that can help ..."""
     helping: tuple[str, ...] = ()
-    """... behind this launcher ..."""
+    """... started with this launcher ..."""
     wanted: str = ""
-    """... for a stage that asks for it in this file, which its environment names."""
+    """... if the stage asks for help in this file, which its environment names."""
 
 
 @dataclass
 class Machine:
-    """Cores and GPUs: cores go to the stage that begins the longest path, GPUs to the one that came first."""
+    """Cores and GPUs: cores go to the stage with the longest path, GPUs to the stage that came first."""
 
     cores: int
     gpus: tuple[str, ...] = ()
     """As in ``CUDA_VISIBLE_DEVICES``."""
     gpus_at_most: int | None = None
-    """How many of them a stage gets that wants all; None for no limit."""
+    """How many GPUs a stage that wants all gets; None for no limit."""
     sharing: int = 1
     """How many stages that want all cores may run side by side."""
     interrupted: threading.Event = field(default_factory=threading.Event)
-    """When set, nobody waits any more."""
+    """When set, waiting ends with CancelledError."""
     _free: int = field(init=False)
     _for_cores: list[Waiting] = field(init=False, default_factory=list)
     _with_cores: list[Waiting] = field(init=False, default_factory=list)
@@ -87,8 +86,7 @@ class Machine:
 
     @classmethod
     def detect(cls, interrupted: threading.Event | None = None, sharing: int = 1) -> "Machine":
-        """This machine. ``PLM_CORES``, ``PLM_GPUS`` and ``CUDA_VISIBLE_DEVICES`` narrow it; GPUs are counted without
-        torch.
+        """This machine, as limited by ``PLM_CORES``, ``PLM_GPUS`` and ``CUDA_VISIBLE_DEVICES``; does not use torch.
 
         Raises:
             UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
@@ -108,13 +106,13 @@ class Machine:
     ) -> Iterator[Grant]:
         """Wait for the stage's share of the machine and hold it for the block.
 
-        With a GPU the work is there, so that a stage which gets one asks for one core for each.
+        A stage with GPUs does its work there, so it gets only one core per GPU.
 
         Args:
             stage: Says what it wants.
             seconds: How long it is expected to take.
-            path: How long the longest chain of stages is expected to take that begins with it.
-            say: Is told which other process has the GPUs that this waits for.
+            path: How long the longest chain of stages that begins with it is expected to take.
+            say: Is called with the name of the process that has the GPUs for which this waits.
 
         Raises:
             CancelledError: the pipeline was cancelled while this waited.
@@ -128,7 +126,7 @@ class Machine:
                 yield Grant({"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"}, claim.fds)
 
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
-        """Keep a place for a stage that comes in a moment, so that no shorter path takes its cores meanwhile."""
+        """Reserve a place for a stage that is about to come, so that no shorter path takes its cores before that."""
         with self._changed:
             _, cores = self._wanted(stage)
             place = Waiting(cores, seconds, path, until=time.monotonic() + ANNOUNCED_S)
@@ -136,21 +134,21 @@ class Machine:
             self._for_cores.append(place)
 
     def withdraw(self, name: str) -> None:
-        """Give up the place that is kept for a stage, if one is."""
+        """Give up the place that is reserved for a stage, if any."""
         with self._changed:
             if place := self._announced.pop(name, None):
                 self._for_cores.remove(place)
                 self._changed.notify_all()
 
     def _wanted(self, stage: Stage) -> tuple[int, int]:
-        """How many GPUs and cores the stage gets of what there is."""
+        """How many GPUs and cores the stage gets."""
         gpus = (self.gpus_at_most or len(self.gpus)) if stage.gpu == "all" else int(stage.gpu)
         gpus = min(gpus, len(self.gpus))
         return gpus, min(gpus or (self.share if stage.cores == "all" else stage.cores), self.cores)
 
     @property
     def share(self) -> int:
-        """The cores of a stage that wants all, where several such stages run side by side."""
+        """The cores of a stage that wants all, if several such stages run side by side."""
         return max(1, self.cores // self.sharing)
 
     @contextlib.contextmanager
@@ -178,7 +176,7 @@ class Machine:
                 self._changed.notify_all()
 
     def _is_next(self, stage: Waiting) -> bool:
-        """Whether it begins now: it has the longest path of those that wait, or fills a gap and delays none of them."""
+        """Whether the stage begins now: its path is the longest, or it fills a gap without delaying the longest."""
         if stage.cores > self._free:
             return False
         now = time.monotonic()
@@ -188,7 +186,7 @@ class Machine:
         return now + stage.seconds <= self._begin_of(first) and stage.seconds > 0
 
     def _begin_of(self, stage: Waiting) -> float:
-        """When there are enough cores for it, as far as is known."""
+        """When there will be enough cores for the stage, as far as is known."""
         free = self._free
         for running in sorted(self._with_cores, key=lambda each: each.end):
             free += running.cores
@@ -207,7 +205,7 @@ class Machine:
                 self._changed.notify_all()
 
     def _wait(self, claim: Claim, say: Callable[[str], object]) -> None:
-        """Strictly in turn: otherwise stages with one GPU would starve one that waits for all."""
+        """Wait, strictly in turn: otherwise stages with one GPU would starve one that waits for all."""
         turn = object()
         said = ""
         with self._changed:
@@ -227,19 +225,19 @@ class Machine:
 
 @contextlib.contextmanager
 def beside_others(say: Callable[[str], object]) -> Iterator[None]:
-    """Be seen by other pipelines of this machine for the block, and say which ones run: their cores are the same."""
+    """Be visible to other pipelines of this machine for the block, and say which ones run on the same cores."""
     if sys.platform != "linux":
         yield
         return
     for name in set(re.findall(r"@(plm run \d+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)):
         if who := holder(name):
-            say(f"another pipeline runs on this machine and has the same cores: {who}; PLM_CORES divides them")
+            say(f"another pipeline runs on this machine and uses the same cores: {who}; set PLM_CORES to divide them")
     with bind(f"plm run {os.getpid()}") or contextlib.nullcontext():
         yield
 
 
 def number(name: str, what: str) -> int | None:
-    """A number of cores or GPUs from the environment. Raises UserError: it is none."""
+    """A number of cores or GPUs from the environment. Raises UserError: it is not a number, 1 or more."""
     given = os.environ.get(name)
     if given is not None and (not given.isdecimal() or int(given) < 1):
         raise UserError(f"{name}: {given!r}; expected a number of {what}, 1 or more")

@@ -1,8 +1,8 @@
-"""Mends what DVC leaves when it is killed while it writes: without this, no later run of DVC would start.
+"""Repairs what DVC leaves when it is killed while writing: without this, no later run of DVC would start.
 
-Used by ``flows/graph.py`` before it asks DVC for anything. DVC 3.67 writes three files in
-place: ``dvc.lock``, ``.dvc/tmp/rwlock`` and the entries of its run cache. Its cache of files is written under other
-names and moved, and needs no mending.
+Used by ``flows/graph.py`` before it asks DVC for anything. DVC 3.67 writes three files in place: ``dvc.lock``,
+``.dvc/tmp/rwlock`` and the entries of its run cache. Its cache of files is written under other names and moved, and
+needs no repair.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from typing import Any
 import psutil
 
 _ENTRY = re.compile(r"^  \S[^:\n]*:? *$", re.MULTILINE)
-"""Where a stage begins in ``dvc.lock``, its name perhaps cut."""
+"""Where a stage begins in ``dvc.lock``; its name may be cut off."""
 
 _WHOLE = re.compile(r"[0-9a-f]{64}")
-"""An entry of the run cache that is not being written."""
+"""The name of an entry of the run cache that is complete."""
 
 SPAWNED = " --multiprocessing-fork"
-"""Ends the command line of a process that multiprocessing spawned, as Prefect does for the runs of a schedule; its
-``sys.argv``, which DVC writes down, is that of the process that spawned it."""
+"""The end of the command line of a process that multiprocessing spawned, as Prefect does for the runs of a schedule;
+its ``sys.argv``, which DVC records, is that of its parent."""
 
 
 def mend(repo: Any) -> list[str]:
-    """Take away what is half written; return what was done, a sentence each, nothing when DVC was not killed.
+    """Remove what is half written; return what was done, one sentence each, nothing if DVC was not killed.
 
-    No result is lost: a stage whose record is taken away is brought back from DVC's run cache, or runs again.
+    No result is lost: a stage whose record is removed is restored from DVC's run cache, or runs again.
 
     Args:
         repo: DVC's ``Repo``, locked.
@@ -48,7 +48,7 @@ def mend(repo: Any) -> list[str]:
 
 
 def _is_broken(repo: Any, lock: Path) -> bool:
-    """Whether the lock file may be half written; to look closer takes half a second."""
+    """Whether the lock file may be half written; a closer look takes half a second."""
     from dvc.exceptions import DvcException
 
     try:
@@ -59,7 +59,7 @@ def _is_broken(repo: Any, lock: Path) -> bool:
 
 
 def _mend_rwlock(path: Path) -> list[str]:
-    """DVC itself forgets processes that are gone, but not those whose number another process has got since."""
+    """Release what dead processes hold. DVC does so itself, unless another process has got the same id since."""
     if not path.exists():
         return []
     try:
@@ -67,7 +67,7 @@ def _mend_rwlock(path: Path) -> list[str]:
     except ValueError:
         path.unlink()
         return [f"{path}: half written; removed"]
-    # Those that are alive stay listed.
+    # Processes that are alive stay listed.
     kept = {
         "write": {name: one for name, one in held["write"].items() if _may_hold(one)},
         "read": {name: [one for one in many if _may_hold(one)] for name, many in held["read"].items()},
@@ -79,8 +79,9 @@ def _mend_rwlock(path: Path) -> list[str]:
 
 
 def _may_hold(process: dict[str, Any]) -> bool:
-    """Whether the process that this entry names lives, and has the command that made it: no time is compared, for the
-    clock may have been set meanwhile. This process mends before it holds anything.
+    """Whether the process that this entry names is alive, and still runs the command that made the entry.
+
+    No times are compared, because the clock may have been set since. This process holds nothing yet.
     """
     if process["pid"] == os.getpid():
         return False
@@ -92,14 +93,14 @@ def _may_hold(process: dict[str, Any]) -> bool:
         return True
     if lives.endswith(SPAWNED):
         return True
-    # What DVC writes is sys.argv: Python's own words are left out, and behind -m stood a module's name.
+    # What DVC writes is sys.argv: without Python's own arguments, and with a path for the module after -m.
     program, _, arguments = process["cmd"].partition(" ")
     path = Path(program)
     return (path.parent.name if path.stem == "__main__" else path.stem) in lives and lives.endswith(arguments)
 
 
 def _mend_lock_file(path: Path, copy: Path) -> list[str]:
-    """Cut off the last record of a file that ends in the middle of it; one that is broken otherwise is not touched."""
+    """Cut off the last record of a file if it is incomplete; a file that is broken otherwise is not touched."""
     if not path.exists() or _valid(text := path.read_text(errors="replace")):
         return []
     starts = [match.start() for match in _ENTRY.finditer(text)]
@@ -111,11 +112,11 @@ def _mend_lock_file(path: Path, copy: Path) -> list[str]:
         _replace(path, whole)
     else:
         path.unlink()
-    return [f"{path}: half written; {max(len(starts) - 1, 0)} stages are kept, the others come from DVC's run cache"]
+    return [f"{path}: half written; {max(len(starts) - 1, 0)} stages are kept, DVC's run cache has the others"]
 
 
 def _valid(text: str) -> bool:
-    """Whether these are whole lines that DVC takes for a lock file: it trips on half a digest that is a number."""
+    """Whether this is a complete lock file for DVC, which also trips on half a digest that is a number."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
     from voluptuous import Invalid
@@ -128,7 +129,7 @@ def _valid(text: str) -> bool:
 
 
 def mend_run_cache(repo: Any) -> list[str]:
-    """Take away what is half written of DVC's run cache, which nobody else may use meanwhile; a sentence each.
+    """Remove what is half written in DVC's run cache; returns one sentence each. Nobody else may use it meanwhile.
 
     DVC takes any file for an entry, and fails on an entry's folder without one.
     """

@@ -1,7 +1,7 @@
-"""What the schedule did: when a run was due, began and ended, when the next one is due, how full the disk was.
+"""The history of the schedule: when a run was due, began and ended, when the next is due, how full the disk was.
 
-A small file remembers it, so that the next process that lives tells of a night that nobody told of: a run that did not
-happen, one that was killed, a disk that fills. Used by the flow, by ``plm deploy`` and by ``plm nights``.
+A small file records it, so that the next process can notify people of what nobody has reported: a run that did not
+happen, one that was killed, a disk that fills up. Used by the flow, by ``plm deploy`` and by ``plm nights``.
 """
 
 import contextlib
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
 REMEMBERED = ".dvc/tmp/plm-nights.json"
 LATE_S = 900.0
-"""How long after it was due a run may begin, where the next one is not due before."""
+"""How long after it was due a run may begin, unless the next one is due before."""
 KEPT = 30
-"""How many runs' free space is remembered."""
+"""The number of runs whose free space is recorded."""
 FULL_DAYS = 7.0
-"""A disk that will be full within so many days is told."""
-CLOCK = "was the clock moved? Then start `plm deploy` or deploy again, or the schedule may wait until that time"
+"""People are notified if the disk will be full within this many days."""
+CLOCK = "was the clock changed? Then restart `plm deploy` or deploy again, or the schedule may wait until that time"
 
 
 @dataclass
 class Nights:
-    """The content of the file; moments are seconds since 1970."""
+    """The content of the file; times are seconds since 1970."""
 
     due: float = 0.0
     """When the last scheduled run was due, or since when there is a schedule."""
     next: float | None = None
-    """When the next one is; None without a schedule."""
+    """When the next run is due; None without a schedule."""
     told: float | None = None
-    """The run that was due then and did not happen is told."""
+    """When the last missed run was due of which people have been notified."""
     begun: float | None = None
     """When the last run began, on a schedule or not."""
     ended: float | None = None
-    """When it ended; None while it runs, and where it was killed."""
+    """When it ended; None while it runs, and if it was killed."""
     error: str = ""
     """Why it failed."""
     free: list[tuple[float, int]] = field(default_factory=list)
-    """When runs ended, and the bytes that the disk had left."""
+    """When runs ended, and the bytes that were left on the disk."""
 
     @classmethod
     def read(cls, root: Path) -> Self:
-        """The file of a checkout; one that is not there, or not to be read, says nothing."""
+        """Read the file of a checkout; a file that is missing or cannot be read counts as empty."""
         try:
             return cls(**json.loads((root / REMEMBERED).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return cls()
 
     def write(self, root: Path) -> None:
-        """Replace the file; a disk without room for it is a warning."""
+        """Replace the file; if the disk is full, this is only a warning."""
         path = root / REMEMBERED
         new = path.with_suffix(".new")
         try:
@@ -68,22 +68,22 @@ class Nights:
             new.write_text(json.dumps(asdict(self)), encoding="utf-8")
             new.replace(path)
         except OSError as error:
-            print(f"warning: {path}: {error}; this run is not remembered", file=sys.stderr, flush=True)
+            print(f"warning: {path}: {error}; this run is not recorded", file=sys.stderr, flush=True)
 
     def missed(self, now: float) -> str:
-        """Which run did not happen, as a sentence; empty when all did."""
+        """Which run did not happen, as a sentence; empty if none was missed."""
         if self.next is None:
             return ""
         if self.begun is not None and self.begun > now + LATE_S:
-            return f"The last run began at {moment(self.begun)}, which is still to come: {CLOCK}."
+            return f"The last run began at {moment(self.begun)}, which is in the future: {CLOCK}."
         if now - self.next > min(LATE_S, self.next - self.due):
             return f"The scheduled run that was due at {moment(self.next)} did not begin."
         return ""
 
     def days_left(self) -> float | None:
-        """In how many days the disk is full, by a straight line through what it had left; None when it is not filling.
+        """In how many days the disk will be full, by a linear fit of its free space; None if it is not filling up.
 
-        None too before there are three runs over at least a day.
+        Also None before there are three runs over at least a day.
         """
         import statistics
 
@@ -96,16 +96,16 @@ class Nights:
 
 @contextlib.contextmanager
 def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
-    """Remember the block as a run and tell what there is to tell; it is to call what is yielded with its result."""
+    """Record the block as a run and notify people; the block calls what is yielded with its result."""
     from flows import due, notify
 
     tell_missed(root)
     nights = Nights.read(root)
     if nights.begun and not nights.ended:
-        killed = f"The run that began at {moment(nights.begun)} was killed, or its machine was."
-        notify.tell(root, "failure", f"{killed} This one goes on from there.")
+        killed = f"The run that began at {moment(nights.begun)} was killed, or its machine went down."
+        notify.tell(root, "failure", f"{killed} This one resumes from there.")
     found = due.of_this_run()
-    nights = Nights.read(root)  # once more: what was asked and told took a while
+    nights = Nights.read(root)  # again, because asking and notifying took a while
     _schedule(nights, found)
     nights.begun = time.time()
     nights.ended = None
@@ -124,7 +124,7 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
         notify.tell(root, "failure", f"The run failed. {error}")
         raise
     finally:
-        nights = Nights.read(root)  # runs that were due meanwhile were skipped, and remembered
+        nights = Nights.read(root)  # again, because runs that were due in the meantime were recorded as skipped
         nights.ended = time.time()
         nights.error = outcome
         nights.free = [*nights.free, (nights.ended, shutil.disk_usage(root).free)][-KEPT:]
@@ -133,7 +133,7 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
 
 
 def failed(root: Path, error: str) -> None:
-    """Remember and tell that a scheduled run could not begin."""
+    """Record that a scheduled run could not begin, and notify people."""
     from flows import due, notify
 
     found = due.of_this_run()
@@ -146,10 +146,10 @@ def failed(root: Path, error: str) -> None:
 
 
 def skipped(root: Path, why: str) -> None:
-    """Remember that a scheduled run was skipped, and tell it unless a run at work has just begun in its place."""
+    """Record that a scheduled run was skipped, and notify people unless a run has just begun in its place."""
     from flows import due, notify
 
-    found = due.of_this_run()  # a server is asked, and the run at work may end meanwhile and write
+    found = due.of_this_run()  # before the file is read: this takes a while, and the other run may end and write
     nights = Nights.read(root)
     _schedule(nights, found)
     nights.write(root)
@@ -158,7 +158,7 @@ def skipped(root: Path, why: str) -> None:
 
 
 def expect(root: Path, next_due: float | None) -> None:
-    """Remember that a schedule begins now, whose first run is due then; tells what was missed before."""
+    """Record that a schedule begins now, and when its first run is due; first report what was missed before."""
     tell_missed(root)
     nights = Nights.read(root)
     nights.due = time.time()
@@ -167,15 +167,15 @@ def expect(root: Path, next_due: float | None) -> None:
 
 
 def tell_missed(root: Path) -> str:
-    """Tell, once, that a scheduled run did not happen; returns the sentence, told before or not, or nothing."""
+    """Notify people, once, of a scheduled run that did not happen; returns the sentence each time, empty for none."""
     nights = Nights.read(root)
     missed = nights.missed(time.time())
     if missed and nights.told != nights.next:
         from flows import notify
 
         nights.told = nights.next
-        nights.write(root)  # before it is told, which takes a while: a run may begin meanwhile, and write too
-        notify.tell(root, "missed", missed, "See `plm nights`, and whether `plm deploy` and its server run.")
+        nights.write(root)  # before notifying, which takes a while: a run may begin then, and write too
+        notify.tell(root, "missed", missed, "See `plm nights`; check that `plm deploy` and its server are running.")
     return missed
 
 
@@ -190,11 +190,11 @@ def lines(root: Path) -> Iterator[str]:
         yield f"last run       began {moment(nights.begun)}, {ended}"
     yield f"next run       {'no schedule' if nights.next is None else f'due {moment(nights.next)}'}"
     days = nights.days_left()
-    yield f"disk           {'not filling, as far as is known' if days is None else f'full in {days:.1f} days'}"
+    yield f"disk           {'not filling up, as far as is known' if days is None else f'full in {days:.1f} days'}"
 
 
 def moment(seconds: float) -> str:
-    """A moment in UTC, as schedules are written."""
+    """A time in UTC, as schedules are written."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -209,5 +209,5 @@ def _tell_disk(root: Path, nights: Nights) -> None:
     days = nights.days_left()
     if days is not None and days < FULL_DAYS:
         free = nights.free[-1][1] / 1e9
-        said = f"The disk has {free:,.1f} GB left and will be full in {days:.1f} days, as the last runs filled it."
+        said = f"The disk has {free:,.1f} GB left and will be full in {days:.1f} days at the rate of the last runs."
         notify.tell(root, "disk", said, f"See `du -sh {root}/.dvc/cache {root}/artifacts/*`.")

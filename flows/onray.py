@@ -1,15 +1,15 @@
 """Runs one command on a node of a Ray cluster: ``python -m flows.onray --cores N --gpus N --name NAME -- COMMAND...``.
 
-``--together=NODES:GROUP`` has the command wait until so many nodes are free, and keeps the others for commands with
+``--together=NODES:GROUP`` waits until that many nodes are free, and reserves the others for commands with
 ``--together=:GROUP``, so a pipeline that needs several nodes never holds one while it waits for more.
 
-What ``PLM_CLUSTER=ray`` puts before the commands of stages, which are those of ``flows/supervisor.py``. Its lines come
-out here, a SIGINT here closes its standard input there, on which it ends, and its exit status is this process's. When
-this process dies, or the node loses the cluster, the input closes too. Exit status 75, which is tried again: the node
-died, or no cluster answers.
+``PLM_CLUSTER=ray`` puts this before the commands of stages, which are those of ``flows/supervisor.py``. Their lines
+are printed here, a SIGINT here closes the command's standard input there, which ends it, and its exit status becomes
+this process's. The input also closes if this process dies, or the node loses the cluster. Exit status 75, which is
+retried, means that the node died or no cluster answers.
 
-Ray moves no files: the checkout, and this Python, lie at the same path on all nodes. It is an extra, and imported here
-only: ``pip install 'plm-pipeline[cluster]'``.
+Ray moves no files: the checkout, and this Python, are at the same path on all nodes. Ray is an extra, and imported only
+here: ``pip install 'plm-pipeline[cluster]'``.
 """
 
 import argparse
@@ -31,29 +31,29 @@ from flows import supervisor
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 TOLD_S = 10.0
-"""How long a command may wait for a node before that is said."""
+"""How long a command may wait for a node before that is reported."""
 CONNECT_S = 10.0
 """How long a cluster may take to answer."""
 BATCH_S = 0.5
 """How long lines are collected on the node before they are sent."""
 OWN = ("RAY_", "CUDA_VISIBLE_DEVICES")
-"""Begin the variables that are the node's own."""
+"""The prefixes of variables that are the node's own."""
 LOST = f"{supervisor.ENDED}{128 + signal.SIGKILL:d} 0 0"
-"""What a supervisor that was killed would have said at last."""
+"""Stands in for the last line of a supervisor that was killed."""
 
 
 class Runner:
-    """Runs on the node, as an actor of Ray: it has the cores and GPUs for as long as it lives."""
+    """An actor of Ray on the node: it has the cores and GPUs for as long as it lives."""
 
     def start(self, command: Sequence[str], folder: str, env: Mapping[str, str], gpus: int) -> str:
-        """Begin the command in a folder; returns why that could not be done, empty when it was."""
+        """Start the command in a folder; returns why that was not possible, or an empty string."""
         node = socket.gethostname()
         for path in (folder, command[0]):
             if not os.path.exists(path):  # noqa: PTH110 no module of ours need be on the node
                 return f"{node}: {path}: missing; expected the checkout and its .venv at the same path on all nodes"
         own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "") if gpus else ""}
         self._process = subprocess.Popen(
-            # A child of nobody's here: Ray kills the children of a worker that ends, and this one is to save its state.
+            # Detached: Ray kills the children of a worker that ends, but the command has to save its state.
             ["setsid", "--fork", *command],
             cwd=folder,
             env={**env, **own},
@@ -68,7 +68,7 @@ class Runner:
         return ""
 
     def lines(self, seconds: float) -> tuple[list[str], bool]:
-        """What the command has said since the last call, for which it waits so long; and whether it has ended."""
+        """The lines of the command since the last call, collected for ``seconds``; and whether it has ended."""
         found: list[str] = []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
@@ -104,7 +104,7 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
     try:
         place = _place(ray, cores, gpus, nodes, group)
     except ValueError:
-        return _failed(f"{name}: the first of its nodes is not there", INTERRUPTED)
+        return _failed(f"{name}: the first of its nodes is gone", INTERRUPTED)
     options = {"num_cpus": cores, "num_gpus": gpus, "max_concurrency": 2, "scheduling_strategy": place}
     actor = ray.remote(Runner).options(**options).remote()
     env = {key: value for key, value in os.environ.items() if not key.startswith(OWN)}
@@ -134,8 +134,8 @@ def run(ray: Any, cores: int, gpus: int, name: str, together: str, command: Sequ
 
 
 def _place(ray: Any, cores: int, gpus: int, nodes: str, group: str) -> Any:
-    """Where Ray puts the command: anywhere, or on one of the nodes of a group, which is made where ``nodes`` are asked
-    for, and which Ray frees when this process ends.
+    """Where Ray puts the command: anywhere, or on one of the nodes of a group. If ``nodes`` is given, the group is
+    created here, and Ray frees it when this process ends.
 
     Raises:
         ValueError: there is no such group.
@@ -151,7 +151,7 @@ def _place(ray: Any, cores: int, gpus: int, nodes: str, group: str) -> Any:
 
 
 def _never(ray: Any, cores: int, gpus: int) -> str:
-    """Why no node will ever have so much; empty where one has."""
+    """Why no node can ever run this; empty if one can."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
         return ""
@@ -165,7 +165,7 @@ def _failed(why: str, status: int) -> int:
 
 
 def main() -> int:
-    """Connect to the cluster and run the command that the command line says; returns the exit status."""
+    """Connect to the cluster and run the command in the arguments; returns the exit status."""
     parser = argparse.ArgumentParser(prog="flows.onray", description="Run a command on a node of a Ray cluster.")
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--gpus", type=int, required=True)
@@ -185,12 +185,12 @@ def main() -> int:
             socket.create_connection((where[1], int(where[2])), CONNECT_S).close()
         ray.init(
             address=address,
-            namespace="plm",  # that of the names of nodes had together
+            namespace="plm",  # for the names of the groups
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=False,
         )
-    except Exception as error:  # noqa: BLE001 what Ray raises here is not to be listed
+    except Exception as error:  # noqa: BLE001 Ray raises too many kinds to list
         said = " ".join(str(error).split())[:300]
         return _failed(
             f"no Ray cluster answers at {address} ({said}); expected `ray start --head`, or RAY_ADDRESS", INTERRUPTED

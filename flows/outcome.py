@@ -1,28 +1,28 @@
-"""What becomes of a pipeline and of its stages. Used by the flow, by what shows it, and by the `plm` command."""
+"""The outcomes of a pipeline and of its stages. Used by the flow, by what displays it, and by the `plm` command."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
 class UserError(Exception):
-    """What the user must mend; `plm` shows the message as one line, without a traceback."""
+    """Something that the user has to fix; `plm` shows the message as one line, without a traceback."""
 
 
 class FailedError(Exception):
-    """A stage or the registration failed. It passes through the tracking run, which so ends as failed."""
+    """A stage or the registration failed. It passes through the tracking run, so that the run ends as FAILED."""
 
 
 @dataclass
 class Spent:
-    """What a stage took."""
+    """The time and memory that a stage took."""
 
     begun: float = 0.0
-    """Seconds after the run's first look at a stage."""
+    """When it began, in seconds after the start of the run."""
     seconds: float = 0.0
     cpu: float = 0.0
-    """Processor seconds of all its processes."""
+    """The CPU seconds of all its processes."""
     memory: int = 0
-    """Bytes of its largest process at its peak."""
+    """The peak memory of its largest process, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Outcome:
     name: str
     outcome: Literal["ran", "up to date", "failed", "not run"]
     spent: Spent = field(default_factory=Spent)
-    """Of the last try."""
+    """The time and memory of the last try."""
     reason: str = ""
     """Why it failed or did not run."""
     status: int | None = None
@@ -50,9 +50,9 @@ class Result:
 
     stages: tuple[Outcome, ...]
     error: str = ""
-    """The first failing stage's own line, or that of the registration; empty when all is well."""
+    """The line of the first stage that failed, or of the registration; empty if all is well."""
     begun: float = 0.0
-    """When the first stage was looked at, on the monotonic clock."""
+    """When the run started, on the monotonic clock."""
     registered: float = 0.0
     """How many seconds the registration took."""
     models: tuple[Any, ...] = ()
@@ -60,15 +60,15 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether every stage is up to date and what they made is registered."""
+        """Whether every stage is up to date and the models are registered."""
         return not self.error
 
     @property
     def said(self) -> str:
-        """What it did, in a line."""
+        """What it did, in one line."""
         return f"ran: {', '.join(self.ran)}" if self.ran else "nothing has changed, so nothing ran"
 
     @property
     def ran(self) -> tuple[str, ...]:
-        """The names of the stages that did something."""
+        """The names of the stages that ran."""
         return tuple(stage.name for stage in self.stages if stage.outcome == "ran")

@@ -1,7 +1,7 @@
-"""A stage's checkpoint as a model version, and the proof in a fresh process that it works. Used by promotion.
+"""Logs a stage's checkpoint as a model version, and tests in a fresh process that it works. Used by promotion.
 
-Both are the work of ``python -m tasks.package``: importing MLflow and torch takes seconds, so one process serves a
-whole registration, and this one never loads a model.
+``python -m tasks.package`` does both: importing MLflow and torch takes seconds, so one process serves a whole
+registration, and this one never loads a model.
 """
 
 import json
@@ -24,7 +24,7 @@ def checkpoint_digest(folder: Path) -> str:
     """The sha256 of a checkpoint's checksum list.
 
     Raises:
-        RegistryError: the folder holds none.
+        RegistryError: the folder has none.
     """
     try:
         return sha256(folder / CHECKSUMS)
@@ -35,7 +35,7 @@ def checkpoint_digest(folder: Path) -> str:
 
 
 def evidence_files(root: Path, stage: Stage, stages: Iterable[Stage]) -> list[Path]:
-    """The files in the stage's evidence folder that a stage of today's graph made: a removed one leaves its own there.
+    """The files in the stage's evidence folder that a stage of the current graph made: removed stages leave theirs.
 
     Raises:
         RegistryError: there is none.
@@ -44,7 +44,7 @@ def evidence_files(root: Path, stage: Stage, stages: Iterable[Stage]) -> list[Pa
     folder = root / stage.register["evidence"]
     files = [path for made in stages for out in made.outs if (path := root / out).parent == folder and path.is_file()]
     if not files:
-        raise RegistryError(f"{folder}: holds no output of any stage; expected the evidence of {stage.name}")
+        raise RegistryError(f"{folder}: contains no output of any stage; expected the evidence of {stage.name}")
     return sorted(files)
 
 
@@ -52,9 +52,9 @@ class Packager:
     """The process ``python -m tasks.package``. A context manager: it ends with the block, or when this process dies."""
 
     def __init__(self, root: Path, tracking: Tracking) -> None:
-        """Start it: it imports what it needs while this process does something else."""
+        """Start the process, which imports what it needs while this one does something else."""
         store = {"MLFLOW_TRACKING_URI": tracking.uri, "MLFLOW_EXPERIMENT_NAME": tracking.experiment}
-        store["CUDA_VISIBLE_DEVICES"] = ""  # a trial needs none, and they may be others'
+        store["CUDA_VISIBLE_DEVICES"] = ""  # the test needs no GPU, and others may be using them
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tasks.package"],
             cwd=root,
@@ -62,13 +62,13 @@ class Packager:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C is for this process, which ends it
+            start_new_session=True,  # only this process gets a Ctrl-C, and ends the other
         )
 
     def log(self, root: Path, registry: Registry, stages: Sequence[Stage], graph: Sequence[Stage], parent: str) -> None:
         """Make the checkpoint, evidence and metrics of each stage a version of the model, in this order.
 
-        ``parent`` is the MLflow run below which they are shown; empty for none.
+        ``parent`` is the MLflow run under which they are shown; empty for none.
 
         Raises:
             RegistryError: a stage has no evidence.
@@ -93,21 +93,21 @@ class Packager:
             raise RegistrationFailed(f"{names}: could not be logged as models: {problem['error']}")
 
     def problems(self, registry: Registry, versions: Sequence[Version]) -> list[str | None]:
-        """Load each version in a fresh process and let it answer; what is wrong with it, None when it works.
+        """Load and query each version in a fresh process; returns what is wrong with it, None if it works.
 
         Raises:
-            RegistrationFailed: whether a version works could not be found out, such as for want of memory.
+            RegistrationFailed: a version could not be tested, for example because memory ran out.
         """
         found = self._ask("try", [f"models:/{registry.name}/{version.number}" for version in versions])
         for version, problem in zip(versions, found, strict=True):
             if problem is not None and problem["passing"]:
                 raise RegistrationFailed(
-                    f"{registry.name}: version {version.number} could not be tried: {problem['error']}; run again"
+                    f"{registry.name}: version {version.number} could not be tested: {problem['error']}; run again"
                 )
         return [problem and shown(problem["error"]) for problem in found]
 
     def _ask(self, what: str, of: Sequence[Any]) -> list[Any]:
-        """Its answers: None where all is well."""
+        """The answers of the process, one per item; None if all is well."""
         if not of:
             return []
         process = self._process
@@ -120,7 +120,7 @@ class Packager:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise RegistrationFailed(f"tasks.package ended with exit status {process.wait()}; its error stands above")
+            raise RegistrationFailed(f"tasks.package ended with exit status {process.wait()}; see its error above")
         return json.loads(answer)
 
     def __enter__(self) -> "Packager":

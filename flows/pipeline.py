@@ -1,6 +1,6 @@
-"""``plm run``: the whole graph of stages once, under Prefect. Answers at once when there is nothing to do.
+"""``plm run``: the whole graph of stages once, under Prefect. Returns at once if there is nothing to do.
 
-Prefect takes 2 s to import and its server 6 s to start, so this module imports it only when work waits. The
+Prefect takes 2 s to import and its server 6 s to start, so this module imports it only if there is work to do. The
 flow itself is in ``flows/flow.py``.
 """
 
@@ -21,18 +21,18 @@ def run(
 ) -> Result:
     """Bring every stage up to date, independent ones side by side, then register what they made.
 
-    With a Prefect server configured, each call is a flow run there. Without one, "all is up to date" is said
-    at once; else the run has a server of its own, on the user's usual local database.
+    If a Prefect server is configured, each call is a flow run there. Without one, the call returns at once if all is
+    up to date; otherwise the run has its own server, on the user's usual local database.
 
     Args:
         root: The checkout.
         force: Run every stage, up to date or not.
-        track: Stands in for ``flows.tracking.pipeline_run``.
+        track: Replaces ``flows.tracking.pipeline_run``.
         registration: Registers what the stages made.
 
     Raises:
-        UserError: another pipeline runs in this checkout, parameters cannot be used, the configured server does
-            not answer, or ``PLM_CORES``, ``PLM_GPUS`` or ``PLM_CLUSTER`` cannot be used.
+        UserError: another pipeline runs in this checkout, parameters cannot be used, the configured server does not
+            answer, or ``PLM_CORES``, ``PLM_GPUS`` or ``PLM_CLUSTER`` cannot be used.
         GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
@@ -46,8 +46,8 @@ def run(
         if result := idle(checkout, registration):
             send_leftovers(root)
             return result
-        # The tracking run is opened here, not by the flow: it takes seconds too, in which the server starts.
-        tracked = (track or pipeline_run)(root) if checkout.due else contextlib.nullcontext()
+        # The tracking run is opened here, not by the flow: that takes seconds too, and the server starts meanwhile.
+        tracked = (track or pipeline_run)(root) if checkout.stale else contextlib.nullcontext()
         results: list[Result] = []
         with (
             contextlib.suppress(FailedError),
@@ -57,17 +57,18 @@ def run(
         ):
             results.append(_run_flow(checkout, lambda _: contextlib.nullcontext(parent_run_id), registration))
             if not results[0].ok:
-                raise FailedError(results[0].error)  # through the tracking run
+                # The tracking run is ours here, so the failure, which the flow has caught, has to pass through it too.
+                raise FailedError(results[0].error)
         return results[0]
 
 
 def prepare_environment() -> None:
-    """Settings of the tools that must be there before they are imported; what the user has set stays."""
+    """Set the environment variables that tools read when they are imported; what the user has set stays."""
     for name, value in {
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        # Threads that wait for each other sleep instead of spinning: as fast alone, twice as fast beside other work.
+        # Threads that wait for each other sleep instead of spinning: as fast alone, twice as fast next to other work.
         "OMP_WAIT_POLICY": "PASSIVE",
         "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": "%(asctime)s | %(task_run_name)s | %(message)s",
         "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s | %(message)s",
@@ -80,8 +81,8 @@ def _run_flow(checkout: Checkout, track: Track | None, registration: Registratio
 
     results: list[Result] = []
     with display.shown():
-        plm = flow.bound(track, registration, results.append, checkout)
+        plm = flow.make_flow(track, registration, results.append, checkout)
         state = plm(str(checkout.root), force=checkout.force, return_state=True)
     if not results:
-        state.result()  # raises what kept the stages from being looked at
+        state.result()  # raises what kept the stages from being checked
     return results[0]

@@ -1,10 +1,10 @@
 """Where the processes of stages run: on this machine, or where a cluster puts them. Used by ``flows/reproducing.py``.
 
-A fact of the machine, said by ``PLM_CLUSTER``, and no parameter: a result does not depend on where it was made. A
-cluster is reached by a command that runs what stands behind it somewhere else and hands on its lines, as ``srun`` does.
-What stands behind it is the stage under a supervisor (``flows/process.py``), which ends it when the launcher is
-interrupted or its standard input closes, and says with what status it ended. So whatever holds for a process here holds
-for one there. What stages read and write lies in a folder that all nodes see at the same path.
+This is a fact of the machine, given by ``PLM_CLUSTER``, and not a parameter: a result does not depend on where it was
+made. A cluster is reached by a launcher, a command that runs what follows it somewhere else and forwards its output, as
+``srun`` does. What follows it is the stage under a supervisor (``flows/process.py``), which ends the stage when the
+launcher is interrupted or its standard input closes, and reports the exit status. So a process there behaves like one
+here. What stages read and write is in a folder that all nodes see at the same path.
 """
 
 import contextlib
@@ -23,29 +23,29 @@ from flows.stages import Stage
 from plm_core.shared import paths
 
 RAY = "python -m flows.onray --cores {cores} --gpus {gpus} --name {stage} --together={together} --"
-"""What ``PLM_CLUSTER=ray`` stands for."""
+"""The launcher of ``PLM_CLUSTER=ray``."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Stands in for ``Machine``: the queue of the cluster decides what runs when."""
+    """Replaces ``Machine``: the queue of the cluster decides what runs when."""
 
     launcher: tuple[str, ...]
-    """A command with {cores}, {gpus} and {stage} in it, for Ray {together}, too: see ``onray.py``."""
+    """A command that contains {cores}, {gpus} and {stage}, and for Ray {together}: see ``onray.py``."""
     cores: int
-    """What a stage gets that wants all: those of a node."""
+    """The cores of a node, which a stage gets that wants all."""
     gpus: int
-    """The same of GPUs; 0 where nodes have none."""
+    """The GPUs of a node; 0 if nodes have none."""
     nodes: int = 1
-    """On how many a stage works that can use several."""
+    """The number of nodes for a stage that can use several."""
     _turn: Lock = field(default_factory=Lock)
-    """Such stages run one after the other, or each would wait for nodes that another one has."""
+    """Held by the stage that uses several nodes; two such stages would wait for each other's."""
 
     @contextlib.contextmanager
     def acquire(
         self, stage: Stage, seconds: float = 0.0, path: float = 0.0, say: Callable[[str], object] = print
     ) -> Iterator[Grant]:
-        """As ``Machine.acquire``, at once."""
+        """Like ``Machine.acquire``, but without waiting."""
         several = stage.nodes != 1
         cores = self.cores if several or stage.cores == "all" else min(int(stage.cores), self.cores)
         gpus = self.gpus if stage.gpu == "all" else min(int(stage.gpu), self.gpus)
@@ -66,17 +66,17 @@ class Cluster:
         return tuple(part.format_map(words) for part in self.launcher)
 
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
-        """Nothing: the queue of the cluster keeps no places."""
+        """Do nothing: the queue of the cluster reserves no places."""
 
     def withdraw(self, name: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Cluster:
-    """What stages run on: the cluster that ``PLM_CLUSTER`` names, else this machine.
+    """What stages run on: the cluster that ``PLM_CLUSTER`` names, or this machine.
 
-    There ``PLM_CORES`` and ``PLM_GPUS`` are those of a node. By default it has as many cores as this one, and no GPU.
-    ``PLM_NODES`` is how many nodes a stage gets that can use several, by default one.
+    On a cluster, ``PLM_CORES`` and ``PLM_GPUS`` are those of a node, by default as many cores as here, and no GPU.
+    ``PLM_NODES`` is the number of nodes for a stage that can use several, by default one.
 
     Raises:
         UserError: one of them cannot be used.

@@ -1,4 +1,4 @@
-"""A client of Prefect's configured server, for the commands; and the flow's name there, which the flow has, too."""
+"""A client of Prefect's configured server, for the commands, and the name of the flow."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from flows.outcome import UserError
 from plm_core.shared.stores import shown
 
 FLOW = "plm"
-"""The flow's name there."""
+"""The flow's name in Prefect."""
 
 
 @contextlib.contextmanager
@@ -17,7 +17,7 @@ def client(url: str) -> Iterator[Any]:
     """A synchronous client of the server at this address.
 
     Raises:
-        UserError: it fails in the block.
+        UserError: a request in the block fails.
     """
     import httpx
     from prefect.client.orchestration import get_client
@@ -36,12 +36,12 @@ def client(url: str) -> Iterator[Any]:
 
 
 def said(error: Exception) -> str:
-    """What an error says, in one line and without the password of an address in it."""
+    """The message of an error, in one line and without the password of an address in it."""
     return " ".join(shown(str(error)).split())[:300]
 
 
 def require(url: str, otherwise: str) -> None:
-    """Raise UserError unless a server answers there and lets this user in; ``otherwise`` is what to do if none does."""
+    """Raise UserError unless a server answers there and lets this user in; ``otherwise`` says what to do if not."""
     if not server.answers(url):
         raise UserError(f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; {otherwise}")
     with client(url) as opened:

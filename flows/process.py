@@ -1,9 +1,9 @@
-"""Runs a stage's command as a process of its own; ends all that run. ``flows/flow.py`` uses it.
+"""Runs a stage's command as a process of its own, and ends all that run. Used by ``flows/flow.py``.
 
 Each stage is a session: ``supervisor.py`` -> shell -> ``python -m tasks...``, or the supervisor and the stage as
 ``forkserver.py`` forks them. This process holds the write end of a pipe to the supervisor. Closing it ends the stage
-gently, and the kernel closes it when this process dies, so that cancelling, Ctrl-C, a crash and SIGKILL of the flow
-all take the same way and leave no orphan.
+gently, and the kernel closes it when this process dies, so cancelling, Ctrl-C, a crash and SIGKILL of the flow all work
+the same way and leave no orphan.
 """
 
 import contextlib
@@ -26,34 +26,34 @@ from plm_core.shared.limits import SAVING_S
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 GRACE_S = SAVING_S + 30.0
-"""How long a stage may take to end when it is interrupted: the launcher of one that has several processes waits too."""
+"""How long a stage may take to end when it is interrupted, including the launcher of one with several processes."""
 
 TAIL_LINES = 40
-"""How many of a stage's last lines a failure carries."""
+"""How many of a stage's last lines a failure includes."""
 
 PLAIN = re.compile(r"python -m [\w.]+( [\w.,:=@+/-]+)*")
-"""A command that is the same without a shell."""
+"""A command that needs no shell."""
 
 
 class Used(NamedTuple):
     """What a stage's command used."""
 
     cpu: float
-    """Processor seconds."""
+    """The CPU seconds."""
     memory: int
-    """Bytes of its largest process at its peak."""
+    """The peak memory of its largest process, in bytes."""
 
 
 class Running:
-    """A stage's supervisor: the pipe that ends it, and what it and the stage say."""
+    """A stage's supervisor: the pipe that ends it, and the output of both."""
 
     def __init__(self) -> None:
         (self.stdin, self._pipe), (out, self.stdout) = os.pipe(), os.pipe()
         self.lines: TextIO = os.fdopen(out, encoding="utf-8", errors="replace")
         self.ended = threading.Event()
-        """Set when its last process has ended."""
+        """Set when the last process of the stage has ended."""
         self.process: subprocess.Popen[bytes] | None = None
-        """None for one that was forked: it is another process's child."""
+        """None if it was forked: then it is another process's child."""
         self.over = False
         """Whether it was ended because it took too long."""
         self._closing = threading.Lock()
@@ -67,7 +67,7 @@ class Running:
 
     @contextlib.contextmanager
     def within(self, minutes: float | None) -> Iterator[None]:
-        """Have it end if the block takes longer than so many minutes, if any."""
+        """End the stage if the block takes longer than ``minutes``; None for no limit."""
 
         def end_late() -> None:
             self.over = True
@@ -82,38 +82,39 @@ class Running:
             clock.cancel()
 
     def hear(self, on_line: Callable[[str], None], launched: bool) -> tuple[int, Used, list[str]]:
-        """Hand on each line as it comes; returns the exit status, what was used, and the last lines.
+        """Pass on each line as it comes; returns the exit status, what was used, and the last lines.
 
-        Of a command that was ``launched`` elsewhere the status is the one that its supervisor there has said.
+        If the command was ``launched`` elsewhere, the status is the one that its supervisor there has reported.
         """
         ended: list[int] = []
         used = Used(0.0, 0)
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         for line in self.lines:
             said, mark, about = line.partition(supervisor.ENDED)
-            if said or not mark:  # a command's last line need not be a whole one
+            if said or not mark:  # a command's last line may lack its newline
                 tail.append(said.rstrip())
                 on_line(tail[-1])
             if mark:
                 last, seconds, kilobytes = about.split()
                 ended.append(int(last))
                 used = Used(used.cpu + float(seconds), max(used.memory, 1024 * int(kilobytes)))
-        status = ended[-1] if ended else -signal.SIGKILL  # of a supervisor that is killed
+        status = ended[-1] if ended else -signal.SIGKILL  # the supervisor was killed
         if launched and len(ended) > 1:  # there, then here
             status = ended[0]
         elif launched and status != USER_ERROR:  # which the launcher has explained
-            what = f"ended with status {status} and has not said how the stage did: {tail[-1] if tail else 'no output'}"
-            tail.append(f"error: what PLM_CLUSTER names {what}")
+            last = tail[-1] if tail else "no output"
+            what = f"ended with status {status} and did not report how the stage ended: {last}"
+            tail.append(f"error: the command in PLM_CLUSTER {what}")
             status = INTERRUPTED
         return status, used, list(tail)
 
     def started(self) -> None:
-        """Leave its ends of the pipes to it, so that they end when it does."""
+        """Close the supervisor's ends of the pipes here, so that they close when it ends."""
         os.close(self.stdin)
         os.close(self.stdout)
 
     def wait(self) -> None:
-        """Wait until its last process has ended, whatever it still says."""
+        """Wait until its last process has ended; discard further output."""
         for _ in self.lines:
             pass
         self.lines.close()
@@ -123,11 +124,11 @@ class Running:
 
 
 class StageProcesses:
-    """The stages' processes of one run of the pipeline. Safe to use from several threads."""
+    """The processes of the stages in one run of the pipeline. Thread-safe."""
 
     def __init__(self, root: Path, grace_s: float = GRACE_S) -> None:
         self.interrupted = threading.Event()
-        """Set when no stage may start any more."""
+        """Set when no more stages may start."""
         self._root = root
         self._grace_s = grace_s
         self._umask = _umask()
@@ -137,8 +138,8 @@ class StageProcesses:
 
     @contextlib.contextmanager
     def forked(self) -> Iterator[None]:
-        """Within the block stages are forked from a process that has their imports, once it has them."""
-        if sys.platform != "linux":  # elsewhere some of those libraries do not stand a fork
+        """Within the block, fork stages from a process that has their imports, as soon as it is ready."""
+        if sys.platform != "linux":  # elsewhere some of those libraries do not survive a fork
             yield
             return
         self._forks = ForkServer()
@@ -163,20 +164,20 @@ class StageProcesses:
         """Run a stage's command in the repository's folder, wait for it, and return what it used.
 
         Args:
-            stage: DVC's address of it.
+            stage: DVC's address of the stage.
             command: The program and its arguments.
             on_line: Called with each line as it comes.
-            env: What the stage finds in its environment besides this process's.
+            env: Variables to add to this process's environment.
             pass_fds: Descriptors, such as of locks, that stay open until the stage's last process has ended.
-            may_fork: Whether it may be forked, where that can be done.
-            minutes: After so many it is ended as if it were interrupted.
-            launcher: A command that runs what stands behind it somewhere else (``flows/placement.py``).
+            may_fork: Whether it may be forked, if that is possible.
+            minutes: The time limit, after which it is ended as if it were interrupted.
+            launcher: A command that runs what follows it somewhere else (``flows/placement.py``).
 
         Raises:
             StageError: the command failed.
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        # One that still runs behind the block, because a callback raised, ends as if it had been interrupted.
+        # If it still runs after the block, because a callback raised, it ends as if it had been interrupted.
         with self.beside(command, env or {}, launcher, pass_fds, may_fork) as running:
             killed = room.killed_for_memory()
             with running.within(minutes):
@@ -195,7 +196,7 @@ class StageProcesses:
         pass_fds: Sequence[int] = (),
         may_fork: bool = False,
     ) -> Iterator[Running]:
-        """Start a command, described as for ``run``; it ends with the block, or with the pipeline.
+        """Start a command, with the arguments of ``run``; it ends with the block, or with the pipeline.
 
         Raises:
             CancelledError: ``interrupt_all`` was called before it could start.
@@ -212,9 +213,7 @@ class StageProcesses:
                 self._running.discard(running)
 
     def interrupt_all(self) -> None:
-        """End every running stage and wait until their last processes have: SIGINT, time to save, SIGTERM,
-        SIGKILL.
-        """
+        """End every running stage and wait for all their processes: SIGINT, time to save, SIGTERM, SIGKILL."""
         self.interrupted.set()
         with self._lock:
             running = list(self._running)
@@ -224,7 +223,7 @@ class StageProcesses:
             each.ended.wait()
 
     def _supervised(self, command: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
-        """The command under a supervisor; behind a launcher there is one here and one there."""
+        """The command under a supervisor; with a launcher, there is one supervisor here and one there."""
         options: tuple[str, ...] = ()
         if launcher:
             command = [*launcher, *self._supervised(command)]
@@ -234,7 +233,7 @@ class StageProcesses:
     def _start(
         self, program: Sequence[str], forkable: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]
     ) -> Running:
-        """Start a supervisor's program, or fork one for the command that it would run, where that can be done."""
+        """Start a supervisor's program, or fork a supervisor for the command if that is possible."""
         with self._lock:
             if self.interrupted.is_set():
                 raise CancelledError
@@ -250,7 +249,7 @@ class StageProcesses:
                         stderr=subprocess.STDOUT,
                         start_new_session=True,
                         pass_fds=pass_fds,
-                        # DVC, in another thread, sets that of this process to 0 now and then.
+                        # Explicit, because DVC, in another thread, sets that of this process to 0 now and then.
                         umask=self._umask,
                     )
             finally:
@@ -259,7 +258,7 @@ class StageProcesses:
             return running
 
     def _fork(self, running: Running, command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> bool:
-        """Have the stage forked; whether that could be done."""
+        """Fork the stage; returns whether that was possible."""
         if not self._forks or not self._forks.ready or not (module := _module(command, env)):
             return False
         descriptors = (running.stdin, running.stdout, running.stdout, *pass_fds)
@@ -267,7 +266,7 @@ class StageProcesses:
 
 
 def _module(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The module and arguments of a shell's command ``python -m ...`` that means this Python; else nothing."""
+    """The module and arguments of a shell's command ``python -m ...`` for this Python; otherwise nothing."""
     if "-c" not in command[:-1] or not PLAIN.fullmatch(command[-1]):
         return []
     found = shutil.which("python", path=env.get("PATH"))

@@ -1,8 +1,8 @@
 """From a trained checkpoint to the champion: register, gate, promote, roll back.
 
 ``flows/flow.py`` calls ``register`` after the graph; the ``plm`` command calls the rest. The gate's decision comes from
-``judging.py``, and ``transaction.py`` carries it through: whoever moves the alias ``champion`` here has a decision
-against the present champion in hand, or says force.
+``judging.py``, and ``transaction.py`` commits it: the alias ``champion`` moves only with a decision against the current
+champion, or by force.
 """
 
 import itertools
@@ -14,20 +14,20 @@ from typing import Any, Literal
 
 from flows import settings, standing
 from flows.judging import judge
-from flows.ledger import Action, Decision
+from flows.ledger import ROLLED_BACK, Action, Decision
 from flows.packaging import Packager, checkpoint_digest
 from flows.registry import CHALLENGER, CHAMPION, DIGEST_TAG, TABLE_TAG, Registry, Version, opened
 from flows.stages import Stage
 from flows.store import RegistrationFailed, RegistryError
-from flows.transaction import StaleError, catch_up, decide, warn
+from flows.transaction import StaleError, catch_up, commit, warn
 
 TRIES = 5
-"""How often a version is judged again because somebody has moved the alias meanwhile."""
+"""How many times a version is judged if the alias keeps moving in the meantime."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one version."""
+    """What became of a version."""
 
     version: str
     """Its number in the registry."""
@@ -37,8 +37,8 @@ class Outcome:
     reasons: list[str]
 
 
-def due(root: Path, stages: Iterable[Stage]) -> bool:
-    """Whether the registry lacks what the stages made, or a verdict on it, or somebody has moved the champion.
+def needed(root: Path, stages: Iterable[Stage]) -> bool:
+    """Whether the registry lacks a model of the stages or a verdict on it, or somebody has moved the champion.
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
@@ -50,7 +50,7 @@ def due(root: Path, stages: Iterable[Stage]) -> bool:
     try:
         found = standing.registry_status(root)
     except RegistrationFailed:
-        return True  # it says why
+        return True  # registering will say why
     settled = {v["checkpoint_sha256"] for v in found["versions"] if v["gate"] or CHAMPION in v["aliases"]}
     return bool(wanted - settled) or found["unsettled"]
 
@@ -60,18 +60,18 @@ def register(
 ) -> list[Outcome]:
     """Put the checkpoint of every stage with ``meta: register`` into the registry and let the gate judge it.
 
-    A checkpoint whose digest is registered and judged is left alone; one that was interrupted in between goes on.
-    Prints a line a model.
+    A checkpoint whose digest is registered and judged is left alone; if that was interrupted in between, it continues.
+    Prints a line per model.
 
     Args:
         root: The repository.
         stages: The graph.
         parent_run_id: ``journal:`` and the key of the pipeline run's journal.
-        tell: Hears each outcome at once, for those after it may fail.
+        tell: Is called with each outcome at once, because later ones may fail.
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
-        RegistryError: a checkpoint is missing, or the gate cannot judge one; the others are judged all the same.
+        RegistryError: a checkpoint is missing, or the gate cannot judge one; the others are still judged.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     graph = list(stages)
@@ -79,7 +79,7 @@ def register(
     if not wanted:
         return []
     outcomes: list[Outcome] = []
-    # It imports for as long as this process does.
+    # The packager imports its libraries while this process imports its own.
     with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
         judged = _register(root, registry, packager, graph, wanted, parent_run_id)
         for outcome in itertools.chain(_catch_up(root, registry), judged):
@@ -106,7 +106,7 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
         if force:
             _must_work(root, registry, target)
 
-        def decided(champion: Version | None) -> Decision:
+        def decide(champion: Version | None) -> Decision:
             if force:
                 reasons = [reason, "the gate was not asked (force)"]
                 return _decision("promoted by hand", target, champion, reasons, "overruled", None)
@@ -117,15 +117,15 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
             _must_work(root, registry, target)
             return _decision("promoted by hand", target, champion, reasons, "passed", found)
 
-        return _decided(registry, target, decided)
+        return _commit_against_champion(registry, target, decide)
 
 
 def rollback(root: Path, reason: str) -> Outcome:
-    """Make the previous champion the champion again, by the ledger; a second rollback goes one further back.
+    """Make the previous champion in the ledger the champion again; a second rollback goes back one more.
 
     Raises:
         UserError: ``params.yaml`` cannot be used.
-        RegistryError: there is no champion, none before it, or the one before cannot be loaded.
+        RegistryError: there is no champion, none before it, or the previous one cannot be loaded.
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     with opened(root) as registry:
@@ -137,25 +137,26 @@ def rollback(root: Path, reason: str) -> Outcome:
         current = champions[-1]
         earlier = [number for number in champions if number in known and number != current]
         if not earlier:
-            raise RegistryError(f"{registry.name}: version {current} is the champion and none came before it")
+            raise RegistryError(f"{registry.name}: version {current} is the champion, and there was none before it")
         target = known[earlier[-1]]
         _must_work(root, registry, target)
 
-        def decided(champion: Version | None) -> Decision:
+        def decide(champion: Version | None) -> Decision:
             if (now := registry.ledger.champions()[-1]) != current:
                 raise RegistryError(
-                    f"{registry.name}: version {now} has become the champion meanwhile; look, and run again"
+                    f"{registry.name}: version {now} became the champion in the meantime; check `plm status`, then "
+                    "run again"
                 )
-            return _decision("rolled back", target, champion, [reason], "", {"from": current})
+            return _decision(ROLLED_BACK, target, champion, [reason], "", {"from": current})
 
-        return _decided(registry, target, decided)
+        return _commit_against_champion(registry, target, decide)
 
 
 def _catch_up(root: Path, registry: Registry) -> list[Outcome]:
-    """What died in the middle, and what a person did in MLflow's UI, is in the ledger before anything else happens."""
+    """Complete what was interrupted, and record what a person did in MLflow's UI, before anything else happens."""
 
     def judged(moved: Version, before: Version | None) -> Decision:
-        who = "a person in MLflow's UI or by its API, of whom MLflow keeps no name"
+        who = "a person in MLflow's UI or by its API; MLflow does not record who"
         try:
             found = judge(root, registry, moved, before)
         except RegistryError as error:
@@ -179,7 +180,7 @@ def _register(
     wanted: Sequence[tuple[Stage, str]],
     parent_run_id: str | None,
 ) -> Iterator[Outcome]:
-    """Log the new checkpoints, try side by side all that were not judged, and ask the gate for one after the other."""
+    """Log the new checkpoints, test all unjudged versions together, and ask the gate about one after the other."""
     registry.close_abandoned()
     known = _by_digest(registry)
     new = {digest: stage for stage, digest in reversed(wanted) if digest not in known}
@@ -209,7 +210,7 @@ def _judged(root: Path, registry: Registry, version: Version, stage: Stage, prob
     if problem is None:
         registry.set_alias(CHALLENGER, version.number)
 
-    def decided(champion: Version | None) -> Decision:
+    def decide(champion: Version | None) -> Decision:
         if problem is not None:
             reasons = [f"the model cannot be used: {problem}"]
             return _decision("refused", version, champion, reasons, "refused", None)
@@ -218,32 +219,34 @@ def _judged(root: Path, registry: Registry, version: Version, stage: Stage, prob
         return _decision(action, version, champion, found["reasons"], "passed" if found["passed"] else "refused", found)
 
     try:
-        return _decided(registry, version, decided)
+        return _commit_against_champion(registry, version, decide)
     except RegistrationFailed:
         raise
-    except RegistryError as error:  # it must not keep others from being judged
+    except RegistryError as error:  # the others still have to be judged
         return Outcome(version.number, stage.name, "not judged", [str(error)])
 
 
-def _decided(registry: Registry, version: Version, decided: Callable[[Version | None], Decision]) -> Outcome:
-    """Carry through what is decided against the present champion, and decide anew if that changes meanwhile.
+def _commit_against_champion(
+    registry: Registry, version: Version, decide: Callable[[Version | None], Decision]
+) -> Outcome:
+    """Decide against the current champion and commit the decision; decide again if the champion changes in between.
 
-    Where the alias names nothing, the latest champion that still exists stands in.
+    If the alias names nothing, the latest champion that still exists stands in.
     """
     for _ in range(TRIES):
         champion = registry.champion()
-        decision = decided(champion or registry.former())
+        decision = decide(champion or registry.former())
         try:
-            decide(registry, decision, champion.number if champion else None)
+            commit(registry, decision, champion.number if champion else None)
         except StaleError:
-            warn(f"{registry.name}: the champion is another one by now; version {version.number} is judged again")
+            warn(f"{registry.name}: the champion has changed; version {version.number} is judged again")
             continue
         return Outcome(version.number, version.tags.get("dvc.stage", ""), decision.action, decision.reasons)
-    raise RegistryError(f"{registry.name}: the champion was another one after each of {TRIES} comparisons; run again")
+    raise RegistryError(f"{registry.name}: the champion changed during each of {TRIES} comparisons; run again")
 
 
 def _must_work(root: Path, registry: Registry, version: Version) -> None:
-    """Load a version in a fresh process, for no other may become the champion.
+    """Test a version in a fresh process: only one that works may become the champion.
 
     Raises:
         RegistryError: it cannot be used.
@@ -264,8 +267,8 @@ def _decision(
     gate: str,
     found: Mapping[str, Any] | None,
 ) -> Decision:
-    """A decision, and the version's tags with its verdict; a rollback has none (``gate`` is empty)."""
+    """A decision with the tags of the version's verdict; a rollback has no verdict (``gate`` is empty)."""
     tags = {TABLE_TAG: json.dumps({name: found[name] for name in ("champion", "table")})} if gate and found else {}
-    # The verdict comes last, for it says that the others are there.
+    # The verdict comes last, because it says that the others are set.
     tags |= {"gate.reasons": "; ".join(reasons), "gate": gate} if gate else {}
     return Decision(action, version.number, champion.number if champion else "", reasons, tags, found)

@@ -1,6 +1,6 @@
-"""Registration as a task of the flow: MLflow is tried again, and what becomes of the models is told as it happens.
+"""Registration as a task of the flow: it is retried if MLflow fails, and outcomes are reported as they happen.
 
-Called by ``flows/flow.py``; heavy to import.
+Called by ``flows/flow.py``; slow to import.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from flows.stages import Registration, Stage
 from flows.store import RegistrationFailed
 
 RETRY_DELAYS_S = [2.0, 10.0]
-"""How long to wait before MLflow is tried again, which cannot be reached or has no room."""
+"""How long to wait before each retry, if MLflow cannot be reached or fails."""
 
 
 def registered(
@@ -26,10 +26,10 @@ def registered(
     registration: Registration,
     tell: Callable[[Any], object],
 ) -> None:
-    """Register what the stages made; ``tell`` hears what became of each version, whatever fails after it.
+    """Register what the stages made; calls ``tell`` with the outcome of each version, whatever fails afterwards.
 
     Raises:
-        FailedError: it failed.
+        FailedError: the registration failed.
     """
 
     def register() -> None:

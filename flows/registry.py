@@ -1,4 +1,4 @@
-"""The model registry in MLflow: versions, their tags and files, aliases. Used by what registers and shows models."""
+"""The model registry in MLflow: versions, their tags and files, aliases. Used to register and to show models."""
 
 import contextlib
 import sqlite3
@@ -24,11 +24,11 @@ CHECKSUMS = "SHA256SUMS"
 DIGEST_TAG = "checkpoint.sha256"
 EVIDENCE_TAG = "evidence.sha256"
 AGAIN_TAG = "evidence.again.sha256"
-"""The digest of the evidence that the gate made last, where it is not what the version was registered with."""
+"""The digest of the evidence that the gate made last, if it is not what the version was registered with."""
 ABANDONED_S = 2 * 3600.0
-"""A registration that has taken so long has died: half of that is what logging may take."""
+"""A registration that has taken this long is dead: logging may take half of it."""
 NO_RUN = "none"
-"""Stands for the run of a version that was created without one: MLflow knows no such run, as if it had been deleted."""
+"""The run id of a version that was created without a run: MLflow knows no such run, as if it had been deleted."""
 TABLE_TAG = "gate.table"
 """What the gate compared, as JSON."""
 
@@ -60,7 +60,7 @@ def opened(root: Path) -> Iterator["Registry"]:
         import mlflow.store.db.utils
         from sqlalchemy.exc import SQLAlchemyError
 
-        # A database that does not answer would otherwise be tried for 100 s.
+        # Otherwise a database that does not answer would be retried for 100 s.
         mlflow.store.db.utils.MAX_RETRY_COUNT = 2
         mlflow.set_tracking_uri(tracking.uri)
         mlflow.set_registry_uri(tracking.uri)
@@ -71,7 +71,7 @@ def opened(root: Path) -> Iterator["Registry"]:
             yield registry
         except (mlflow.MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
             reason = " ".join(str(error).split())[:400]
-            # Without the error itself, whose own text may name a password.
+            # Without the error itself, whose text may contain a password.
             raise RegistrationFailed(f"MLflow at {tracking.uri}: {reason}") from None
 
 
@@ -102,19 +102,19 @@ class Registry:
         return sorted(found, key=lambda version: -int(version.number))
 
     def metrics(self) -> dict[str, Mapping[str, float]]:
-        """The metrics of all versions by their runs' ids; of a run that was deleted there are none."""
+        """The metrics of all versions by their runs' ids; deleted runs are left out."""
         experiment = self.experiment()
         registered = f"tags.`{DIGEST_TAG}` != ''"
         runs = pages(lambda page: self.client.search_runs([experiment], registered, page_token=page))
         return {run.info.run_id: run.data.metrics for run in runs}
 
     def version_runs(self) -> set[str]:
-        """The runs of all versions, those of other models in this registry too: they may share the experiment."""
+        """The runs of all versions, including those of other models, which may share the experiment."""
         found = pages(lambda page: self.client.search_model_versions(None, 1000, None, page))
         return {version.run_id for version in found}
 
     def abandoned(self) -> "list[Run]":
-        """The runs of registrations that were killed before they had made a version: nobody goes on with them."""
+        """The runs of registrations that were killed before they had made a version: nobody continues them."""
         known = self.version_runs()
         running = f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'"
         experiment = self.experiment()
@@ -123,12 +123,12 @@ class Registry:
         return [run for run in found if run.info.run_id not in known and run.info.start_time < latest]
 
     def close_abandoned(self) -> None:
-        """End the runs of such registrations."""
+        """End the runs of ``abandoned`` registrations."""
         for run in self.abandoned():
             self.client.set_terminated(run.info.run_id, "KILLED")
 
     def run_of(self, parent: str | None) -> str:
-        """The id of the run that ``journal:<key>`` names; empty when MLflow does not have it."""
+        """The id of the run that ``journal:<key>`` names; empty if MLflow does not have it."""
         if not parent or not parent.startswith(BY_JOURNAL):
             return ""
         key = parent.removeprefix(BY_JOURNAL)
@@ -153,16 +153,16 @@ class Registry:
         return any(version.number == number for version in self.versions())
 
     def champion(self) -> Version | None:
-        """The version that the alias ``champion`` names; None, too, where there is no version of that number."""
+        """The version that the alias ``champion`` names; also None if there is no version of that number."""
         return next((version for version in self.versions() if CHAMPION in version.aliases), None)
 
     def former(self, but: str | None = None) -> Version | None:
-        """The latest champion in the ledger that still exists, other than the version ``but``."""
+        """The latest champion in the ledger that still exists, except the version ``but``."""
         known = {version.number: version for version in self.versions() if version.number != but}
         return next((known[number] for number in reversed(self.ledger.champions()) if number in known), None)
 
     def tag(self, number: str, tags: Mapping[str, str]) -> None:
-        """Set tags of a version, in this order."""
+        """Set tags of a version, in the given order."""
         for key, value in tags.items():
             self.client.set_model_version_tag(self.name, number, key, value)
 
@@ -171,17 +171,17 @@ class Registry:
         return self.aliases().get(alias)
 
     def set_alias(self, alias: str, number: str) -> None:
-        """Let the alias name this version."""
+        """Point the alias to this version."""
         self.client.set_registered_model_alias(self.name, alias, number)
 
     def delete_alias(self, alias: str) -> None:
-        """Let the alias name nothing."""
+        """Delete the alias."""
         self.client.delete_registered_model_alias(self.name, alias)
 
     def evidence(self, version: Version, target: Path) -> Path:
-        """Download the evidence that a version was last measured with into ``target``, a new folder.
+        """Download the latest evidence of a version into ``target``, a new folder.
 
-        Where it is deleted or damaged, a warning says so, and the folder is empty: the gate measures a champion again.
+        If it is deleted or damaged, a warning says so, and the folder is empty: the gate re-evaluates a champion.
         """
         found, wrong = self.stored_evidence(version, target)
         if not wrong:
@@ -192,7 +192,7 @@ class Registry:
         return empty
 
     def stored_evidence(self, version: Version, target: Path) -> tuple[Path, str]:
-        """Download the evidence as ``evidence`` does; returns its folder, and what is wrong with it, if anything is."""
+        """Download the evidence like ``evidence``; returns its folder and what is wrong with it, empty for nothing."""
         from mlflow.exceptions import MlflowException
 
         again = version.tags.get(AGAIN_TAG)
@@ -208,7 +208,7 @@ class Registry:
         return found, "" if whole else "is damaged"
 
     def keep_evidence(self, version: Version, folder: Path) -> None:
-        """Let the files in ``folder`` be the evidence of a version from now on."""
+        """Make the files in ``folder`` the evidence of a version from now on."""
         from mlflow.exceptions import MlflowException
 
         digest = evidence_digest(sorted(folder.iterdir()))
@@ -217,13 +217,13 @@ class Registry:
         except MlflowException as error:
             if error.error_code not in GONE:
                 raise
-            return  # its run was deleted: it is measured again each time
+            return  # its run was deleted: it is re-evaluated each time
         self.tag(version.number, {AGAIN_TAG: digest})
 
     def checkpoint(self, version: Version, target: Path, only: str = "") -> Path:
         """Download the checkpoint inside a version, or ``only`` this file of it; returns the checkpoint's folder.
 
-        Whoever loads it compares its files with its checksums.
+        The files are compared with their checksums when the checkpoint is loaded.
 
         Raises:
             RegistryError: its checksums are not those that were registered.
@@ -242,12 +242,12 @@ class Registry:
             raise RegistryError(
                 f"{self.name}: the checkpoint of version {version.number} is damaged: {CHECKSUMS} has the sha256 "
                 f"{digest[:12]}, registered was {version.tags[DIGEST_TAG][:12]}; "
-                "`plm restore` brings the registry of a backup back"
+                "`plm restore` restores the registry from a backup"
             )
         return found
 
     def experiment(self, suffix: str = "") -> str:
-        """The id of the pipeline's experiment, or of one beside it; made when it is missing."""
+        """The id of the pipeline's experiment, or of the one with this suffix; created if it is missing."""
         name = self.tracking.experiment + suffix
         found = self.client.get_experiment_by_name(name)
         if found is not None:
@@ -257,7 +257,7 @@ class Registry:
         return self.client.create_experiment(name, artifacts_of(uri), tags)
 
     def aliases(self) -> dict[str, str]:
-        """The numbers that aliases name; there may be no version of such a number."""
+        """The version numbers by alias; a version with such a number need not exist."""
         from mlflow.exceptions import MlflowException
 
         try:

@@ -1,4 +1,4 @@
-"""One stage of a checkout brought up to date: its share of the machine, what DVC does around it, its process.
+"""Brings a stage of a checkout up to date: its share of the machine, what DVC does around it, its process.
 
 Used by the tasks of the flow (``flow.py``) and by a trial of a sweep (``flows/sweeps/trial.py``).
 """
@@ -17,17 +17,17 @@ from flows.stages import Stage
 
 
 class Log(Protocol):
-    """Where lines of a stage go; Prefect's loggers and Python's are such."""
+    """Where the lines of a stage go, such as a logger of Prefect's or Python's."""
 
     def info(self, message: str, /, *values: object) -> None:
-        """Say what happens."""
+        """Log what happens."""
 
     def warning(self, message: str, /, *values: object) -> None:
-        """Say what is not as it should be."""
+        """Log what is not as it should be."""
 
 
 class Reproducer:
-    """The stages of a checkout, one at a time or several side by side."""
+    """Brings stages of a checkout up to date, one at a time or several side by side."""
 
     def __init__(self, checkout: Checkout) -> None:
         self.processes = StageProcesses(checkout.root)
@@ -36,14 +36,14 @@ class Reproducer:
         sharing = sum(stage.cores == "all" for stage in self.graph.stages)
         self.machine = placement.detect(self.processes.interrupted, sharing)
         self.expected = timing.expected(checkout.root, self.graph.stages)
-        """Of each stage the seconds that it takes, and those of the longest path that begins with it."""
+        """For each stage, the seconds that it takes, and those of the longest path that begins with it."""
         self._checkout = checkout
         self._peaks = timing.peaks(checkout.root)
         self._withheld = {settings.notify(checkout.root).urls_from: ""}
-        """Secrets that no stage needs."""
+        """Variables with secrets that no stage needs."""
 
     def reasons(self, stage: Stage) -> list[str]:
-        """Why the stage has to run; empty when it is up to date. Raises GraphError."""
+        """Why the stage has to run; empty if it is up to date. Raises GraphError."""
         return ["forced"] if self._checkout.force else self.graph.reasons(stage.name)
 
     def run(
@@ -57,13 +57,13 @@ class Reproducer:
     ) -> None:
         """Wait for the stage's share of the machine, run it, and have DVC keep what it made.
 
-        ``log`` hears its lines, ``spent`` is filled in as it runs, and ``then`` is called when it has ended well,
-        before its share of the machine is free.
+        ``log`` receives its lines, ``spent`` is filled in as it runs, and ``then`` is called when it has succeeded,
+        before its share of the machine is released.
 
         Raises:
             StageError: its command failed.
-            GraphError: DVC fails, or what it depends on changed meanwhile.
-            FullError: there is too little room for it.
+            GraphError: DVC fails, or a dependency changed while it ran.
+            FullError: there is too little disk space for it.
             CancelledError: the pipeline was cancelled before it began.
         """
         with self.machine.acquire(stage, *self.expected[stage.name], say=log.info) as grant:
@@ -82,7 +82,7 @@ class Reproducer:
                         on_line=log.info,
                         env=command.env | env,
                         pass_fds=(self._checkout.held, *grant.fds),
-                        may_fork=not grant.fds,  # no GPU's driver is known to stand it
+                        may_fork=not grant.fds,  # GPU drivers are not known to survive a fork
                         minutes=stage.minutes,
                         launcher=grant.launcher,
                     )

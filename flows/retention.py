@@ -1,6 +1,7 @@
 """``plm gc``, and the last step of a scheduled run: deletes what the section ``retention`` does not keep.
 
-What goes is in ``flows/waste``, one file a store. A store that is away keeps nobody from clearing up the rest.
+``flows/waste`` defines what is deleted, one file per store. If one store is unreachable, the others are still cleaned
+up.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ class Report:
     deleted: bool
     waste: list[Waste] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Why something was not looked at or not deleted, by its name."""
+    """Why something could not be checked or deleted, by its name."""
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -43,12 +44,12 @@ class Report:
 
     @property
     def bytes(self) -> int:
-        """How much it frees, as far as is known."""
+        """How many bytes that frees, as far as is known."""
         return sum(each.bytes or 0 for each in self.waste)
 
 
 def collect(root: Path, delete: bool) -> Report:
-    """Look for what is not kept, and delete it if asked to, while no pipeline runs in the checkout.
+    """Find what is not kept, and delete it if ``delete`` is set, while no pipeline runs in the checkout.
 
     Raises:
         UserError: ``params.yaml`` has no section ``retention`` or a wrong one, or a pipeline runs.
@@ -62,7 +63,7 @@ def collect(root: Path, delete: bool) -> Report:
 
 
 def last_step(root: Path) -> None:
-    """As ``collect`` in a checkout that is held, if a deployment runs this flow; what fails is a warning."""
+    """Delete like ``collect``, in a checkout that is held, if a deployment runs this flow; errors become warnings."""
     from prefect.logging import get_run_logger
     from prefect.runtime import deployment
 
@@ -75,12 +76,12 @@ def last_step(root: Path) -> None:
             return
         report = _collect(root, rules, delete=True)
     except Exception as error:  # noqa: BLE001 whatever it is, the run has done its work
-        log.warning("nothing was cleared up: %s", " ".join(str(error).split()))
+        log.warning("nothing was cleaned up: %s", " ".join(str(error).split()))
         return
     for name, why in report.failed.items():
-        log.warning("not cleared up: %s: %s", name, why)
+        log.warning("not cleaned up: %s: %s", name, why)
     if report.waste:
-        log.info("cleared up: %s", "; ".join(each.what for each in report.waste))
+        log.info("cleaned up: %s", "; ".join(each.what for each in report.waste))
 
 
 def _collect(root: Path, rules: settings.Retention, delete: bool) -> Report:
@@ -100,7 +101,7 @@ def _collect(root: Path, rules: settings.Retention, delete: bool) -> Report:
 
 
 def show(report: Report) -> None:
-    """What is deleted, why, and how much that frees."""
+    """Print what is deleted, why, and how much that frees."""
     from rich.filesize import decimal
     from rich.table import Table
 

@@ -1,5 +1,5 @@
-"""Whether a stage will find the disk and the memory that it took when it ran last, and whether one was killed for want
-of memory. Used by ``flows/flow.py`` and ``flows/process.py``.
+"""Checks whether a stage will have the disk space and memory that it took when it last ran, and whether a stage was
+killed for lack of memory. Used by ``flows/flow.py`` and ``flows/process.py``.
 """
 
 import re
@@ -12,10 +12,10 @@ import psutil
 from flows.outcome import UserError
 
 RESERVE = 100 << 20
-"""How many bytes of the disk are left for what is no stage's output: snapshots, journals, logs."""
+"""The bytes of disk space reserved for what is not an output of a stage: snapshots, journals, logs."""
 
 LEAST = 1 << 20
-"""With less DVC cannot record that a stage has run."""
+"""The bytes without which DVC cannot record that a stage has run."""
 
 FREES = "`plm gc` frees what no stage needs any more"
 
@@ -24,17 +24,17 @@ VMSTAT = Path("/proc/vmstat")
 
 
 class FullError(UserError):
-    """There is surely too little room for a stage."""
+    """There is too little disk space for any stage."""
 
 
 def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) -> None:
-    """Say what may not suffice for a stage whose outputs and largest process had so many bytes when it ran last.
+    """Warn if disk space or memory may not suffice for a stage, given the bytes of its last outputs and its last peak.
 
     Raises:
-        FullError: it surely does not.
+        FullError: the disk is too full for any stage.
     """
     free = shutil.disk_usage(root).free
-    disk = f"{root}: {said(free)} of the disk are free"
+    disk = f"{root}: {said(free)} of disk space are free"
     if free < LEAST:
         raise FullError(f"{disk}, too little for any stage; {FREES}")
     if free < 2 * outputs + RESERVE:
@@ -44,8 +44,8 @@ def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) ->
 
 
 def available() -> int:
-    """How many bytes of memory this process and its children may still take: of the machine, or of its control groups
-    (cgroups(7), version 2), as in a container.
+    """How many bytes of memory this process and its children may still take, limited by the machine and its control
+    groups (cgroups(7), version 2), as in a container.
     """
     left = [psutil.virtual_memory().available]
     for group in _groups():
@@ -58,18 +58,18 @@ def available() -> int:
 
 
 def killed_for_memory() -> int:
-    """How many processes the kernel has killed for want of memory: in this control group, else on this machine."""
+    """How many processes the kernel has killed for lack of memory: in this control group, or else on this machine."""
     events = [group / "memory.events" for group in _groups()]
     return next((_count(path, "oom_kill") for path in events if path.exists()), _count(VMSTAT, "oom_kill"))
 
 
 def said(size: int) -> str:
-    """Bytes as a person says them: ``1.2 GB``."""
+    """A size for people: ``1.2 GB``."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def _groups() -> Iterator[Path]:
-    """This process's control group and those above it."""
+    """The control group of this process and those above it."""
     try:
         found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
     except OSError:
@@ -80,7 +80,7 @@ def _groups() -> Iterator[Path]:
 
 
 def _count(path: Path, name: str) -> int:
-    """A number of a file with a name and a number in each line; 0 where it is not there."""
+    """The number after this name in a file with a name and a number per line; 0 if it is missing."""
     try:
         found = re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE)
     except OSError:

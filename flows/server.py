@@ -1,8 +1,7 @@
-"""Which Prefect server a run reports to: the configured one, or one of its own for as long as it lasts.
+"""The Prefect server that a run reports to: the configured one, or one of its own for as long as it lasts.
 
-Prefect would start a temporary server by itself, too late (6 s during which nothing else happens), in the
-terminal's process group (Ctrl-C kills it before the last states are written) and for ever when the flow is
-killed.
+Prefect would start a temporary server by itself: too late (6 s during which nothing else happens), in the terminal's
+process group (Ctrl-C kills it before the last states are written), and running on if the flow is killed.
 """
 
 import contextlib
@@ -25,14 +24,14 @@ from flows.outcome import UserError
 from plm_core.shared import stores
 
 START_S = 120.0
-"""How long the server may take to answer; 6 s on an idle machine, twice that when it makes its database."""
+"""How long the server may take to answer; 6 s on an idle machine, twice that if it creates its database."""
 
 STOP_S = 10.0
-"""How long it may take to write down what it has been told."""
+"""How long it may take to store what it has received."""
 
 
 def configured_url() -> str | None:
-    """The server that the user has chosen, in ``PREFECT_API_URL`` or Prefect's active profile, if any."""
+    """The server that the user has configured in ``PREFECT_API_URL`` or Prefect's active profile, if any."""
     if url := os.environ.get("PREFECT_API_URL"):
         return url
     path = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
@@ -48,10 +47,10 @@ def _home() -> Path:
 
 
 def answers(url: str, timeout_s: float = 5.0) -> bool:
-    """Whether a Prefect server answers there, or one that wants credentials. ``infra/team/ready.py`` asks it, too."""
+    """Whether a Prefect server answers there, if only to ask for credentials. Also used by ``infra/team/ready.py``."""
     try:
         trusted = None
-        if url.startswith("https:"):  # whom Prefect's client trusts: a team's servers may have their own certificates
+        if url.startswith("https:"):  # as in Prefect's client: a team's servers may have their own certificates
             trusted = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
         with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout_s, context=trusted) as response:
             return bool(response.status == 200)
@@ -65,10 +64,10 @@ class LocalServer:
     """A Prefect server on loopback for the time of a ``with`` block, or until this process dies."""
 
     def __init__(self, log: Path) -> None:
-        # The server is given the socket itself: a port that is only looked up could be another's when it is opened.
+        # The server gets the socket itself: a free port that is only looked up could be taken before it is opened.
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
-        # Uvicorn takes it for a Unix socket, and would leave out that answers go out at once.
+        # Uvicorn takes it for a Unix socket, and would not set TCP_NODELAY.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,9 +75,9 @@ class LocalServer:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
 
     def __enter__(self) -> Self:
-        """Start it and do not wait: what else is to be prepared can be while it boots.
+        """Start it without waiting, so that other things can be prepared while it boots.
 
-        It waits for another one of this user's to have started: two that make the tables of one database both fail.
+        First waits until another one of this user has started: two that create the tables of one database both fail.
         """
         self._starting.enter_context(stores.alone(f"{stores.SQLITE}{_home() / 'prefect.db'}"))
         uvicorn = [sys.executable, "-m", "uvicorn", "--app-dir", str(distribution("prefect").locate_file(""))]
@@ -109,7 +108,7 @@ class LocalServer:
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """Make it the server of this process. Imports Prefect, in the time that the server needs anyway.
+        """Make it the server of this process. Imports Prefect while the server boots.
 
         Raises:
             UserError: it does not answer; the message names its log.
@@ -121,7 +120,7 @@ class LocalServer:
 
             with self._starting:
                 self._wait()
-            # Nobody listens to heartbeats here, and each flow waits a second for their thread to end.
+            # Nobody needs heartbeats here, and each flow waits a second for their thread to end.
             with temporary_settings({PREFECT_API_URL: self.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 yield
         finally:
@@ -138,7 +137,7 @@ class LocalServer:
 
 
 def send_what_is_left() -> None:
-    """Empty Prefect's queues while the server is there: its exit would wait for a minute for one that is not."""
+    """Empty Prefect's queues while the server is running: at exit they would wait a minute for one that is gone."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 

@@ -1,7 +1,7 @@
 """The sections of ``params.yaml`` that belong to the flow, read strictly.
 
-Used by the modules of ``flows`` that talk to MLflow and to people, and by ``plm gc``. What the gate alone needs of
-``promotion`` it checks itself.
+Used by the modules of ``flows`` that talk to MLflow and to people, and by ``plm gc``. The gate itself checks the
+parameters of ``promotion`` that only it needs.
 """
 
 import os
@@ -27,37 +27,38 @@ class Tracking:
     """The section ``tracking``."""
 
     uri: Name
-    """MLflow's store: a server's address, or ``sqlite:///path``, where a relative path is taken from the checkout.
+    """MLflow's store: a server's address, or ``sqlite:///path``, with a path relative to the checkout.
     ``MLFLOW_TRACKING_URI`` overrides it."""
     experiment: Name
-    """The experiment of all runs; the decisions on champions are kept in ``<experiment>-decisions``."""
+    """The experiment of all runs; the decisions on champions are in ``<experiment>-decisions``."""
 
 
 @config.section
 class Promotion:
-    """The section ``promotion``, without what is the gate's (``plm_core/evaluation/rules.py``)."""
+    """The section ``promotion``, without the gate's parameters (``plm_core/evaluation/rules.py``)."""
 
     registered_model: Name
-    """The name in the registry under which every model of this pipeline is a version."""
+    """The name of the registered model; every model of this pipeline becomes a version of it."""
 
 
 @config.section
 class Retention:
-    """The section ``retention``: what ``plm gc`` leaves; the last step of each scheduled run is the same."""
+    """The section ``retention``: what ``plm gc`` keeps; the last step of each scheduled run does the same."""
 
     versions: AtLeastOne
-    """So many model versions stay, the newest. Versions with an alias or the tag ``keep``, and those of the checkpoints
-    in the checkout, stay too."""
+    """This many of the newest model versions are kept. Versions with an alias or the tag ``keep``, and those of the
+    checkpoints in the checkout, are kept too."""
     champions: AtLeastOne
-    """So many champions stay, the last ones in the ledger: ``plm rollback`` goes back to them."""
+    """This many of the last champions in the ledger are kept: ``plm rollback`` goes back to them."""
     days: AtLeastOne
-    """What is older goes: cached files that no output in ``dvc.lock`` or in a commit of that time needs, deleted runs,
-    compiled code that nobody has read, and flow runs in Prefect with their logs."""
+    """What is older is deleted: cached files that no output in ``dvc.lock`` or in a commit of that time needs, deleted
+    runs, compiled code that nobody has read, and flow runs in Prefect with their logs."""
     snapshots_days: AtLeastOne
-    """The state of a training that did not end stays so long for it to go on, and so does its journal, once sent."""
+    """The state of an unfinished training run is kept this long so that it can resume, and so is its journal once
+    sent."""
     remote: bool = False
-    """Whether files go from DVC's remote too, and from a cache outside the checkout. Only where no other checkout uses
-    them."""
+    """Whether files are also deleted from DVC's remote and from a cache outside the checkout. Only if no other checkout
+    uses them."""
 
 
 def read(root: Path) -> tuple[Tracking, Promotion]:
@@ -76,7 +77,7 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
 
 
 def retention(root: Path) -> Retention | None:
-    """Read the section ``retention``; None where there is none, and nothing is ever deleted.
+    """Read the section ``retention``; None if there is none, so that nothing is ever deleted.
 
     Raises:
         UserError: the file, the section or a parameter is missing, unknown or wrong.
@@ -98,7 +99,7 @@ def read_section(root: Path, cls: type[T], name: str) -> T:
 
 
 def notify(root: Path) -> NotifyConfig:
-    """Read the section ``notify``; its defaults where it cannot be used, for that may be what is to be told."""
+    """Read the section ``notify``; its defaults if it is wrong, because people may have to be notified of just that."""
     try:
         return config.from_dict(NotifyConfig, _sections(root)["notify"], "notify")
     except (KeyError, UserError, config.UserError):

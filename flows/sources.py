@@ -1,12 +1,12 @@
-"""The source files that each stage depends on, found by its imports and written into dvc.yaml: ``make graph``.
+"""Finds the source files that each stage depends on, by its imports, and writes them into dvc.yaml: ``make graph``.
 
-``python -m flows.sources`` writes; with ``--check`` it only says, by status 1, that it would write something else.
-In a stage's ``deps`` all that stands behind the mark is its to write.
+``python -m flows.sources`` writes; with ``--check`` it only compares, and exits with status 1 if there is a difference.
+It owns everything after the mark in a stage's ``deps``.
 
-Some modules are named and not imported, as a string ``module:attribute`` that is assigned to a name (the parts of an
-objective, for one). A file depends on them if it calls ``resolve_name`` and reads an attribute of that name.
+Some modules are not imported but named, by a string ``module:attribute`` that is assigned to a name (such as the parts
+of an objective). A file depends on them if it calls ``resolve_name`` and reads an attribute of that name.
 
-A template is named by its path, in double quotes: by the file that fills it in, and by templates that include it.
+A template is named by its path in double quotes: in the file that fills it in, and in templates that include it.
 """
 
 import argparse
@@ -27,24 +27,24 @@ PLACE = re.compile(r"(\w+(?:\.\w+)+):\w+")
 TEMPLATE = re.compile(r'"([\w./-]+\.j2)"')
 WIDTH = 120
 MOST = 0.75
-"""A folder stands for its files from this share of them on: a list that nobody reads is worth less than a stage that
-runs once too often."""
+"""If a stage needs at least this share of a folder's files, the folder is listed instead: a short list is worth a run
+too many."""
 
 
 @functools.cache
 def tree(path: Path) -> ast.Module:
-    """A file, parsed."""
+    """The syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def says_something(path: Path) -> bool:
-    """Whether a file holds more than its docstring, as every template does."""
+    """Whether a file contains more than its docstring; always true for a template."""
     return path.suffix != ".py" or any(not isinstance(node, ast.Expr) for node in tree(path).body)
 
 
 @functools.cache
 def imports(path: Path) -> frozenset[str]:
-    """The modules that a file imports anywhere in it, inside functions too, with the packages above them."""
+    """The modules that a file imports, inside functions too, and the packages above them."""
     found: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -81,13 +81,13 @@ def needed(root: Path, path: Path) -> frozenset[str]:
 
 
 def file_of(root: Path, module: str) -> Path | None:
-    """The file of a module of the project; None for what is none."""
+    """The file of a module of the project; None if there is none."""
     path = root.joinpath(*module.split("."))
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
 def closure(root: Path, path: Path) -> set[Path]:
-    """The files of the project that a file needs, templates too, itself included."""
+    """The files of the project that a file needs, including templates and itself."""
     found = set[Path]()
     waiting = [path]
     while waiting:
@@ -101,7 +101,7 @@ def closure(root: Path, path: Path) -> set[Path]:
 
 
 def sources(root: Path, task: str) -> list[str]:
-    """What a stage that runs ``tasks.<task>`` depends on: files, and folders most of whose files it needs."""
+    """What a stage that runs ``tasks.<task>`` depends on: files, and folders of which it needs most files."""
     files = {path.relative_to(root) for path in closure(root, root / f"tasks/{task}.py") if says_something(path)}
     folders = {folder for path in files for folder in path.parents[:-2]}
     for folder in sorted(folders, key=lambda folder: len(folder.parts)):
@@ -113,7 +113,7 @@ def sources(root: Path, task: str) -> list[str]:
 
 
 def written(root: Path, text: str) -> str:
-    """The text of dvc.yaml with the sources of each stage as they are now."""
+    """The text of dvc.yaml with the current sources of each stage."""
     tasks = [(found.start(), found[1]) for found in COMMAND.finditer(text)]
 
     def listed(found: re.Match[str]) -> str:
@@ -131,7 +131,7 @@ def _wrapped(names: Iterable[str], indent: str) -> str:
 def main() -> None:
     """Write dvc.yaml, or compare."""
     parser = argparse.ArgumentParser(prog="python -m flows.sources", description="Write the sources into dvc.yaml.")
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 where something would be")
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if something has changed")
     given = parser.parse_args()
     root = Path.cwd()
     path = Path("dvc.yaml")
@@ -139,7 +139,7 @@ def main() -> None:
     if (now := written(root, text)) == text:
         return
     if given.check:
-        sys.exit("error: dvc.yaml: a stage's sources are not those that it imports; expected `make graph` to be run")
+        sys.exit("error: dvc.yaml: the sources of a stage are not those that it imports; run `make graph`")
     path.write_text(now, encoding="utf-8")
     print("dvc.yaml: written")
 

@@ -1,4 +1,4 @@
-"""A stage as the flow sees it, and what ``meta:`` in ``dvc.yaml`` says of it. Read from DVC by ``flows/graph.py``."""
+"""A stage as the flow sees it, with its ``meta:`` in ``dvc.yaml``. Read from DVC by ``flows/graph.py``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from typing import Any, Literal, Protocol, cast
 from flows.outcome import UserError
 
 RETRIES = 2
-"""How often a transient failure of a stage is tried again, unless its ``meta:`` says otherwise."""
+"""How often a stage is retried after a transient failure, unless its ``meta:`` says otherwise."""
 
 MOST_MINUTES = 1_000_000
-"""The longest limit of a stage's time: two years."""
+"""The largest time limit of a stage: two years."""
 
 REGISTER_KEYS = {"checkpoint", "evidence"}
-"""What ``meta: register`` holds, each the path of an output."""
+"""The keys of ``meta: register``; each value is the path of an output."""
 
 
 class GraphError(UserError):
-    """``dvc.yaml`` is broken or says something that the flow does not know; the message names the place."""
+    """``dvc.yaml`` is broken, or contains something that the flow does not know; the message names the place."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Stage:
     upstream: tuple[str, ...] = ()
     """The names of the stages whose outputs it reads."""
     gpu: bool | Literal["all"] = False
-    """Whether it wants a GPU where the machine has one, or all that there are."""
+    """Whether it wants a GPU if the machine has one, or all GPUs."""
     cores: int | Literal["all"] = 1
     """How many cores it wants."""
     nodes: Literal[1, "all", "together"] = 1
-    """Whether it can use several nodes of a cluster: ``all`` that come, for it works on parts of a corpus, or
-    ``together``, for it trains one model and begins when all are there."""
+    """Whether it can use several nodes of a cluster: ``all``, as they join, because it works on parts of a corpus, or
+    ``together``, because it trains one model and begins when all have joined."""
     retries: int = RETRIES
-    """How often a transient failure is tried again."""
+    """How often it is retried after a transient failure."""
     minutes: float | None = None
-    """How long a try may take before it is ended; None for as long as it likes."""
+    """The time limit of a try; None for no limit."""
     optional: bool = False
-    """Whether the others go on without it when it fails, those that read its outputs among them."""
+    """Whether the others continue without it if it fails, including those that read its outputs."""
     register: dict[str, str] | None = None
     """Which outputs become a model version, for the stage that makes one."""
     outs: tuple[str, ...] = ()
@@ -49,10 +49,10 @@ class Stage:
 
 
 def read_meta(meta: Any, place: str) -> dict[str, Any]:
-    """What a stage's ``meta:`` says, as fields of a ``Stage``; ``place`` names it in messages.
+    """The ``meta:`` of a stage as fields of a ``Stage``; ``place`` names it in messages.
 
     Raises:
-        GraphError: a key is unknown, or its value of a wrong type.
+        GraphError: a key is unknown, or its value has a wrong type.
     """
     meta = meta or {}
     if not isinstance(meta, dict):
@@ -65,7 +65,7 @@ def read_meta(meta: Any, place: str) -> dict[str, Any]:
 
 
 def _wrong(key: str, value: Any) -> str:
-    """What a value of ``meta:`` should have been, empty when it is right."""
+    """What a value of ``meta:`` should have been; empty if it is right."""
 
     def is_int(least: int) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -93,12 +93,12 @@ def _wrong(key: str, value: Any) -> str:
 
 
 class Registration(Protocol):
-    """What registers what the stages made: the module ``flows.promotion``, or what stands in for it."""
+    """Registers what the stages made: the module ``flows.promotion``, or a replacement."""
 
-    def due(self, root: Path, stages: Sequence[Stage], /) -> bool:
+    def needed(self, root: Path, stages: Sequence[Stage], /) -> bool:
         """Whether there is anything to register."""
 
     def register(
         self, root: Path, stages: Sequence[Stage], parent_run_id: str | None, tell: Callable[[Any], object], /
     ) -> object:
-        """Register it; ``tell`` hears what became of each version as soon as that is known."""
+        """Register it; calls ``tell`` with the outcome of each version as soon as it is known."""

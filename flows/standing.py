@@ -1,7 +1,7 @@
-"""Where the models stand: the registry's versions as plain data, and as tables. Used by ``plm status`` and ``plm run``.
+"""The state of the models: the registry's versions as plain data and as tables. For ``plm status`` and ``plm run``.
 
-Importing MLflow takes longer than all else that ``plm status`` does, so what it said is kept beside a SQLite store, and
-read from there as long as the store is the same.
+Importing MLflow takes longer than everything else in ``plm status``, so its answer is cached next to a SQLite store,
+and read from there until the store changes.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from flows.registry import Registry
 
 HEADER = slice(24, 100)
-"""Of a SQLite file's header: among these bytes is the number of its changes so far."""
+"""The bytes of a SQLite file's header that contain its change counter."""
 FORMAT = 2
-"""Of what is kept; another when the fields of a version are."""
+"""The format of the cached answer; increased when the fields of a version change."""
 NEWEST = 3
-"""How many of the newest versions the tables show, besides those with an alias."""
+"""How many of the newest versions the tables show, in addition to those with an alias."""
 
 
 def registry_status(root: Path) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def registry_status(root: Path) -> dict[str, Any]:
         return known
     found = _asked(root)
     if database and kept and key == _state(database, tracking.experiment, promotion.registered_model):
-        with contextlib.suppress(OSError):  # a full disk costs time here, and nothing else
+        with contextlib.suppress(OSError):  # with a full disk, the next call only takes longer
             _keep(kept, {"key": key, "status": found})
     return found
 
@@ -64,10 +64,10 @@ def _kept(path: Path, key: list[Any]) -> dict[str, Any] | None:
 
 
 def _state(database: Path, *asked: str) -> list[Any] | None:
-    """What is another once the database has changed or something else is asked; None where that cannot be told.
+    """A key that changes with the database and with what is asked; None if changes cannot be detected.
 
-    SQLite counts its changes in the file's header; while it writes a change a journal lies beside the file, and with a
-    write-ahead log a part of the changes.
+    SQLite counts its changes in the file's header; while it writes there is a journal next to the file, and with a
+    write-ahead log some of the changes are in that.
     """
     if any(database.with_name(database.name + suffix).exists() for suffix in ("-journal", "-wal")):
         return None
@@ -114,24 +114,24 @@ def _asked(root: Path) -> dict[str, Any]:
 
 
 def _notice(registry: "Registry") -> tuple[str | None, bool]:
-    """What is odd about the champion, and whether the next command that decides something settles it."""
+    """What is odd about the champion, and whether the next command that decides something resolves it."""
     from flows.registry import CHAMPION
     from flows.transaction import disagreement
 
     if registry.ledger.unfinished():
-        return "a decision was interrupted; the next `plm run` settles it", True
+        return "a decision was interrupted; the next `plm run` completes or discards it", True
     odd = disagreement(registry)
     return odd and "; ".join(odd), bool(odd and registry.alias(CHAMPION))
 
 
 def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None:
-    """What the gate compared for the newest versions, and who is champion and why; with ``every`` their metrics too."""
+    """Print what the gate compared for the newest versions and the champion; with ``every`` also their metrics."""
     from rich.table import Table
 
     versions = registry["versions"]
     shown = [v for i, v in enumerate(versions) if v["aliases"] or i < NEWEST]
     table = Table(
-        *("version", "against", "measure", "champion", "challenger", "difference", "may lose", "examples", "verdict"),
+        *("version", "against", "metric", "champion", "challenger", "difference", "tolerance", "examples", "verdict"),
         title=f"What the gate compared for the model {registry['model']}",
     )
     for version in shown:
@@ -156,7 +156,7 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
 
 
 def _metrics(versions: Sequence[Mapping[str, Any]]) -> Any:
-    """A row a metric, a column a version."""
+    """A table with a row per metric and a column per version."""
     from rich.table import Table
 
     table = Table("metric", *(f"version {version['version']}" for version in versions), title="Metrics")
@@ -172,7 +172,7 @@ def _in_groups(row: Mapping[str, Any]) -> str:
 
 
 def _compared(version: Mapping[str, Any]) -> list[list[str]]:
-    """A row a measure that both sides have."""
+    """A row per metric that both sides have."""
     found = version["compared"] or {"table": []}
     return [
         [
@@ -189,7 +189,7 @@ def _compared(version: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _left_out(version: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Measures that were not compared, by why."""
+    """The metrics that were not compared, by reason."""
     found: dict[str, list[str]] = {}
     compared = version["compared"] or {"champion": None, "table": []}
     for row in compared["table"] if compared["champion"] else []:

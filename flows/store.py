@@ -1,4 +1,4 @@
-"""What the modules that talk to MLflow share: its environment, errors, pages of a search, digests."""
+"""What the modules that talk to MLflow share: its environment, errors, paged searches, digests."""
 
 import contextlib
 import hashlib
@@ -14,31 +14,31 @@ ENVIRONMENT = {
     **QUIET,
     "MLFLOW_LOGGING_LEVEL": "ERROR",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # With MLflow's defaults a dead server blocks a call for four minutes.
+    # With MLflow's defaults, a dead server blocks a call for four minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
 
 
 GONE = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
-"""MLflow's codes for what was deleted."""
+"""MLflow's error codes for what was deleted."""
 
 
 class RegistryError(UserError):
-    """The registry cannot do what was asked; the message says why, and no user or password of an address."""
+    """The registry cannot do what was asked; the message says why, without the user or password of an address."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shown(message))
 
 
 class RegistrationFailed(RegistryError):
-    """MLflow cannot be reached or fails. The files of the pipeline are safe, a later run registers them."""
+    """MLflow cannot be reached or fails. The files of the pipeline are safe; a later run registers them."""
 
 
 @contextlib.contextmanager
 def environment() -> Iterator[None]:
-    """MLflow reads its environment at every call; what starts later must not inherit what is set here, or by MLflow
-    itself, which makes the store of ``set_tracking_uri`` everybody's."""
+    """Set MLflow's environment, which it reads at every call, for the block. Processes started later must not inherit
+    it, nor what MLflow itself sets: ``set_tracking_uri`` exports its store to all of them."""
     before = dict(os.environ)
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in before})
     try:
@@ -70,7 +70,7 @@ def evidence_digest(files: Sequence[Path]) -> str:
 
 
 def pages(search: Callable[[str | None], Any]) -> Iterator[Any]:
-    """What a search finds, page after page."""
+    """The results of a search, page after page."""
     page: str | None = None
     while True:
         found = search(page)

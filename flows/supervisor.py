@@ -1,13 +1,13 @@
-"""Runs one command and ends its whole family of processes when it ends, and when whoever started it dies.
+"""Runs one command, and ends all its descendant processes when it ends or when the process that started it dies.
 
 A program of its own, used by ``flows/process.py``: ``supervisor.py GRACE_SECONDS COMMAND...``; ``flows/forkserver.py``
 forks it. Its standard input is a pipe that nobody writes to. When the other end closes, the starter wants the command
 to end, or has been killed: either way every process of the group gets SIGINT, time to save, then SIGTERM, then
 SIGKILL. DVC alone would leave its child an orphan on SIGTERM, and the kernel's death signal (``PR_SET_PDEATHSIG``)
-reaches one generation only.
+reaches only one generation.
 
-With ``--lifeline`` before these the command is a launcher, which runs another supervisor somewhere else. It has the
-pipe as its own standard input, to hand on that it closes.
+With ``--lifeline`` before these arguments, the command is a launcher, which runs another supervisor somewhere else. It
+gets the pipe as its own standard input, so that it notices when the pipe closes.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ TERM_S = 5.0
 """How long a process may take from SIGTERM to its end."""
 
 POLL_S = 0.05
-"""How often the family is looked at while it ends."""
+"""How often the descendants are checked while they end."""
 
 LIFELINE = "--lifeline"
 ENDED = "\0ended: "
-"""Begins the supervisor's own last line: the exit status of the command, 128 + n if signal n killed it, and the
-processor seconds of all that it started and waited for, and the kilobytes of the largest of these processes."""
+"""The prefix of the supervisor's own last line: the exit status of the command, 128 + n if signal n killed it, the CPU
+seconds of all its processes that were waited for, and the kilobytes of the largest of these."""
 
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """The signals that do not end the supervisor."""
@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent dies."""
 
 PR_SET_CHILD_SUBREAPER = 36
-"""prctl(2): processes whose parent died become children of this one, so that none is lost sight of."""
+"""prctl(2): processes whose parent died become children of this one, so that none escapes."""
 
 
 def main(grace_s: float, command: list[str], stdin: int | None = subprocess.DEVNULL) -> int:
@@ -52,7 +52,7 @@ def main(grace_s: float, command: list[str], stdin: int | None = subprocess.DEVN
 
 
 def end_with(parent: int) -> None:
-    """Have this process, the supervisor's child, hear SIGTERM when that is killed; nobody else would end it."""
+    """Have this process, the supervisor's child, get SIGTERM if the supervisor is killed; nobody else would end it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
@@ -60,18 +60,18 @@ def end_with(parent: int) -> None:
 
 
 def prepare() -> None:
-    """Before there is a child: hear of signals, and become the parent of those whose parents end."""
+    """Before there is a child: handle signals, and adopt processes whose parents die."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # A worker of Ray, for example, blocks SIGINT, and that is inherited.
+    # A worker of Ray, for example, blocks SIGINT, and children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
-    # Handlers, not SIG_IGN: that is inherited, and the command must hear what its supervisor does not.
+    # Handlers, not SIG_IGN, which children inherit: the command must receive what its supervisor ignores.
     for number in HEARD:
         signal.signal(number, lambda *_: None)
 
 
 def supervise(child: int, grace_s: float) -> int:
-    """Wait for the child with this id and end all that it leaves; return its exit status, as ``main``."""
+    """Wait for the child with this id and end all that it leaves; return its exit status, like ``main``."""
     if _told_before_end(child):
         os.killpg(0, signal.SIGINT)
         deadline = time.monotonic() + grace_s
@@ -94,7 +94,7 @@ def supervise(child: int, grace_s: float) -> int:
 
 
 def _told_before_end(child: int) -> bool:
-    """Wait until the child ends or the pipe closes; whether it was the pipe."""
+    """Wait until the child ends or the pipe closes; returns whether it was the pipe."""
     wake, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)  # each signal, SIGCHLD too, writes a byte
@@ -108,7 +108,7 @@ def _told_before_end(child: int) -> bool:
 
 
 def _has_ended(child: int) -> bool:
-    """Whether it has; it can still be waited for."""
+    """Whether the child has ended; it can still be waited for."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -119,7 +119,7 @@ def _wait_for_family(seconds: float) -> None:
 
 
 def _family() -> list[psutil.Process]:
-    """Every living descendant, whatever session it moved to."""
+    """All living descendants, whatever session they moved to."""
     living = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -17,25 +17,25 @@ from flows.stages import Stage
 from plm_core.shared.paths import METERS
 
 REMEMBERED = ".dvc/tmp/plm-spent.json"
-"""What each stage took when it ran last on this machine: seconds, and bytes of memory."""
+"""What each stage took when it last ran on this machine: seconds, and bytes of memory."""
 
 PICTURE = METERS / "run/stages.svg"
-"""Below the page of the meters, which shows it."""
+"""The Gantt chart, which the page of the meters shows."""
 
 UNKNOWN_S = {"all": 100.0, True: 20.0, False: 3.0}
-"""What a stage that never ran here is expected to take, by the GPUs that it wants."""
+"""The seconds that a stage which never ran here is expected to take, by the GPUs that it wants."""
 
 FIGURES = METERS / "run/figures.json"
-"""The same in numbers, in seconds."""
+"""The numbers of the chart, in seconds."""
 
 BAR, GAP, LEFT, WIDE = 14, 4, 190, 900
-"""The picture's measures in pixels: a bar's height, the gap below it, the column of names, the bars."""
+"""The sizes in the chart in pixels: a bar's height, the gap below it, the column of names, the bars."""
 
 COLORS = {"ran": "#3b78b5", "failed": "#c0392b"}
 
 
 def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, float]]:
-    """For each stage the seconds that it is expected to take, and those of the longest path that begins with it."""
+    """For each stage, the seconds that it is expected to take, and those of the longest path that begins with it."""
     known = _remembered(root)
     own = {stage.name: known.get(stage.name, (UNKNOWN_S[stage.gpu], 0))[0] for stage in stages}
     path = dict(own)
@@ -46,12 +46,12 @@ def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, floa
 
 
 def peaks(root: Path) -> dict[str, int]:
-    """The bytes of memory that each stage took when it ran last, where that is known."""
+    """The bytes of memory that each stage took when it last ran, if known."""
     return {name: memory for name, (_, memory) in _remembered(root).items()}
 
 
 def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
-    """Keep what the stages took for the next run; a disk without room costs no more than a worse order."""
+    """Keep what the stages took for the next run; if the disk is full, its order is only less good."""
     ran = [outcome for outcome in outcomes if outcome.outcome == "ran"]
     took = {outcome.name: (round(outcome.spent.seconds, 1), outcome.spent.memory) for outcome in ran}
     with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def remember(root: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
-    """Where ``whole`` seconds went, a row each: what, and how long; nothing when no stage ran."""
+    """Where ``whole`` seconds went, in rows of what and how long; empty if no stage ran."""
     ran = _ran(result)
     if not ran:
         return []
@@ -68,16 +68,16 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
     busy = cpu / (cores * max(1e-9, end - ran[0].spent.begun))
     longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
     rows = [
-        ("stages", f"{clock(end)} for {len(ran)} of them, {clock(cpu)} of processor time: {busy:.0%} busy"),
+        ("stages", f"{clock(end)} for {len(ran)} of them, {clock(cpu)} of CPU time: {busy:.0%} busy"),
         ("longest", ", ".join(f"{outcome.name} {clock(outcome.spent.seconds)}" for outcome in longest)),
         ("registration", clock(result.registered)),
         ("start and end", clock(max(0.0, whole - end - result.registered))),
     ]
-    return [("in all", f"{clock(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
+    return [("total", f"{clock(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
 
 
 def keep(root: Path, result: Result, whole: float, cores: int) -> None:
-    """Leave the figures of a run, and the page of the meters with a Gantt chart; a disk without room costs them."""
+    """Write the figures of a run, and the page of the meters with a Gantt chart; skipped if the disk is full."""
     ran = _ran(result)
     if not ran:
         return
@@ -91,7 +91,7 @@ def keep(root: Path, result: Result, whole: float, cores: int) -> None:
 
 
 def _chart(ran: Sequence[Outcome]) -> str:
-    """A bar a stage, in the order of their begin, as SVG."""
+    """The Gantt chart as SVG: a bar per stage, in the order of their start."""
     end = _end(ran)
     height = (BAR + GAP) * (len(ran) + 1)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" height="{height}"']
@@ -104,7 +104,7 @@ def _chart(ran: Sequence[Outcome]) -> str:
         lines.append(f'<text x="{LEFT - 6}" y="{y + 11}" text-anchor="end">{escape(outcome.name)}</text>')
         lines.append(
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS[outcome.outcome]}">'
-            f"<title>{clock(spent.seconds)}, {clock(spent.cpu)} of processor time</title></rect>"
+            f"<title>{clock(spent.seconds)}, {clock(spent.cpu)} of CPU time</title></rect>"
         )
         lines.append(f'<text x="{x + width + 4:.1f}" y="{y + 11}">{clock(spent.seconds)}</text>')
     lines.append(f'<text x="{LEFT}" y="{height - 4}">0</text><text x="{LEFT + WIDE}" y="{height - 4}">')
@@ -112,17 +112,17 @@ def _chart(ran: Sequence[Outcome]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as a person says them: ``7.4 s``, ``3 min 05 s``."""
+    """A duration for people: ``7.4 s``, ``3 min 05 s``."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
 def _ran(result: Result) -> list[Outcome]:
-    """The stages that took time, in the order of their begin."""
+    """The stages that took time, in the order of their start."""
     return sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)
 
 
 def _end(ran: Sequence[Outcome]) -> float:
-    """When the last of them ended, in seconds after the run's first look at a stage."""
+    """When the last stage ended, in seconds after the start of the run."""
     return max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
 
 

@@ -1,8 +1,8 @@
 """The pipeline's own run in MLflow, the parent of its stages' runs. Used by ``flows/pipeline.py``.
 
 Like a stage, the flow does not talk to MLflow itself: it starts ``python -m tasks.tracking.recorder``, which keeps the
-pipeline's journal, sends those of all stages, and hears on a pipe how the pipeline ended. A pipeline that is killed
-leaves a run marked KILLED, for the recorder sees the pipe end.
+pipeline's journal, sends those of all stages, and learns through a pipe how the pipeline ended. A pipeline that is
+killed leaves a run marked KILLED, because the recorder sees the pipe close.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from plm_core.shared import stores
 from plm_core.shared.paths import JOURNALS
 
 END_S = 120.0
-"""How long the flow waits until MLflow has everything; while MLflow is away the recorder does not take that long."""
+"""How long the flow waits until MLflow has everything; if MLflow is down, the recorder gives up sooner."""
 
 Track = Callable[[Path], AbstractContextManager[str | None]]
 """Opens the pipeline's own tracking run and yields its id, as ``pipeline_run`` does."""
@@ -28,10 +28,10 @@ Track = Callable[[Path], AbstractContextManager[str | None]]
 
 @contextlib.contextmanager
 def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
-    """Show the block as a run; yields ``journal:`` and the key of its journal, for ``PLM_PARENT_RUN_ID``.
+    """Record the block as a run; yields ``journal:`` and the key of its journal, for ``PLM_PARENT_RUN_ID``.
 
-    The run is FINISHED, FAILED when the block raises an ``Exception``, KILLED when it is interrupted. When the block
-    has ended, MLflow has the runs of all stages, or a line on stderr says what waits. Yields None with
+    The run ends as FINISHED, as FAILED if the block raises an ``Exception``, as KILLED if it is interrupted. After the
+    block, MLflow has the runs of all stages, or a line on stderr says what is left to send. Yields None with
     ``PLM_TRACKING=off``.
     """
     if os.environ.get("PLM_TRACKING") == "off":
@@ -49,26 +49,27 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
         raise
     finally:
         if recorder.poll() is not None and key:
-            recorder = _start(root, name, key)  # it was killed: another one goes on
+            recorder = _start(root, name, key)  # it was killed: another one continues
         try:
             recorder.communicate(status, timeout=END_S)  # ends the pipe
         except subprocess.TimeoutExpired:
             recorder.kill()
             recorder.communicate()
-            print(f"warning: MLflow: does not get on; {JOURNALS} keeps what it has not", file=sys.stderr, flush=True)
+            said = f"MLflow: makes no progress; {JOURNALS} keeps what has not been sent"
+            print(f"warning: {said}", file=sys.stderr, flush=True)
 
 
 def send_leftovers(root: Path) -> None:
-    """Send what an outage of MLflow has left; every recorder does so too."""
+    """Send what an outage of MLflow has left behind, as every recorder does."""
     if os.environ.get("PLM_TRACKING") != "off" and any((root / JOURNALS).glob("*.jsonl")):
         subprocess.run([*stores.RECORDER, "--leftovers"], cwd=root, check=False)
 
 
 def journals(root: Path) -> list[dict[str, Any]]:
-    """How each journal of the checkout stands, with the fields of ``tasks.journals.State``.
+    """The state of each journal of the checkout, with the fields of ``tasks.journals.State``.
 
     Raises:
-        UserError: they cannot be looked at.
+        UserError: the journals cannot be read.
     """
     if not any((root / JOURNALS).glob("*.jsonl")):
         return []
@@ -86,6 +87,6 @@ def _start(root: Path, name: str, *key: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         text=True,
         cwd=root,
-        # A Ctrl-C is for the flow: the recorder ends when the pipe does, and says how.
+        # Ctrl-C must only reach the flow: the recorder ends when the pipe closes, and records how.
         start_new_session=True,
     )

@@ -1,10 +1,10 @@
-"""The registry as a transaction: one decision at a time, carried through whole, against the champion that was judged.
+"""Transactions on the registry: one decision at a time, carried out completely, against the champion it was made for.
 
-Used by ``promotion.py``, for whatever moves the alias ``champion`` or gives a verdict.
+Used by ``promotion.py`` for everything that moves the alias ``champion`` or gives a verdict.
 
-MLflow's API can neither lock nor compare and set. Processes of one machine exclude each other by a lock. Of two
-machines that decide on one server within the same second, the later one's alias stands: both decisions are in the
-ledger, and the next command finds that it and the alias disagree, and says so.
+MLflow's API has neither locks nor compare-and-set. Processes of one machine exclude each other by a lock. If two
+machines decide on one server within the same second, the later alias wins: both decisions are in the ledger, and the
+next command finds that the ledger and the alias disagree, and says so.
 """
 
 import contextlib
@@ -29,41 +29,41 @@ WAIT_S = 120.0
 
 
 SETS_IT = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
-"""What a person does about an alias ``champion`` that names nothing."""
+"""What to do if the alias ``champion`` names nothing."""
 
 
 class StaleError(Exception):
-    """The champion is not the one that was judged."""
+    """The champion is not the one that the decision was made against."""
 
 
-def decide(registry: Registry, decision: Decision, judged: str | None) -> None:
-    """Write a decision into the ledger and carry it through, if the alias still names what it was judged against.
+def commit(registry: Registry, decision: Decision, expected_champion: str | None) -> None:
+    """Record a decision in the ledger and carry it out, if the alias still names the champion it was made against.
 
     Args:
         registry: Where.
         decision: What.
-        judged: The number that the alias ``champion`` named then; None for none.
+        expected_champion: The number that the alias ``champion`` named then; None for none.
 
     Raises:
         StaleError: the alias names another version now. Nothing was done.
-        RegistryError: another process decides and does not end.
+        RegistryError: another process holds the registry and does not let go.
     """
     with alone(registry):
-        settle(registry)
-        if registry.alias(CHAMPION) != judged:
+        recover(registry)
+        if registry.alias(CHAMPION) != expected_champion:
             raise StaleError
         run = registry.ledger.begin(decision)
-        _carry_through(registry, decision)
+        _carry_out(registry, decision)
         registry.ledger.finish(run)
 
 
-def settle(registry: Registry) -> list[Decision]:
-    """Carry through what a process that died had begun, or take it back; the caller is ``alone``.
+def recover(registry: Registry) -> list[Decision]:
+    """Complete the decisions that a dead process had begun, or discard them; the caller is ``alone``.
 
-    A decision is taken back if it was not written down whole, its version is gone, or a person has moved the alias.
+    A decision is discarded if it was not recorded completely, its version is gone, or a person has moved the alias.
 
     Returns:
-        What was carried through.
+        What was completed.
     """
     done: list[Decision] = []
     for run, decision in registry.ledger.unfinished():
@@ -71,33 +71,33 @@ def settle(registry: Registry) -> list[Decision]:
         alias = registry.alias(CHAMPION) or ""
         possible = decision and registry.exists(decision.version)
         if decision and possible and (not decision.moves or alias in (decision.version, decision.previous)):
-            _carry_through(registry, decision)
+            _carry_out(registry, decision)
             registry.ledger.finish(run)
-            warn(f"{what} is carried through: version {decision.version} {decision.action}")
+            warn(f"{what} has been completed: {decision}")
             done.append(decision)
         else:
-            registry.ledger.take_back(run)
-            warn(f"{what} is taken back" + (f": version {decision.version} {decision.action}" if decision else ""))
+            registry.ledger.discard(run)
+            warn(f"{what} has been discarded" + (f": {decision}" if decision else ""))
     return done
 
 
 def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Decision]) -> list[Decision]:
-    """Settle what was begun; where a person has moved the alias ``champion``, keep that in the ledger, with a verdict.
+    """Recover interrupted decisions; if a person has moved the alias ``champion``, record that with a verdict.
 
     Args:
         registry: Where.
         judge: Asks the gate about the version that the alias names, against the champion before it.
 
     Returns:
-        What is new in the ledger: what was begun and carried through, and the move of a person.
+        What is new in the ledger: completed decisions, and the move by a person.
     """
     with alone(registry):
-        done = settle(registry)
+        done = recover(registry)
     alias = registry.alias(CHAMPION)
     known = registry.ledger.champions()
     if alias is None and known:
         warn(
-            f"{registry.name}: the alias {CHAMPION} names no version, though version {known[-1]} was champion; "
+            f"{registry.name}: the alias {CHAMPION} names no version, although version {known[-1]} was the champion; "
             f"{SETS_IT}; until then {_standing_in(registry)}"
         )
     if alias is None or alias == (known[-1] if known else None):
@@ -105,23 +105,23 @@ def catch_up(registry: Registry, judge: Callable[[Version, Version | None], Deci
     decision = judge(registry.get(alias), registry.former(alias))
     warn(f"{registry.name}: somebody made version {alias} the champion: {'; '.join(decision.reasons)}")
     try:
-        decide(registry, decision, alias)
-    except StaleError:  # it has been moved on: the next command sees where
+        commit(registry, decision, alias)
+    except StaleError:  # it has been moved again: the next command sees where
         return done
     return [*done, decision]
 
 
 def disagreement(registry: Registry) -> tuple[str, str] | None:
-    """How the alias ``champion`` is not as the ledger has it, and what mends that; None where the two agree."""
+    """How the alias ``champion`` and the ledger disagree, and what fixes that; None if they agree."""
     alias = registry.alias(CHAMPION)
     champions = registry.ledger.champions()
     known = champions[-1] if champions else None
     if alias == known:
         return None
     if alias is None:
-        return f"no version is the champion, though version {known} was", SETS_IT
-    what = f"somebody has made version {alias} the champion, and the ledger has {known or 'none'}"
-    return what, "the next `plm run` asks the gate about it, and writes it down"
+        return f"no version is the champion, although version {known} was", SETS_IT
+    what = f"somebody has made version {alias} the champion, but the ledger has {known or 'none'}"
+    return what, "the next `plm run` asks the gate about it, and records it"
 
 
 def _standing_in(registry: Registry) -> str:
@@ -129,10 +129,10 @@ def _standing_in(registry: Registry) -> str:
     return f"others are compared with version {version.number}" if version else "there is nothing to compare with"
 
 
-def _carry_through(registry: Registry, decision: Decision) -> None:
-    """Move the alias, then tag the version; to do it again changes nothing.
+def _carry_out(registry: Registry, decision: Decision) -> None:
+    """Move the alias, then tag the version; idempotent.
 
-    Verdicts are tagged last: a version without one is judged again, whoever dies in between.
+    Verdicts are tagged last: if a process dies in between, a version without one is judged again.
     """
     if decision.moves:
         registry.set_alias(CHAMPION, decision.version)
@@ -153,23 +153,21 @@ def alone(registry: Registry) -> Iterator[None]:
     uri = registry.tracking.uri
     name = f"plm registry {hashlib.sha256(shown(uri).encode()).hexdigest()[:16]}"
     beside = uri.startswith(SQLITE)
-    # Of a server it is a name in Linux's kernel, for a file in /tmp is the first user's: see plm_core/shared/gpus.py.
+    # For a server it is a name in Linux's kernel: a file in /tmp belongs to its first user (plm_core/shared/gpus.py).
     named = not beside and sys.platform == "linux"
     path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock" if beside else f"{tempfile.gettempdir()}/{name}.lock")
     deadline = time.monotonic() + WAIT_S
     while (lock := gpus.bind(name) if named else _locked(path)) is None:
         if time.monotonic() > deadline:
             who = f"it is {gpus.holder(name) or 'this one'}" if named else f"`fuser '{path}'` names it"
-            raise RegistryError(
-                f"{registry.name}: another process has decided something for {WAIT_S:.0f} s and does not end; {who}"
-            )
+            raise RegistryError(f"{registry.name}: another process has held the registry for {WAIT_S:.0f} s; {who}")
         time.sleep(0.1)
     with lock:
         yield
 
 
 def _locked(path: Path) -> IO[str] | None:
-    """The file, locked for as long as it is open; None while another has it."""
+    """The file, locked for as long as it is open; None while another process holds it."""
     file = path.open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,5 +178,5 @@ def _locked(path: Path) -> IO[str] | None:
 
 
 def warn(text: str) -> None:
-    """A line on stderr."""
+    """Print a warning on stderr."""
     print(f"warning: {text}", file=sys.stderr, flush=True)

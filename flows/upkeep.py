@@ -1,4 +1,4 @@
-"""The commands of `plm` that keep a project well: what is wrong, backups, what may go. Part of ``cli.py``."""
+"""The `plm` commands that maintain a project: problems, backups, cleaning up. Part of ``cli.py``."""
 
 import json
 import sys
@@ -17,24 +17,26 @@ if TYPE_CHECKING:
 
 def doctor(
     everything: Annotated[bool, Option("--all", help="Read all versions and DVC's cache byte by byte.")] = False,
-    mend: Annotated[bool, Option("--mend", help="Mend what loses no result, version or decision.")] = False,
+    fix: Annotated[
+        bool, Option("--fix", help="Fix what can be fixed without losing a result, version or decision.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Find what is wrong, and how to fix it.
+    """Find problems, and say how to fix them.
 
-    Exit status: 0 when all is well, 1 when something is wrong, 2 when it could not look at everything.
+    Exit status: 0 when all is well, 1 when there is a problem, 2 when not everything could be checked.
     """
     from flows import doctor as health
 
-    report = (health.mend if mend else health.look)(project(), everything)
+    report = (health.mend if fix else health.look)(project(), everything)
     print(json.dumps(report.plain(), indent=2) if as_json else "\n".join(health.lines(report)))
     raise typer.Exit(report.status)
 
 
 def gc(
-    yes: Annotated[bool, Option("--yes", help="Delete; without a terminal that is the default.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Delete; the default without a terminal.")] = False,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Only say what would be deleted; the default at a terminal.")
+        bool, Option("--dry-run", help="Only show what would be deleted; the default at a terminal.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +57,7 @@ def backup(
     target: Annotated[str, Argument(help="Write into this folder, or to an address such as s3://bucket/folder.")],
     keep: Annotated[int | None, Option(min=1, show_default="all", help="Keep only the newest N backups.")] = None,
 ) -> None:
-    """Copy registry, snapshots, imports and results."""
+    """Copy the registry, snapshots, imports and results."""
     from flows import backup as backups
 
     _show(backups.backup(project(), _address(target), keep))
@@ -64,10 +66,10 @@ def backup(
 def restore(
     source: Annotated[str, Argument(help="Read the backups in this folder or at this address.")],
     at: Annotated[
-        str, Option(show_default="the newest", help="Take the newest whose name begins with this: 2026-11-22.")
+        str, Option(show_default="the newest", help="Use the newest whose name starts with this: 2026-11-22.")
     ] = "",
 ) -> None:
-    """Bring a backup back; nothing that is here is lost."""
+    """Restore a backup; nothing that is here is lost."""
     from flows import backup as backups
 
     _show(backups.restore(project(), _address(source), at))

@@ -1,4 +1,4 @@
-"""The commands of `plm` that use models and tokenizers: what they write, look at and become. Part of ``cli.py``."""
+"""The `plm` commands that use models and tokenizers: generate, attend, seen, export, import. Part of ``cli.py``."""
 
 import json
 from dataclasses import asdict
@@ -23,20 +23,20 @@ Kind = Annotated[list[str] | None, Option(show_default=", ".join(TOKENIZERS), he
 
 
 def generate(
-    prompts: Annotated[list[str], Argument(help="Continue these; put -- before prompts that begin with a dash.")],
+    prompts: Annotated[list[str], Argument(help="Continue these; put -- before prompts that start with a dash.")],
     model: Model = None,
     checkpoint: Checkpoint = None,
     max_new_tokens: Annotated[int, Option(help="Stop after this many tokens.")] = SamplingConfig.max_new_tokens,
-    until_end: Annotated[bool, Option(help="Stop where the model ends the text.")] = SamplingConfig.until_end,
+    until_end: Annotated[bool, Option(help="Stop at the end-of-text token.")] = SamplingConfig.until_end,
     temperature: Annotated[float, Option(help="Divide the logits by it; 0 is greedy.")] = SamplingConfig.temperature,
-    top_k: Annotated[int, Option(help="Draw from the K likeliest tokens; 0 for all.")] = SamplingConfig.top_k,
+    top_k: Annotated[int, Option(help="Sample from the K most likely tokens; 0: from all.")] = SamplingConfig.top_k,
     top_p: Annotated[
-        float, Option(help="Draw from the likeliest that add up to this; 1 for all.")
+        float, Option(help="Sample from the most likely tokens whose probabilities add up to this; 1: from all.")
     ] = SamplingConfig.top_p,
     repetition_penalty: Annotated[float, Option(help="Avoid repetition, above 1.")] = SamplingConfig.repetition_penalty,
-    seed: Annotated[int, Option(help="Draw from this seed; equal seeds give equal texts.")] = SamplingConfig.seed,
+    seed: Annotated[int, Option(help="Random seed; the same seed gives the same text.")] = SamplingConfig.seed,
 ) -> None:
-    """Continue prompts: one is streamed, several are read together."""
+    """Continue prompts: a single one is streamed, several are processed as a batch."""
     try:
         sampling = SamplingConfig(max_new_tokens, until_end, temperature, top_k, top_p, repetition_penalty, seed)
     except ValueError as error:
@@ -46,19 +46,19 @@ def generate(
 
 
 def attend(
-    text: Annotated[str, Argument(help="Draw the attention to this text.")],
+    text: Annotated[str, Argument(help="Plot the attention for this text.")],
     model: Model = None,
     checkpoint: Checkpoint = None,
     out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
 ) -> None:
-    """Draw what each attention head of a model looks at."""
+    """Plot what each attention head of a model attends to."""
     with checkpoint_folder(model, checkpoint) as folder:
         task("attend", text, checkpoint=folder, out=out.resolve())
 
 
 def seen(
-    model: Annotated[str, Option(help="Look at the pretraining of this section.")],
-    step: Annotated[int, Option(help="Show this step, from 1, as in the curves: step 1 is the first batch.")],
+    model: Annotated[str, Option(help="Show the pretraining run of this section.")],
+    step: Annotated[int, Option(help="Show this step, counted from 1 as in the curves.")],
     rows: Annotated[int, Option(help="Show this many rows.")] = 3,
     as_json: Json = False,
 ) -> None:
@@ -82,7 +82,7 @@ def import_(
     from_: Annotated[Format, Option("--from", help="Read this format: Hugging Face transformers.")],
     name: Annotated[str, Option(help=f"Write the checkpoint {paths.IMPORTED}/NAME.")],
 ) -> None:
-    """Read back a folder of `plm export`, to start a pretraining from it."""
+    """Read back a folder of `plm export`, to start a pretraining run from it."""
     task("import_", folder.resolve(), name=name)
 
 
@@ -97,7 +97,7 @@ def compare_tokenizers(
     sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
     kind: Kind = None,
     lowercase: Annotated[bool, Option("--lowercase", help="Lowercase the text first (wordpiece only).")] = False,
-    sample: Annotated[int | None, Option(help="Train on about so many characters, from all documents.")] = None,
+    sample: Annotated[int | None, Option(help="Train on about this many characters, from all documents.")] = None,
     as_json: Json = False,
     _: Annotated[str | None, Option("--sizes", "--kinds", hidden=True, callback=_sizes_are_arguments)] = None,
 ) -> None:

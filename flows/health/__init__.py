@@ -1,1 +1,1 @@
-"""What ``plm doctor`` looks at: one file a kind of check, each a function from a checkout to findings."""
+"""The checks of ``plm doctor``: one file per kind, each check a function from a checkout to findings."""

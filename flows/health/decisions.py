@@ -6,29 +6,29 @@ from collections.abc import Callable, Iterator
 from flows.health.finding import Finding
 from flows.health.versions import Later
 from flows.registry import CHAMPION, Registry, Version
-from flows.transaction import SETS_IT, alone, disagreement, settle
+from flows.transaction import SETS_IT, alone, disagreement, recover
 
 JUDGED_S = 3600.0
-"""A version that is older than this and has no verdict was left by a registration that died."""
+"""A version older than this without a verdict was left by a registration that died."""
 VERDICT = ("gate", "gate.reasons")
 
 
 def check(registry: Registry, later: Later) -> Iterator[Finding]:
     """Decisions that were interrupted, aliases that are not as decided, verdicts that are missing."""
-    with alone(registry):  # who decides at this moment is waited for
+    with alone(registry):  # wait for a decision that is being made
         unfinished = registry.ledger.unfinished()
     for run, decision in unfinished:
-        what = f"version {decision.version} {decision.action}" if decision else "not written down whole"
-        mend = "the next `plm run` carries it through, or takes it back"
-        yield Finding(f"a decision was interrupted: {what}", f"run {run} of the ledger", mend, later(_settle))
+        what = str(decision) if decision else "not recorded completely"
+        mend = "the next `plm run` completes or discards it"
+        yield Finding(f"a decision was interrupted: {what}", f"run {run} of the ledger", mend, later(_recover))
     yield from _aliases(registry, later, settled=not unfinished)
     for version in registry.versions():
         yield from _verdict(registry, version, later)
 
 
-def _settle(registry: Registry) -> None:
+def _recover(registry: Registry) -> None:
     with alone(registry):
-        settle(registry)
+        recover(registry)
 
 
 def _aliases(registry: Registry, later: Later, settled: bool) -> Iterator[Finding]:
@@ -60,11 +60,11 @@ def _verdict(registry: Registry, version: Version, later: Later) -> Iterator[Fin
     missing = {name: decided[name] for name in decided if name not in version.tags}
     if missing:
         what = f"tags of its verdict are missing: {', '.join(missing)}"
-        mend = "set them in MLflow as the run of the decision in the ledger has them"
+        mend = "set them in MLflow as in the run of the decision in the ledger"
         yield Finding(what, where, mend, later(_tagged(version.number, missing)))
     elif "gate" not in version.tags and CHAMPION not in version.aliases and time.time() - version.created > JUDGED_S:
         promote = f"`plm promote {version.number} --reason ...`"
-        mend = f"`plm run` asks the gate if it is of today's checkpoints; else {promote} does"
+        mend = f"`plm run` asks the gate if it is one of the current checkpoints; otherwise {promote} does"
         yield Finding("it was never judged", where, mend)
 
 

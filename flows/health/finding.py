@@ -1,4 +1,4 @@
-"""A finding: what a check has to say. Used by every check, and by ``flows/doctor.py``."""
+"""A finding: what a check reports. Used by every check, and by ``flows/doctor.py``."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong."""
+    """A problem."""
 
     what: str
     where: str
     mend: str
-    """What mends it, in one line."""
+    """How to fix it, in one line."""
     safe: Callable[[], object] | None = field(default=None, compare=False)
-    """Mends it, where that can delete no result, version, decision or point of a curve."""
+    """Fixes it; None if that could delete a result, a version, a decision or a point of a curve."""
 
 
 @dataclass(frozen=True)
@@ -25,5 +25,5 @@ class Note:
 
 
 Check = Callable[[Path, bool], Iterator[Finding | Note]]
-"""Looks at a checkout; if the second argument is True, at the bytes of everything, which takes long. A UserError or an
-OSError says that it could not look."""
+"""Checks a checkout; if the second argument is True, reads the bytes of everything, which takes long. A UserError or an
+OSError says that the check could not be made."""

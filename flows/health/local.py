@@ -1,4 +1,4 @@
-"""What lies in the checkout and on its machine: journals, snapshots, locks, room on the disk."""
+"""The checkout and its machine: journals, snapshots, locks, disk space."""
 
 import os
 import re
@@ -17,13 +17,13 @@ from flows.tracking import send_leftovers
 from plm_core.shared import paths
 
 SNAPSHOTS = re.compile(r"(?P<stage>.+)-[0-9a-f]{16}")
-"""The folder of a training's snapshots: its stage, and a digest of all that the result depends on."""
+"""The folder of a training run's snapshots: its stage, and a digest of all that the result depends on."""
 COPIES = 2
-"""A run that makes everything anew keeps each output in the checkout and in DVC's cache."""
+"""A run that rebuilds everything keeps each output in the checkout and in DVC's cache."""
 
 
 def journals(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """Journals that MLflow does not have, and damaged ones."""
+    """Journals that MLflow has not received, and damaged ones."""
     for journal in journals_of(root):
         if journal["damaged"]:
             lines = ", ".join(map(str, journal["damaged"]))
@@ -33,13 +33,13 @@ def journals(root: Path, _everything: bool) -> Iterator[Finding | Note]:
             because = f": {journal['sender']}" if journal["sender"] else ""
             mend = "the next `plm run` sends it, once MLflow answers"
             what = f"MLflow does not have all of the run {journal['name'] or journal['key']}{because}"
-            # Sending deletes a journal, and with it the lines of which somebody may make sense.
+            # Sending deletes a journal, and with it the lines that somebody may still be able to read.
             safe = None if journal["damaged"] else partial(send_leftovers, root)
             yield Finding(what, journal["path"], mend, safe)
 
 
 def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """Snapshots that no training seems to go on from: a later one of the same stage has begun or ended."""
+    """Snapshots that no training run seems to need: a later one of the same stage has begun or ended."""
     newest: dict[str, float] = {}
     found = []
     for folder in sorted((root / paths.SNAPSHOTS).glob("*/")):
@@ -53,19 +53,19 @@ def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
         metrics = root / paths.METRICS / f"{stage}.json"
         if not stage:
             mend = "delete the folder, unless you want to go back to those"
-            yield Finding("no training has a folder of this name", where, mend)
+            yield Finding("no training run has a folder of this name", where, mend)
         elif written < newest[stage]:
-            what = f"the snapshots are of other parameters, text or code than the latest training of {stage}"
+            what = f"the snapshots have other parameters, text or code than the latest training run of {stage}"
             mend = "delete the folder, unless you want to go back to those"
             yield Finding(what, where, mend, partial(shutil.rmtree, folder))
         elif metrics.is_file() and written < metrics.stat().st_mtime:
-            # Git may have written the metrics: `git checkout` brings those back that an interrupted training removed.
-            what = f"the metrics of {stage} are newer than the snapshots: a later training may have ended"
+            # Git may have written the metrics: `git checkout` restores those that an interrupted run removed.
+            what = f"the metrics of {stage} are newer than the snapshots: a later training run may have ended"
             yield Finding(what, where, "delete the folder if one has; `plm gc` does so once the snapshots are old")
 
 
 def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """A checkout that stages of a dead pipeline hold."""
+    """A checkout that is held by stages of a dead pipeline."""
     path = root / LOCK
     if not path.exists() or psutil.pid_exists(pid := _number(path)):
         return
@@ -73,7 +73,7 @@ def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
         with only_one(root):
             return
     except HeldError:
-        what = f"the pipeline (process {pid}) has died, and processes that it left hold the checkout"
+        what = f"the pipeline (process {pid}) has died, and processes that it left behind hold the checkout"
         yield Finding(what, LOCK, f"`fuser -v {root}` lists all processes there, your shell too; end those of tasks")
 
 
@@ -83,13 +83,13 @@ def _number(path: Path) -> int:
 
 
 def disk(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """Whether there is room for a run that makes everything anew."""
+    """Whether there is enough disk space for a run that rebuilds everything."""
     from rich.filesize import decimal as size
 
     free = shutil.disk_usage(root).free
     need = COPIES * cache.recorded_bytes(root)
     if free < need:
-        what = f"{size(free)} are free, and a run that makes everything anew writes {size(need)}"
-        yield Finding(what, str(root), "`plm gc` deletes what nobody needs; or give the disk more room")
+        what = f"{size(free)} are free, and a run that rebuilds everything writes {size(need)}"
+        yield Finding(what, str(root), "`plm gc` deletes what nobody needs; or use a larger disk")
     else:
-        yield Note(f"disk: {size(free)} free; a run that makes everything anew writes {size(need)}")
+        yield Note(f"disk: {size(free)} free; a run that rebuilds everything writes {size(need)}")

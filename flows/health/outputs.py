@@ -1,4 +1,4 @@
-"""Outputs and DVC's cache: whether they are what ``dvc.lock`` and the names of the objects say."""
+"""Outputs and DVC's cache: whether they match ``dvc.lock`` and the names of the objects."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,38 +12,38 @@ WORDS = {"modified": "is not what dvc.lock records", "deleted": "is missing", "n
 
 
 def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
-    """Outputs that differ from what ``dvc.lock`` records, unless a pipeline runs before they are compared.
+    """Outputs that differ from what ``dvc.lock`` records; none if a pipeline runs before they are compared.
 
-    The checkout is not held meanwhile: that takes minutes, and a run that is due then would be skipped.
+    The checkout is not held in the meantime: this takes minutes, and a run that is due would be skipped.
     """
     try:
         with only_one(root):
             ours = (root / LOCK).read_text()
     except HeldError as error:
-        yield Note(f"outputs: not compared with dvc.lock, for {error}")
+        yield Note(f"outputs: not compared with dvc.lock: {error}")
         return
     found = cache.differing(root)
     if (root / LOCK).read_text() != ours:
-        yield Note("outputs: not compared with dvc.lock, for a run or another command has begun meanwhile; look again")
+        yield Note("outputs: not compared with dvc.lock, because a run or another command has started; try again")
         return
     kept = [output for output in found if output.cached]
     if kept and not any((root / output.path).exists() for output in kept) and cache.empty(root):
-        yield Note("outputs: nothing that dvc.lock records is here yet; `dvc pull` or `plm run` brings it")
+        yield Note("outputs: nothing that dvc.lock records is here yet; run `dvc pull` or `plm run`")
         found = [output for output in found if not output.cached]
     for output in found:
         what = f"the output {WORDS.get(output.state, output.state)}"
         if output.state == "deleted" and output.cached:
-            mend = f"`dvc checkout {output.path}` brings it back"
+            mend = f"`dvc checkout {output.path}` restores it"
             yield Finding(what, output.path, mend, partial(cache.restore, root, output.path))
         elif output.state == "modified" and output.cached:
-            mend = f"`dvc checkout --force {output.path}` brings back what was recorded, `plm run` makes it anew"
+            mend = f"`dvc checkout --force {output.path}` restores the recorded one, `plm run` rebuilds it"
             yield Finding(what, output.path, mend)
         else:
-            yield Finding(what, output.path, f"`plm run` makes it anew, in stage {output.stage}")
+            yield Finding(what, output.path, f"`plm run` rebuilds it, in stage {output.stage}")
 
 
 def cached(root: Path, everything: bool) -> Iterator[Finding | Note]:
     """Objects of the cache whose bytes do not match their names."""
     for path in cache.damaged(root) if everything else []:
-        mend = "delete this file: `dvc pull` brings the object back from a remote, `plm run` makes it anew"
+        mend = "delete this file: `dvc pull` gets the object from a remote, `plm run` rebuilds it"
         yield Finding("a cached object is damaged", path.relative_to(root).as_posix(), mend)

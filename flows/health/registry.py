@@ -12,7 +12,7 @@ from plm_core.shared.stores import made
 
 
 def registry(root: Path, everything: bool) -> Iterator[Finding | Note]:
-    """All that can be wrong with the registry."""
+    """All problems of the registry."""
     if not made(settings.read(root)[0].uri):
         yield Note("MLflow: nothing is registered yet")
         return

@@ -1,4 +1,4 @@
-"""Runs that MLflow shows as running though nobody works on them any more. Used by ``flows/health/registry.py``."""
+"""Runs that MLflow shows as running although their process is dead. Used by ``flows/health/registry.py``."""
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ JOURNAL_TAG = "plm.journal"
 
 
 def check(root: Path, registry: Registry, later: Later) -> Iterator[Finding]:
-    """Runs of stages whose process is dead, and those of registrations that were killed."""
+    """Runs of stages whose process is dead, and of registrations that were killed."""
     experiment = registry.experiment()
     running = list(
         pages(lambda page: registry.client.search_runs([experiment], "attributes.status = 'RUNNING'", page_token=page))
@@ -29,7 +29,7 @@ def check(root: Path, registry: Registry, later: Later) -> Iterator[Finding]:
     known = {journal["key"]: journal for journal in journals(root)}
     for run in running:
         found = _finding(root, run, run.info.run_id in abandoned, known, registry.tracking.uri, later)
-        # It may have ended, and its journal with it, since the runs were listed.
+        # The run may have ended, and its journal with it, since the runs were listed.
         if found and _is_running(registry, run.info.run_id):
             yield found
 
@@ -41,12 +41,12 @@ def _finding(
     ended = later(_killed(run.info.run_id))
     tags = run.data.tags
     if abandoned:
-        mend = "end it in MLflow as KILLED; the next `plm run` registers the checkpoint, if it is today's"
+        mend = "end it in MLflow as KILLED; the next `plm run` registers the checkpoint if it is current"
         return Finding("a registration was killed and left it RUNNING without a version", where, mend, ended)
     key = tags.get(JOURNAL_TAG, "")
     if journal := known.get(key):
         if not journal["living"] and journal["sender"] != "":
-            mend = "the next `plm run` sends what waits in its journal, and ends it"
+            mend = "the next `plm run` sends the rest of its journal, and ends it"
             safe = None if journal["damaged"] else partial(send_leftovers, root)
             return Finding("its process is dead, and it is RUNNING in MLflow", where, mend, safe)
     elif key and tags.get("plm.host") == socket.gethostname() and uri.startswith(SQLITE):
@@ -64,5 +64,5 @@ def _killed(run: str) -> Callable[[Registry], object]:
 
 
 def _is_running(registry: Registry, run: str) -> bool:
-    """What MLflow says now."""
+    """Whether the run is still RUNNING in MLflow."""
     return registry.client.get_run(run).info.status == "RUNNING"

@@ -1,4 +1,4 @@
-"""The schedule: whether a Prefect server runs this checkout by the clock, when it last did and when it does next."""
+"""The schedule: whether a Prefect server runs this checkout, when it last did and when it will next."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from flows.prefects import FLOW, client
 from plm_core.shared.stores import shown
 
 LATE = timedelta(minutes=10)
-"""A run that has not begun so long after its time is overdue: a worker looks every 15 s."""
+"""A run that has not begun this long after its time is overdue: a worker polls every 15 s."""
 
 
 def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
@@ -23,7 +23,7 @@ def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     """
     url = server.configured_url()
     if url is None:
-        yield Note("schedule: not looked at, for PREFECT_API_URL is not set; set it if a server runs this checkout")
+        yield Note("schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout")
         return
     if not server.answers(url):
         raise UserError(f"no Prefect server answers at {shown(url)}; start one with `prefect server start`")
@@ -49,14 +49,14 @@ def _looked_at(opened: Any, deployment: Any, url: str) -> Iterator[Finding | Not
     if deployment.paused:
         yield Finding("the schedule is paused", where, "start `plm deploy` again, or resume it in Prefect's UI")
     elif not waiting:
-        yield Finding("no run is planned", where, "`plm deploy --cron ...` sets the schedule")
+        yield Finding("no run is scheduled", where, "`plm deploy --cron ...` sets the schedule")
     if last and last.state_type in ("FAILED", "CRASHED"):
         said = str(last.state.message if last.state else "").splitlines()[:1]
-        mend = "read the log of the run in Prefect's UI, mend what it says, and call `plm run`"
+        mend = "read the log of the run in Prefect's UI, fix the cause, and call `plm run`"
         yield Finding(f"its last run {last.state_type.value.lower()}: {''.join(said)}", where, mend)
-    ran = f"last {last.state_name.lower()} {_at(last.end_time or last.created)}" if last else "never ran yet"
+    ran = f"last {last.state_name.lower()} {_at(last.end_time or last.created)}" if last else "has never run"
     coming = [at for at in waiting if at >= now]
-    yield Note(f"schedule: {deployment.name} {ran}, next {_at(coming[0]) if coming else 'is not planned'}")
+    yield Note(f"schedule: {deployment.name} {ran}, next {_at(coming[0]) if coming else 'not scheduled'}")
 
 
 def _deployments(opened: Any) -> list[Any]:
@@ -66,7 +66,7 @@ def _deployments(opened: Any) -> list[Any]:
 
 
 def _runs(opened: Any, deployment: Any, *states: str) -> list[Any]:
-    """The newest of them; a few are enough."""
+    """The newest runs of a deployment in these states; a few are enough."""
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
     from prefect.client.schemas.sorting import FlowRunSort
 

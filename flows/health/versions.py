@@ -11,7 +11,7 @@ from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, Registry
 from flows.store import GONE, RegistryError, pages, sha256
 
 Later = Callable[[Callable[[Registry], object]], Callable[[], None]]
-"""What is to be done in a registry, for another time."""
+"""Turns a change of a registry into a call that makes it later."""
 
 
 def check(registry: Registry, everything: bool, later: Later) -> Iterator[Finding]:
@@ -19,9 +19,9 @@ def check(registry: Registry, everything: bool, later: Later) -> Iterator[Findin
     living = _runs(registry)
     for version in registry.versions():
         where = f"{registry.name} version {version.number}"
-        again = "bring the registry of a backup back with `plm restore`, or " + _instead(version)
+        again = "restore the registry from a backup with `plm restore`, or " + _instead(version)
         if version.run_id not in living:
-            mend = f"{_instead(version)}; until then the gate measures it again whenever it has to"
+            mend = f"{_instead(version)}; until then the gate re-evaluates it whenever it has to"
             yield Finding("its run is gone from MLflow, and its evidence with it", where, mend)
         elif not living[version.run_id]:
             mend = f"`mlflow runs restore --run-id {version.run_id}`"
@@ -33,11 +33,11 @@ def check(registry: Registry, everything: bool, later: Later) -> Iterator[Findin
             if version.run_id in living:
                 _, wrong = registry.stored_evidence(version, Path(folder) / "evidence")
                 if wrong:
-                    yield Finding(f"its evidence {wrong}", where, f"{again}; a champion is measured again by itself")
+                    yield Finding(f"its evidence {wrong}", where, f"{again}; a champion is re-evaluated automatically")
 
 
 def _runs(registry: Registry) -> dict[str, bool]:
-    """The runs of all registrations, and whether each is there, not deleted."""
+    """The ids of the runs of all registrations, and whether each is active, not deleted."""
     from mlflow.entities import ViewType
 
     about = f"tags.`{DIGEST_TAG}` != ''"
@@ -57,7 +57,7 @@ def _instead(version: Version) -> str:
 
 
 def _checkpoint(registry: Registry, version: Version, target: Path, whole: bool) -> str:
-    """What is wrong with the checkpoint of a version, empty for nothing; all its bytes are read if it is ``whole``."""
+    """What is wrong with the checkpoint of a version, empty for nothing; reads all its bytes if ``whole``."""
     from mlflow.exceptions import MlflowException
 
     target.mkdir()
@@ -77,7 +77,7 @@ def _checkpoint(registry: Registry, version: Version, target: Path, whole: bool)
 
 
 def _damage(checkpoint: Path) -> str:
-    """Which files are not as the list of checksums says."""
+    """Which files do not match the list of checksums."""
     bad = []
     for line in (checkpoint / CHECKSUMS).read_text(encoding="utf-8").splitlines():
         expected, _, name = line.partition("  ")

@@ -1,1 +1,1 @@
-"""``plm sweep``: parameters are searched by trials, each a stage brought up to date in a checkout of its own."""
+"""``plm sweep``: searches parameters by trials, each of which brings a stage up to date in a checkout of its own."""

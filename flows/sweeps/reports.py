@@ -1,6 +1,6 @@
-"""What a trial's training reports while it runs, and whether it is worth going on. Used by ``sweep.py``.
+"""What a trial's training run reports while it runs, and whether to continue it. Used by ``sweep.py``.
 
-The training appends a line of JSON a report to the file that ``PLM_REPORTS`` names (``tasks/runtime/training.py``).
+Training appends a line of JSON per report to the file that ``PLM_REPORTS`` names (``tasks/runtime/training.py``).
 """
 
 import json
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 LOOK_S = 1.0
-"""How often at most the file is looked at."""
+"""The shortest time between two looks at the file."""
 
 
 class PrunedError(Exception):
-    """A trial should end, for others were better at this step."""
+    """A trial should end, because others were better at this step."""
 
     def __init__(self, step: int) -> None:
         super().__init__(step)
@@ -21,21 +21,21 @@ class PrunedError(Exception):
 
 
 class Watch:
-    """Hands on each report once; it is called with every line that the trial prints."""
+    """Passes on each report once; ``look`` is called with every line that the trial prints."""
 
     def __init__(self, path: Path, metric: str, step: int, bad: Callable[[int, float], bool]) -> None:
-        """``metric`` is ``STAGE/NAME``, ``step`` the last that is known; ``bad`` says of a step and a value whether the
-        trial should end."""
+        """``metric`` is ``STAGE/NAME``, ``step`` the last step that is known; ``bad`` says, for a step and a value,
+        whether the trial should end."""
         self._path, self._metric, self._step, self._bad = path, metric, step, bad
         self._looked = 0.0
 
     def look(self) -> None:
-        """Look at what is new, if it is time to. Raises PrunedError."""
+        """Read the new reports, if it is time to. Raises PrunedError."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         for step, value in self._reports():
-            if step > self._step:  # a training that went back says some steps again
+            if step > self._step:  # a training run that was rolled back reports some steps again
                 self._step = step
                 if self._bad(step, value):
                     raise PrunedError(step)

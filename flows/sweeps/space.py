@@ -1,4 +1,4 @@
-"""The section ``sweep`` of ``params.yaml``: what is searched, by which number, for how long. Used by ``sweep.py``."""
+"""The section ``sweep`` of ``params.yaml``: what is searched, by which metric, for how long. Used by ``sweep.py``."""
 
 import math
 import os
@@ -20,14 +20,14 @@ Above0 = Annotated[float, Field(gt=0)]
 
 @config.section
 class Range:
-    """The numbers between two; whole ones where both are."""
+    """The numbers between two bounds; whole numbers if both bounds are."""
 
     low: Number
     """The smallest."""
     high: Number
     """The largest."""
     log: bool = False
-    """Whether 1 to 2 is as far as 10 to 20: for rates, and for sizes that grow by factors."""
+    """Whether the scale is logarithmic: for rates, and for sizes that grow by factors."""
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
@@ -46,20 +46,20 @@ class Sweep:
     direction: Literal["lower", "higher"]
     """Which of two values is better."""
     space: dict[str, Range | list[Value]]
-    """By dotted parameter: from where to where, or the values that there are. A model of several layers and heads, for
-    example: ``pretrain.gpt.model.layers: {low: 1, high: 4}``, ``pretrain.gpt.model.heads: [2, 4]``."""
+    """The range or the list of values of each dotted parameter. A model with several layers and heads, for example:
+    ``pretrain.gpt.model.layers: {low: 1, high: 4}``, ``pretrain.gpt.model.heads: [2, 4]``."""
     trials: Annotated[int, Field(ge=1)]
-    """So many at most, in all calls of the command together."""
+    """The maximum number of trials, in all calls of the command together."""
     minutes: Above0 | None = None
-    """How long the trials may take by the clock, in all calls together; those that run then keep their state, and go on
-    when there is more time. null: until there are so many trials."""
+    """The wall-clock time for the trials, in all calls together; trials that run at the end keep their state, and
+    resume when there is more time. null: no limit but the number of trials."""
     cost: Above0 | None = None
-    """The same in money, at the price that ``PLM_PRICE_PER_HOUR`` names for an hour of this machine."""
+    """The same in money, at the price of an hour of this machine in ``PLM_PRICE_PER_HOUR``."""
     prune: bool = True
-    """Whether a trial is ended early when a validation is worse than the median of the other trials at this step: for
-    metrics that a training reports, ``valid_loss`` and ``valid_score``."""
+    """Whether to end a trial early if a validation is worse than the median of the other trials at this step: for
+    metrics that a training run reports, ``valid_loss`` and ``valid_score``."""
     seed: int = 0
-    """Of the search. One trial at a time, it tries the same values again."""
+    """The seed of the search. With one trial at a time, the same seed tries the same values."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^/]+/.+", self.metric):
@@ -77,19 +77,19 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """The name of the number in it."""
+        """The name of the number in that file."""
         return self.metric.partition("/")[2]
 
     @property
     def searched(self) -> str:
-        """The digest of what makes trials comparable."""
+        """The digest of everything that trials must share to be comparable."""
         return config.digest(self.metric, self.direction, {name: str(values) for name, values in self.space.items()})
 
     def seconds(self) -> float:
-        """How long all trials together may take by the clock.
+        """The wall-clock seconds for all trials together.
 
         Raises:
-            UserError: there is a cost, and no price.
+            UserError: there is a cost, but no price.
         """
         limits = [60 * self.minutes] if self.minutes else []
         if self.cost:
@@ -104,12 +104,12 @@ class Sweep:
 
 
 def within(value: object, values: Range | list[Value]) -> bool:
-    """Whether a value is one of those that are searched."""
+    """Whether a value is in the searched range or list."""
     if isinstance(values, list):
         return value in values
     return isinstance(value, int | float) and values.low <= value <= values.high
 
 
 def read(root: Path) -> Sweep:
-    """The section of a checkout. Raises UserError: it is missing or wrong."""
+    """Read the section of a checkout. Raises UserError: it is missing or wrong."""
     return read_section(root, Sweep, "sweep")

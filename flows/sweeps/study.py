@@ -1,8 +1,8 @@
-"""What a sweep has tried and tries next: Optuna's study, in a file beside the trials. Used by ``sweep.py``.
+"""What a sweep has tried and tries next: Optuna's study, in a file next to the trials. Used by ``sweep.py``.
 
 Optuna proposes by TPE (Bergstra et al. 2011, "Algorithms for Hyper-Parameter Optimization") and prunes by the median of
-the other trials at the same step (Golovin et al. 2017, "Google Vizier", section 3.2). Its journal is appended to and
-outlives any process. A trial that was running when everything was killed is still running for it, and goes on.
+the other trials at the same step (Golovin et al. 2017, "Google Vizier", section 3.2). Its journal is append-only and
+outlives any process. A trial that was running when everything was killed is still RUNNING there, and resumes.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from flows.sweeps.space import Range, Sweep, Value
 from plm_core.shared.paths import STUDY
 
 RANDOM, WARM = 10, 5
-"""So many trials are drawn at random before the search proposes, and so many are never pruned."""
+"""The number of trials drawn at random before the search proposes any, and of those that are never pruned."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ class Ended:
     """``complete``, ``pruned`` or ``failed``."""
     params: dict[str, Value]
     value: float | None
-    """The metric; of one that is not complete the last that was reported, if any."""
+    """The metric; if the trial is not complete, the last value that was reported, if any."""
     seconds: float
     reason: str
     """Why it failed, or where it was pruned."""
 
 
 class Study:
-    """Threads may use it side by side."""
+    """Optuna's study of a sweep. Thread-safe."""
 
     def __init__(self, folder: Path, name: str, sweep: Sweep) -> None:
-        """Open the study of a sweep, or begin it.
+        """Open the study of a sweep, or create it.
 
         Raises:
             UserError: the study in this folder searches something else.
@@ -60,7 +60,7 @@ class Study:
         self._sweep = sweep
         folder.mkdir(parents=True, exist_ok=True)
         self.new = not (folder / STUDY).exists()
-        """Whether it is begun here, and no trial of it was ever asked for."""
+        """Whether the study was created now, so that it has no trials."""
         self.study = optuna.create_study(
             study_name=name,
             storage=JournalStorage(JournalFileBackend(str(folder / STUDY))),
@@ -68,24 +68,24 @@ class Study:
             direction="minimize" if sweep.direction == "lower" else "maximize",
             load_if_exists=True,
         )
-        # Or a call that goes on would draw the first trials once more.
+        # Otherwise a call that resumes a sweep would draw the first trials again.
         seed = sweep.seed + len(self.study.get_trials(deepcopy=False))
         self.study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
         before = self.study.user_attrs.get("searched")
         if before not in (None, sweep.searched):
             raise UserError(
-                f"sweep: {folder} has searched another space, or by another metric; expected the same, or another name "
-                "(plm sweep --name)"
+                f"sweep: {folder} has searched another space, or by another metric; expected the same ones, or another "
+                "name (plm sweep --name)"
             )
         self.study.set_user_attr("searched", sweep.searched)
         self._distributions = {name: distribution(values) for name, values in sweep.space.items()}
 
     def begin_with(self, params: Mapping[str, Value]) -> None:
-        """Have these values be tried first."""
+        """Try these values first."""
         self.study.enqueue_trial(dict(params))
 
     def unfinished(self) -> list[Any]:
-        """The trials that run, or did when they were killed."""
+        """The trials that run, or ran when they were killed."""
         found = self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,))
         return [self._optuna.Trial(self.study, trial._trial_id) for trial in found]
 
@@ -103,12 +103,12 @@ class Study:
         return max(self.study.trials[trial.number].intermediate_values, default=0)
 
     def report(self, trial: Any, step: int, value: float) -> bool:
-        """Tell a trial's value at a step; whether it should end."""
+        """Report a trial's value at a step; returns whether the trial should end."""
         trial.report(value, step)
         return bool(self._sweep.prune and trial.should_prune())
 
     def end(self, trial: Any, value: float | None, seconds: float, reason: str = "", pruned: bool = False) -> Ended:
-        """Close a trial: with its metric, or without one, and why: it failed, or was pruned."""
+        """Close a trial: with its metric, or without one and with the reason why it failed or was pruned."""
         self.pause(trial, seconds)
         trial.set_user_attr("reason", reason)
         state = None if value is not None else self._states.PRUNED if pruned else self._states.FAIL
@@ -116,11 +116,11 @@ class Study:
         return next(each for each in self.ended() if each.number == trial.number)
 
     def pause(self, trial: Any, seconds: float) -> None:
-        """Note what an interrupted trial has taken so far."""
+        """Record how long an interrupted trial has taken so far."""
         trial.set_user_attr("seconds", trial.user_attrs.get("seconds", 0.0) + seconds)
 
     def ended(self) -> list[Ended]:
-        """What became of the trials that have ended."""
+        """The trials that have ended."""
         names = {self._states.COMPLETE: "complete", self._states.PRUNED: "pruned", self._states.FAIL: "failed"}
         return [
             Ended(
@@ -136,14 +136,14 @@ class Study:
         ]
 
     def best(self) -> Ended | None:
-        """The best of the trials that are complete."""
+        """The best complete trial."""
         complete = [trial for trial in self.ended() if trial.state == "complete" and trial.value is not None]
         sign = 1 if self._sweep.direction == "lower" else -1
         return min(complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
     @property
     def seconds(self) -> float:
-        """How long all calls of the sweep have taken by the clock."""
+        """The wall-clock time of all calls of the sweep."""
         return float(self.study.user_attrs.get("seconds", 0.0))
 
     @seconds.setter
@@ -152,11 +152,11 @@ class Study:
 
 
 def _value(trial: Any) -> float | None:
-    """The metric, or the last that was reported."""
+    """The metric, or the last value that was reported."""
     reported = trial.intermediate_values
     return trial.value if trial.value is not None or not reported else reported[max(reported)]
 
 
 def params_of(trial: Any) -> dict[str, Value]:
-    """A trial's parameters, numbers with four digits: what a person reads, writes and compares."""
+    """A trial's parameters, with numbers rounded to four digits, for people to read, write and compare."""
     return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in trial.params.items()}

@@ -1,7 +1,7 @@
 """``plm sweep``: trials side by side, each a process in a checkout of its own, until the budget is spent.
 
-A trial that is killed, alone or with everything, goes on from its state when the command is called again. Its runs in
-MLflow are below the sweep's. Called by ``flows/cli.py``.
+A trial that is killed, alone or with everything, resumes from its state when the command is called again. Its runs in
+MLflow are children of the sweep's. Called by ``flows/cli.py``.
 """
 
 import contextlib
@@ -31,22 +31,22 @@ from plm_core.shared import paths
 
 @dataclass(frozen=True)
 class Summary:
-    """How a sweep stands."""
+    """The state of a sweep."""
 
     folder: Path
     trials: list[Ended]
     best: Ended | None
     paused: int
-    """Trials that were interrupted, and go on when the sweep does."""
+    """The number of trials that were interrupted, and resume with the sweep."""
 
 
 def run(root: Path, name: str, jobs: int | None = None) -> Summary:
-    """Search what the section ``sweep`` says, or go on with a search, and write down what its page shows.
+    """Search what the section ``sweep`` says, or resume a search, and write what its page shows.
 
     Args:
         root: The checkout.
-        name: Of the sweep: its folder, and what its experiments begin with.
-        jobs: How many trials run side by side; None for one per GPU, or per core where there is none.
+        name: The name of the sweep: its folder, and the prefix of its experiments.
+        jobs: How many trials run side by side; None for one per GPU, or per core if there is no GPU.
 
     Raises:
         UserError: the section cannot be used, the sweep runs already, or its first trials have all failed.
@@ -66,12 +66,12 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     with only_one(workspaces.folder) as held:
         study = Study(workspaces.folder, name, sweep)
         if changed := workspaces.freeze():
-            print(f"changed since the sweep {name} began, which its trials do not see: {', '.join(changed)}")
+            print(f"changed since the sweep {name} began, and ignored by its trials: {', '.join(changed)}")
         if study.new:
             _begin_with_what_is(root, sweep, study)
         with _terminated_as_interrupted(), pipeline_run(root, f"sweep {name}") as parent:
             env = _environment(root, parent)
-            if isinstance(machine, Machine):  # else the queue of the cluster divides the cores
+            if isinstance(machine, Machine):  # otherwise the queue of the cluster divides the cores
                 env["PLM_CORES"] = str(max(1, machine.cores // jobs))
             else:  # trials side by side would wait for each other's nodes
                 env["PLM_NODES"] = "1"
@@ -83,10 +83,10 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
 
 
 def lines(summary: Summary) -> Iterator[str]:
-    """What is said at the end."""
+    """The output at the end."""
     folder = summary.folder
     if summary.paused:
-        yield f"{summary.paused} trials keep their state; more of sweep.minutes or sweep.cost, and they go on"
+        yield f"{summary.paused} trials keep their state; raise sweep.minutes or sweep.cost to resume them"
     if failed := [trial for trial in summary.trials if trial.state == "failed"]:
         yield f"failed         {len(failed)} trials, the last: {failed[-1].reason}"
     if (best := summary.best) and best.value is not None:
@@ -109,7 +109,7 @@ def _stage(graph: Graph, sweep: Sweep) -> str:
 
 
 def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
-    """Have the parameters as they are be the first trial: what others are to be better than."""
+    """Make the current parameters the first trial, as the baseline of the others."""
     params = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
     now: dict[str, Value] = {}
     for name, values in sweep.space.items():
@@ -117,19 +117,19 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
         for key in name.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         if not space.within(value, values):
-            print(f"params.yaml has {name}: {value}, which is not in the space, so that no trial has it")
+            print(f"params.yaml has {name}: {value}, which is not in the space, so no trial tries it")
             return
         now[name] = value
     study.begin_with(now)
 
 
 def _gpus(machine: Machine | Cluster) -> int:
-    """How many there are: here, or on a node."""
+    """The number of GPUs: here, or on a node."""
     return len(machine.gpus) if isinstance(machine, Machine) else machine.gpus
 
 
 def _environment(root: Path, parent: str | None) -> dict[str, str]:
-    """What trials share: the checkout's MLflow, and what torch has compiled."""
+    """The environment that trials share: the checkout's MLflow, and what torch has compiled."""
     tracking, _ = settings.read(root)
     found = {"MLFLOW_TRACKING_URI": tracking.uri}
     found["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
@@ -138,9 +138,9 @@ def _environment(root: Path, parent: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Within the block SIGTERM is a Ctrl-C, and trials save their state.
+    """Within the block, SIGTERM acts like Ctrl-C, and trials save their state.
 
-    Also where a Ctrl-C is ignored, as by what a script has started in the background.
+    This also works if Ctrl-C is ignored, as in a command that a script has started in the background.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -150,7 +150,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _written(workspaces: Workspaces, study: Study, sweep: Sweep) -> Summary:
-    """Leave what was found, for people and for the page."""
+    """Write the results, for people and for the page."""
     found = Summary(workspaces.folder, study.ended(), study.best(), len(study.unfinished()))
     figures = asdict(sweep) | {"seconds": study.seconds, "trials": [asdict(each) for each in found.trials]}
     (workspaces.folder / paths.TRIALS).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """The process of a trial: ``python -m flows.sweeps.trial STAGE`` in the trial's checkout. Started by ``sweep.py``.
 
-The stage and all that it depends on are brought up to date one after the other, without a server of Prefect. Exit
-status: that of the stage that failed; 2 when a person must mend something; 75 when it was interrupted or a stage was
-killed, and goes on from its state when it is started again.
+The stage and all that it depends on are brought up to date one after the other, without a Prefect server. Exit status:
+that of the stage that failed; 2 if a person has to fix something; 75 if it was interrupted or a stage was killed, and
+it will resume from its state when it is started again.
 """
 
 import logging
@@ -20,7 +20,7 @@ from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 
 def needed(stages: Sequence[Stage], last: str) -> list[Stage]:
-    """A stage and all that it depends on, of stages that stand in order."""
+    """A stage and all that it depends on, from ``stages`` in their order."""
     wanted = {last}
     for stage in reversed(stages):
         if stage.name in wanted:
@@ -29,7 +29,7 @@ def needed(stages: Sequence[Stage], last: str) -> list[Stage]:
 
 
 def bring_up_to_date(checkout: Checkout, last: str) -> None:
-    """Run what is not up to date of a stage and its upstreams; what may be worth it is tried again.
+    """Run what is not up to date of a stage and its upstreams; transient failures are retried.
 
     Raises:
         StageError: a stage failed that is not optional.
@@ -45,7 +45,7 @@ def bring_up_to_date(checkout: Checkout, last: str) -> None:
                 break
             except StageError as error:
                 if error.transient and left:
-                    log.warning("tried again: %s", error)
+                    log.warning("retried: %s", error)
                 elif stage.optional:
                     log.warning("failed: %s", error)
                     break
@@ -67,7 +67,7 @@ def main(last: str) -> int:
         print(f"error: {error}", flush=True)
         return USER_ERROR if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
-        print("interrupted: it goes on from its state", flush=True)
+        print("interrupted: it will resume from its state", flush=True)
         return INTERRUPTED
     return 0
 

@@ -1,4 +1,4 @@
-"""The trials of a sweep, side by side, until there are enough or the time is over. Used by ``sweep.py``."""
+"""Runs the trials of a sweep, side by side, until there are enough or the time is over. Used by ``sweep.py``."""
 
 import contextlib
 import json
@@ -21,9 +21,9 @@ from flows.sweeps.workspaces import Workspaces
 from flows.timing import clock
 
 RETRIES = 2
-"""How often a trial goes on whose process was killed."""
+"""How often a trial is resumed if its process is killed."""
 HOPELESS = 3
-"""When so many trials have failed and none has ended well, something else is wrong."""
+"""If this many trials have failed and none has succeeded, something else is wrong."""
 
 
 class Trials:
@@ -32,8 +32,8 @@ class Trials:
     def __init__(
         self, sweep: Sweep, study: Study, workspaces: Workspaces, stage: str, env: Mapping[str, str], held: int
     ) -> None:
-        """``stage`` is what each brings up to date, ``env`` what they find in their environment, ``held`` the sweep's
-        lock, which they hold on to."""
+        """``stage`` is what each trial brings up to date, ``env`` are variables for its environment, ``held`` is the
+        sweep's lock, which it inherits."""
         self._sweep, self._study, self._workspaces, self._stage, self._env = sweep, study, workspaces, stage, env
         self._left = study.unfinished()
         self._held = held
@@ -42,10 +42,10 @@ class Trials:
         self._processes: set[StageProcesses] = set()
 
     def run(self, jobs: int) -> None:
-        """Run so many side by side until there are enough, the time is over, or the process is interrupted.
+        """Run ``jobs`` trials side by side until there are enough, the time is over, or the process is interrupted.
 
         Raises:
-            UserError: the first trials fail, each of them.
+            UserError: the first trials have all failed.
         """
         begun = time.monotonic()
         before = self._study.seconds
@@ -66,7 +66,7 @@ class Trials:
             worker.result()
 
     def _stop(self) -> None:
-        """End the trials that run, with their state saved, and begin no other."""
+        """Have the running trials save their state and end, and begin no others."""
         self._stopping.set()
         with self._lock:
             running = list(self._processes)
@@ -78,7 +78,7 @@ class Trials:
             try:
                 self._carry_out(trial)
             except OSError as error:
-                raise UserError(f"trial {trial.number}: {error}; it goes on when the sweep does") from error
+                raise UserError(f"trial {trial.number}: {error}; it resumes with the sweep") from error
             ended = self._study.ended()
             if len(ended) >= HOPELESS and all(each.state == "failed" for each in ended):
                 raise UserError(f"sweep: the first {len(ended)} trials have failed, the last: {ended[-1].reason}")
@@ -92,7 +92,7 @@ class Trials:
             return self._study.ask() if self._study.many() < self._sweep.trials else None
 
     def _carry_out(self, trial: Any) -> None:
-        """Run a trial to its end, keep what it made, and say what became of it."""
+        """Run a trial to its end, keep what it made, and print its outcome."""
         begun = time.monotonic()
         print(f"trial {trial.number}: {shown(params_of(trial))}", flush=True)
         value = None
@@ -115,18 +115,18 @@ class Trials:
         print(_said(ended, self._sweep, self._study.best()), flush=True)
 
     def _goes_on(self, trial: Any, error: Exception) -> bool:
-        """Whether a trial whose process was killed is tried again, from its state."""
+        """Whether a trial whose process was killed is resumed from its state."""
         tries = trial.user_attrs.get("tries", 0)
         if not (isinstance(error, StageError) and error.transient and tries < RETRIES):
             return False
-        print(f"trial {trial.number}: goes on, for its process ended: {error}", flush=True)
+        print(f"trial {trial.number}: resumed, because its process ended: {error}", flush=True)
         trial.set_user_attr("tries", tries + 1)
         with self._lock:
             self._left.append(trial)
         return True
 
     def _value(self, trial: Any) -> float:
-        """The metric of a trial, when its process has ended."""
+        """Run the process of a trial; returns its metric."""
         place = self._workspaces.open(trial.number, params_of(trial))
         reports, log = (self._workspaces.beside(trial.number, what) for what in ("reports", "log"))
         known = self._study.reported(trial)
@@ -139,7 +139,7 @@ class Trials:
                 watch.look()
 
             command = [sys.executable, "-m", "flows.sweeps.trial", self._stage]
-            # With the lock: a trial that outlives a killed sweep, to save, keeps the next one from its worktree.
+            # With the lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its worktree.
             processes.run(f"trial {trial.number}", command, heard, env=env, pass_fds=[self._held], may_fork=False)
         return metric(place, self._sweep)
 
@@ -157,7 +157,7 @@ class Trials:
 
 
 def metric(place: Path, sweep: Sweep) -> float:
-    """The metric as it lies in a checkout. Raises UserError: it is not there, or no number."""
+    """The metric in a checkout. Raises UserError: it is missing, or not a number."""
     found = json.loads((place / sweep.file).read_text(encoding="utf-8"))
     value = found.get(sweep.name)
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -166,7 +166,7 @@ def metric(place: Path, sweep: Sweep) -> float:
 
 
 def shown(params: Mapping[str, Value]) -> str:
-    """Parameters in a line, by the last part of their names where that tells them apart."""
+    """Parameters in one line, by the last part of their names if those differ."""
     short = {name.rpartition(".")[2] for name in params}
     return ", ".join(
         f"{name.rpartition('.')[2] if len(short) == len(params) else name} {value}" for name, value in params.items()
@@ -174,7 +174,7 @@ def shown(params: Mapping[str, Value]) -> str:
 
 
 def _said(ended: Ended, sweep: Sweep, best: Ended | None) -> str:
-    """What became of a trial, in a line."""
+    """The outcome of a trial, in one line."""
     number = "" if ended.value is None else f"{sweep.name} {ended.value:.4g}"
     said = {
         "complete": number,

@@ -1,7 +1,7 @@
-"""The checkouts of a sweep: the files as they were when it began, and a worktree of git for each trial.
+"""The checkouts of a sweep: the files as they were when it began, and a git worktree per trial.
 
 A worktree shares git's objects and DVC's cache with the checkout, so that what is up to date there is up to date here,
-and what a trial has made can be fetched later. What a trial leaves is an experiment of DVC: ``dvc exp show`` lists it
+and what a trial has made can be fetched later. The result of a trial is a DVC experiment: ``dvc exp show`` lists it
 with its parameters and metrics, ``dvc exp apply`` brings it into the checkout. Used by ``sweep.py`` and by ``plm gc``.
 """
 
@@ -21,29 +21,29 @@ from flows.outcome import UserError
 from plm_core.shared.paths import JOURNALS, SWEEPS
 
 LARGEST = 1 << 20
-"""Bytes of a file that git does not know and that is taken into the sweep's commit; what is larger is data, and linked
-where a stage reads it."""
+"""The size in bytes up to which untracked files go into the sweep's commit; larger ones are data, and linked if a stage
+reads them."""
 IDENTITY = {f"GIT_{who}_{what}": "plm" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
 class Workspaces:
-    """Those of one sweep."""
+    """The checkouts of one sweep."""
 
     def __init__(self, root: Path, name: str, given: Sequence[str], cache: Path) -> None:
-        """``given`` are the files that stages read and none makes, ``cache`` is DVC's."""
+        """``given`` are the files that stages read and no stage makes, ``cache`` is DVC's."""
         self.folder = root / SWEEPS / name
         self.commit = ""
-        """The files that all trials begin with; its parent is the commit that was checked out."""
+        """The commit with the files that all trials begin with; its parent is the commit that was checked out."""
         self._root, self._name, self._given, self._cache = root, name, given, cache
 
     def freeze(self) -> list[str]:
-        """Take the checkout as it is for the sweep's own, or return what has changed in it since that was done.
+        """Commit the checkout as it is for the sweep, or return what has changed in it since that was done.
 
         Raises:
-            UserError: it is no repository of git, or only a part of one, or has no commit.
+            UserError: it is not a git repository, or only a part of one, or has no commit.
         """
         if part := self._git("rev-parse", "--show-prefix"):
-            raise UserError(f"{self._root}: is the folder {part} of a repository of git; expected the whole of one")
+            raise UserError(f"{self._root}: is the folder {part} of a git repository; expected a whole repository")
         with self._index("HEAD") as index:
             unknown = self._git("ls-files", "--others", "--exclude-standard", "-z", index=index).split("\0")
             small = [name for name in unknown if name and (self._root / name).lstat().st_size <= LARGEST]
@@ -63,27 +63,27 @@ class Workspaces:
         return self.folder / f"trials/{number}"
 
     def name_of(self, number: int) -> str:
-        """The name of a trial everywhere: of its experiment, and in MLflow."""
+        """The name of a trial's experiment, in DVC and in MLflow."""
         return f"{self._name}-{number}"
 
     def beside(self, number: int, what: str) -> Path:
-        """A file of a trial that outlives its worktree."""
+        """The path of a file of a trial that outlives its worktree."""
         return self.folder / f"trials/{number}.{what}"
 
     def open(self, number: int, params: Mapping[str, object]) -> Path:
-        """The worktree of a trial with its parameters; one that was left is as it was left.
+        """The worktree of a trial with its parameters; an existing one is unchanged.
 
         Raises:
-            UserError: git or DVC fails, or a parameter is in no section.
+            UserError: git or DVC fails, or a parameter is not in any section.
         """
         place = self.place(number)
         ready = self.beside(number, "ready")
         if not (ready.exists() and place.exists()):
-            self.close(number)  # it was not made whole
+            self.close(number)  # it is incomplete
             with self._alone():
                 self._git("worktree", "add", "--quiet", "--detach", str(place), self.commit)
             (self._root / JOURNALS).mkdir(parents=True, exist_ok=True)
-            # One recorder sends the runs of all trials, and outlives them.
+            # The recorder sends the runs of all trials, and outlives them.
             for path in (*self._given, JOURNALS.as_posix()):
                 here = place / path
                 if (self._root / path).exists() and not here.exists():
@@ -95,21 +95,21 @@ class Workspaces:
         return place
 
     def _linked(self, here: Path, path: str) -> bool:
-        """Whether ``open`` has put a link here; one of the project's own leads elsewhere."""
+        """Whether ``open`` has put a link here; the project's own links lead elsewhere."""
         return here.is_symlink() and here.readlink() == self._root / path
 
     def _write_settings(self, place: Path) -> None:
-        """Give DVC in a worktree this machine's settings, and the checkout's cache."""
+        """Configure DVC in a worktree with this machine's settings and the checkout's cache."""
         found = configparser.ConfigParser(interpolation=None)
         found.read(self._root / ".dvc/config.local", encoding="utf-8")
         found.read_dict({"cache": {"dir": str(self._cache)}})
         path = place / ".dvc/config.local"
-        path.touch(mode=0o600)  # it may have passwords
+        path.touch(mode=0o600)  # it may contain passwords
         with path.open("w", encoding="utf-8") as file:
             found.write(file)
 
     def keep(self, number: int) -> None:
-        """Make an experiment of what a trial has left."""
+        """Make the result of a trial an experiment."""
         place = self.place(number)
         with self._index(self.commit) as index:
             self._git("add", "--all", index=index, folder=place)
@@ -126,7 +126,7 @@ class Workspaces:
         self._prune()
 
     def remove(self) -> None:
-        """Remove the sweep: its experiments, its folder and its worktrees. What was killed in the middle, it ends."""
+        """Remove the sweep: its experiments, its folder and its worktrees. Completes a removal that was killed."""
         if found := self._git("for-each-ref", "--format=%(objectname)", self._beginning()):
             self.commit = found
             above = self._experiment(0).removesuffix("0")
@@ -144,14 +144,14 @@ class Workspaces:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Git takes a worktree that is being added for one that is gone, and prunes it, whichever sweep's it is."""
+        """Exclude other sweeps: git takes a worktree that is being added for one that is gone, and prunes it."""
         (self._root / SWEEPS).mkdir(parents=True, exist_ok=True)
         with (self._root / SWEEPS / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def difference(self, number: int) -> str:
-        """What a trial that was kept has in ``params.yaml``, as a diff."""
+        """What a kept trial has changed in ``params.yaml``, as a diff."""
         return self._git("diff", self.commit, self._experiment(number), "--", "params.yaml") + "\n"
 
     def _beginning(self) -> str:
@@ -159,13 +159,13 @@ class Workspaces:
         return f"refs/plm/sweeps/{self._name}"
 
     def _experiment(self, number: int) -> str:
-        """The reference of a trial's experiment, by which DVC finds it: that of the commit that it began with."""
+        """The reference of a trial's experiment, under the commit that it is based on, where DVC looks for it."""
         base = self._git("rev-parse", f"{self.commit}^")
         return f"refs/exps/{base[:2]}/{base[2:]}/{self.name_of(number)}"
 
     @contextmanager
     def _index(self, commit: str) -> Iterator[str]:
-        """An index of git that is nobody's, with the files of a commit."""
+        """A temporary git index with the files of a commit."""
         with tempfile.TemporaryDirectory() as scratch:
             index = f"{scratch}/index"
             self._git("read-tree", commit, index=index)
@@ -181,25 +181,25 @@ class Workspaces:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[int]:
-    """Hold a sweep while the block runs; yields the lock's descriptor, for trials to hold on to.
+    """Hold a sweep while the block runs; yields the lock's descriptor, which trials inherit.
 
     Raises:
-        UserError: somebody holds it.
+        UserError: another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder}: this sweep runs already; wait for it, or give another --name") from None
+            raise UserError(f"{folder}: this sweep is already running; wait for it, or give another --name") from None
         yield file.fileno()
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, text: str = "") -> str:
-    """What a command prints. Raises UserError with the first line of its error: it fails."""
+    """The output of a command. Raises UserError, with the first line of its error, if it fails."""
     env = {**os.environ, **(environment or {})}
     done = subprocess.run(command, cwd=folder, env=env, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it does not say why"])[0]
+        said = (done.stderr.strip().splitlines() or ["no error message"])[0]
         raise UserError(f"{folder}: `{' '.join(command[:4])}`: {said.removeprefix('error: ')}")
     return done.stdout.removesuffix("\n")

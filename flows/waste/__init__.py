@@ -1,1 +1,1 @@
-"""What ``plm gc`` deletes: one file a store, each a function from a checkout and the rules to what is not kept."""
+"""What ``plm gc`` deletes: one file per store, with functions from a checkout and the rules to what is not kept."""

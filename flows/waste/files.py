@@ -25,7 +25,7 @@ def cached(root: Path, rules: Retention) -> Iterator[Waste]:
 
 
 def snapshots(root: Path, rules: Retention) -> Iterator[Waste]:
-    """The snapshots of trainings, and the parts of stages of the corpus, that nobody has gone on with."""
+    """The snapshots of training runs, and the parts of corpus stages, that were never resumed."""
     folders = sorted(folder for kind in (paths.SNAPSHOTS, paths.PARTS) for folder in (root / kind).glob("*/"))
     for folder in folders if folders and not _trains(root) else []:
         files = _files(folder)
@@ -45,7 +45,7 @@ def _trains(root: Path) -> bool:
 
 
 def journals(root: Path, rules: Retention) -> Iterator[Waste]:
-    """The journals of interrupted trainings, which MLflow has whole."""
+    """The journals of interrupted training runs that MLflow has completely."""
     for path in _done_with(root, rules.snapshots_days):
         why = f"sent, and older than {rules.snapshots_days} days"
         delete = partial(_delete_journal, root, path, rules.snapshots_days)
@@ -64,7 +64,7 @@ def _delete_journal(root: Path, path: Path, days: int) -> None:
 
 
 def sweeps(root: Path, rules: Retention) -> Iterator[Waste]:
-    """Sweeps that nobody has gone on with, and their experiments."""
+    """Sweeps that were never resumed, and their experiments."""
     for folder in sorted((root / paths.SWEEPS).glob("*/")):
         files = _files(folder)
         if _old([folder, *files], rules.days):
@@ -80,7 +80,7 @@ def _delete_sweep(root: Path, folder: Path, days: int) -> None:
 
 
 def compiled(root: Path, rules: Retention) -> Iterator[Waste]:
-    """Compiled code that no training has read for long."""
+    """Compiled code that no training run has read for a long time."""
     if unread := [path for path in _files(root / paths.COMPILED) if _unread(path, rules.days)]:
         why = f"not read for {rules.days} days"
         what = f"{len(unread):,} files of {paths.COMPILED.as_posix()}"
@@ -103,7 +103,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _old(files: Iterable[Path], days: int, read: bool = False) -> bool:
-    """Whether nobody has written, or ``read``, any of them for so many days."""
+    """Whether none of the files has been written, or ``read``, for this many days."""
     about = [path.stat() for path in files]
     return max(each.st_atime if read else each.st_mtime for each in about) < time.time() - days * DAY_S
 

@@ -1,4 +1,4 @@
-"""Prefect: flow runs of this checkout that ended long ago, with their logs. Only on a server that is configured."""
+"""Prefect: flow runs of this checkout that ended long ago, with their logs. Only on a configured server."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from flows.waste.waste import Waste
 from plm_core.shared.stores import shown
 
 PAGE = 200
-"""The most that Prefect answers with at once."""
+"""The most runs that Prefect returns at once."""
 
 
 def flow_runs(root: Path, rules: Retention) -> Iterator[Waste]:
-    """Flow runs that ended longer ago than the rules keep anything."""
+    """Flow runs that ended longer ago than the rules' ``days``."""
     url = server.configured_url()
     if url is None:
         return

@@ -1,8 +1,8 @@
 """MLflow: old versions, registrations that made no version, deleted runs.
 
-A version goes first, in one transaction of MLflow's; its run, which no version needs any more, goes then: its models,
-its files, itself. Whoever dies in between leaves a finished registration without a version, or a deleted run: nothing
-is wrong with either, and the next time finds it.
+A version is deleted first, in one MLflow transaction, and then its run, which no version needs any more: its models,
+its files, the run itself. A process that dies in between leaves a finished registration without a version, or a deleted
+run: both are harmless, and found the next time.
 """
 
 import time
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 KEEP_TAG = "keep"
-"""A version or run with this tag stays, unless its value is ``false``."""
+"""A version or run with this tag is kept, unless its value is ``false``."""
 ENDED_S = 3600.0
-"""A registration whose run ended less than this ago may be about to make the version."""
+"""A registration whose run ended less than this ago may still be about to make the version."""
 
 
 def registered(root: Path, rules: Retention) -> Iterator[Waste]:
@@ -64,9 +64,9 @@ def _kept(root: Path, registry: Registry, rules: Retention) -> set[str]:
 
 
 def _needless(registry: Registry, rules: Retention) -> "list[Run]":
-    """Ended registrations without a version, and runs that were deleted longer ago than the rules keep anything.
+    """Ended registrations without a version, and runs that were deleted longer ago than the rules' ``days``.
 
-    On a server nobody but `mlflow gc`, run there, takes away what was deleted.
+    On a server, only `mlflow gc`, run there, removes deleted runs.
     """
     from mlflow.entities import ViewType
 
@@ -95,7 +95,7 @@ def _ended(run: "Run") -> float:
 
 def _delete_version(root: Path, rules: Retention, number: str) -> None:
     with opened(root) as registry:
-        with alone(registry):  # nobody makes it the champion meanwhile
+        with alone(registry):  # so that nobody makes it the champion in the meantime
             if number in _kept(root, registry, rules) or not registry.exists(number):
                 return
             run = registry.get(number).run_id
@@ -110,7 +110,7 @@ def _delete_needless(root: Path, rules: Retention, run: str) -> None:
 
 
 def _delete_run(registry: Registry, run: str) -> None:
-    """Delete a run, the models that it logged and their files; on a server their rows stay, marked as deleted."""
+    """Delete a run, the models that it logged and their files; on a server, their rows stay, marked as deleted."""
     from mlflow.exceptions import MlflowException
 
     client = registry.client
@@ -135,7 +135,7 @@ def _delete_run(registry: Registry, run: str) -> None:
 
 
 def _store(registry: Registry) -> Any:
-    """MLflow's own store. A database's deletes rows, a server's only marks them."""
+    """MLflow's own store. That of a database deletes rows, that of a server only marks them."""
     return registry.client._tracking_client.store
 
 
@@ -154,7 +154,7 @@ def _files(uri: str) -> Any:
 
 
 def _bytes(registry: Registry, run: str) -> int:
-    """Of a run's files and of those of the models that it logged."""
+    """The size of a run's files and of those of the models that it logged."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""Something that the rules do not keep. Used by every store of this folder, and by ``flows/retention.py``."""
+"""Something that the rules do not keep. Used by every file of this folder, and by ``flows/retention.py``."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class Waste:
     why: str
     """Which rule does not keep it."""
     bytes: int | None
-    """How much that frees; None where it cannot be told."""
+    """How much that frees; None if unknown."""
     delete: Callable[[], object]
-    """Deletes it, unless it is kept by now. To be killed in the middle does no harm: the next time goes on."""
+    """Deletes it, unless it is now kept. Being killed in the middle does no harm: the next call continues."""
 
 
 Find = Callable[[Path, Retention], Iterator[Waste]]
-"""Looks for waste. A UserError or an OSError says that it could not."""
+"""Finds waste. A UserError or an OSError says that the search failed."""

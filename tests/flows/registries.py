@@ -9,7 +9,7 @@ from pathlib import Path
 from flows import registry
 from flows.ledger import Decision
 from flows.store import evidence_digest
-from flows.transaction import decide
+from flows.transaction import commit
 
 PARAMS = """
 tracking: {uri: "sqlite:///artifacts/mlflow/mlflow.db", experiment: plm}
@@ -70,7 +70,7 @@ def judge(root, number, action="promoted"):
     with registry.opened(root) as opened:
         champion = opened.alias("champion")
         tags = {"gate.table": "{}", "gate.reasons": "because", "gate": verdict}
-        decide(opened, Decision(action, number, champion or "", ["because"], tags), champion)
+        commit(opened, Decision(action, number, champion or "", ["because"], tags), champion)
 
 
 def project(root, database):

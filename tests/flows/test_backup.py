@@ -21,7 +21,7 @@ from flows import backup, checkout, registry, standing
 from flows.backupstore import Store
 from flows.ledger import Decision
 from flows.outcome import UserError
-from flows.transaction import decide
+from flows.transaction import commit
 
 PARAMS = {
     "tracking": {"uri": "sqlite:///artifacts/mlflow/mlflow.db", "experiment": "plm"},
@@ -62,7 +62,7 @@ def champion(root, number):
         if number == "1":
             opened.client.create_registered_model("plm")
         opened.client.create_model_version("plm", opened.client.get_run(run).info.artifact_uri, run)
-        decide(opened, Decision("promoted", number, "", ["first"]), opened.alias("champion"))
+        commit(opened, Decision("promoted", number, "", ["first"]), opened.alias("champion"))
 
 
 def champions(root):
@@ -213,11 +213,11 @@ def test_files_whose_age_is_not_told_stay(root):
 def test_a_registry_that_is_not_used_where_it_is_restored_is_told(root, tmp_path, uri):
     kept, uri = str(tmp_path / "kept"), uri.format(tmp_path)
     backup.backup(root, kept)
-    assert not [note for note in backup.restore(root, kept).notes if "not used" in note]
+    assert not [note for note in backup.restore(root, kept).notes if "not in use" in note]
     shutil.rmtree(root / "artifacts/mlflow")
     (root / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"tracking": PARAMS["tracking"] | {"uri": uri}}))
-    (note,) = [note for note in backup.restore(root, kept).notes if "not used" in note]
-    assert note.startswith("the registry is in artifacts/mlflow/mlflow.db, which is not used")
+    (note,) = [note for note in backup.restore(root, kept).notes if "not in use" in note]
+    assert note.startswith("the registry is in artifacts/mlflow/mlflow.db, which is not in use")
     assert uri.removeprefix("sqlite:///") in note
 
 
@@ -333,13 +333,12 @@ def test_results_in_a_cache_outside_the_checkout_are_named_as_left_out(root, tmp
     left = len([path for path in (tmp_path / "shared").rglob("*") if path.is_file()])
     where = tmp_path / "shared/files/md5"
     assert note == (
-        f"DVC's cache lies outside the checkout ({where}): {left} files of results are not in the backup; "
-        "back it up there"
+        f"DVC's cache is outside the checkout ({where}): {left} result files are not in the backup; back it up there"
     )
 
 
 def test_what_cannot_be_done_is_one_line(root, tmp_path):
-    with pytest.raises(UserError, match="no backup '2025'; the newest ones are: none"):
+    with pytest.raises(UserError, match="no backup '2025'; the newest are: none"):
         backup.restore(root, str(tmp_path / "kept"), "2025")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file"):
@@ -351,7 +350,7 @@ def test_what_cannot_be_done_is_one_line(root, tmp_path):
         backup.restore(root, str(tmp_path / "kept"))
     (path,) = (tmp_path / "kept/backups").iterdir()
     path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(UserError, match="its format is 9; expected 1"):
+    with pytest.raises(UserError, match="format 9; expected 1"):
         backup.restore(root, str(tmp_path / "kept"))
 
 

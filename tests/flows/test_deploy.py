@@ -126,7 +126,7 @@ def test_after_a_power_failure_the_next_run_begins_and_the_one_before_is_told(to
             pids(root / "pids", 2)
     finally:
         _killed(standing)
-    assert "was killed, or its machine was" in told(hook)[0][1]
+    assert "was killed, or its machine went down" in told(hook)[0][1]
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def deployed(on_server):
 
 def test_the_schedule_of_another_checkout_is_not_taken_over(tmp_path, on_server, deployed, monkeypatch):
     deployed("theirs", "/elsewhere")
-    with pytest.raises(UserError, match=r"plm/theirs of this Prefect server is that of /elsewhere; .* another --name"):
+    with pytest.raises(UserError, match=r"plm/theirs of this Prefect server belongs to /elsewhere; .* another --name"):
         deploy.serve(tmp_path, "0 3 * * *", "theirs")
 
 

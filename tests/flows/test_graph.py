@@ -254,7 +254,7 @@ def test_a_path_that_another_process_holds_is_busy(chain):
     graph = Graph(chain)
     with pytest.raises(BusyError, match="is busy"):
         graph.reasons("first")
-    assert graph.status()["first"] == ["a running stage writes its inputs or outputs"]
+    assert graph.status()["first"] == ["a running stage is writing its inputs or outputs"]
     with pytest.raises(BusyError, match="is busy"), graph.reproducing("first"):
         pass
     assert other.wait(300) == 0

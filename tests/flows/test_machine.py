@@ -237,7 +237,7 @@ def test_a_pipeline_says_which_other_one_has_the_same_cores():
         said: list[str] = []
         with machine.beside_others(said.append):
             (line,) = [line for line in said if f"process {other.pid} of" in line]
-            assert line.startswith("another pipeline runs on this machine and has the same cores: process ")
+            assert line.startswith("another pipeline runs on this machine and uses the same cores: process ")
             assert not any(f"process {os.getpid()} of" in line for line in said)
     other.communicate("\n")
     with machine.beside_others(said.append):

@@ -57,7 +57,7 @@ def test_without_a_schedule_nothing_is_missed():
 def test_a_clock_that_went_back_is_told(root, hook):
     now = time.time()
     Nights(due=now + 6 * DAY_S, next=now + 7 * DAY_S, begun=now + 6 * DAY_S, ended=now + 6 * DAY_S + 9).write(root)
-    assert "which is still to come: was the clock moved?" in nights.tell_missed(root)
+    assert "which is in the future: was the clock changed?" in nights.tell_missed(root)
     assert [event for event, _ in told(hook)] == ["missed"]
 
 
@@ -72,7 +72,7 @@ def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(roo
     for _ in range(2):
         with nights.remembered(root) as tell:
             tell(Result(()))
-    said = f"The run that began at {begun} was killed, or its machine was. This one goes on from there."
+    said = f"The run that began at {begun} was killed, or its machine went down. This one resumes from there."
     assert told(hook) == [("failure", said)]
 
 
@@ -146,7 +146,7 @@ def test_a_disk_without_room_costs_a_warning(root, capsys):
     (root / ".dvc").write_text("a file where the folder would be")
     with nights.remembered(root) as tell:
         tell(Result(()))
-    assert "this run is not remembered" in capsys.readouterr().err
+    assert "this run is not recorded" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
     with checkout.only_one(project):
         shutil.rmtree(project / ".dvc/tmp")  # with the file that says who it is
         skip()
-    who = ("another command of plm (process", "another pipeline (process unknown")
+    who = ("another plm command (process", "another pipeline (process unknown")
     for (event, said), held_by in zip(told(hook), who, strict=True):
         assert event == "missed"
         assert said.startswith(f"The run that was due at {nights.moment(now)} was skipped: {held_by}")
@@ -255,11 +255,11 @@ def test_a_test_message_is_sent_and_one_that_cannot_be_is_an_error_without_the_a
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     assert plm(project, "nights", "--test").returncode == 0
-    assert told(hook) == [("test", "This is a test: whoever reads it is told.")]
+    assert told(hook) == [("test", "This is a test: notifications reach this address.")]
     monkeypatch.setenv("PLM_NOTIFY_URLS", "json://127.0.0.1:9/secret")
     done = plm(project, "nights", "--test")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: PLM_NOTIFY_URLS: address 1 did not take it")
+    assert done.stderr.startswith("error: PLM_NOTIFY_URLS: address 1 did not accept it")
     monkeypatch.delenv("PLM_NOTIFY_URLS")
     done = plm(project, "nights", "--test")
     assert done.returncode == 2

@@ -66,8 +66,9 @@ def test_an_address_that_takes_nothing_is_a_warning_and_the_others_are_told(tmp_
     assert [path for path, _ in hook.heard][-1] == f"/{SECRET}"
     assert capfd.readouterr() == (
         "",
-        "warning: notify: the disk may have reached nobody: PLM_NOTIFY_URLS: address 1 did not take it (is it right, "
-        "and reachable from here?); address 2 is none that apprise knows; address 3 did not take it (is it right, and "
+        "warning: notify: the disk message may not have been delivered: PLM_NOTIFY_URLS: address 1 did not accept it "
+        "(is the address correct, and reachable from here?); address 2 is not one that apprise recognises; "
+        "address 3 did not accept it (is the address correct, and "
         "reachable from here?)\n",
     )
 
@@ -122,11 +123,13 @@ def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
             ),
         ),
     )
-    notify.tell_models(tmp_path, [Judged("2", "pretrain@gpt", "rolled back", ["as users complained"])])
+    notify.tell_models(tmp_path, [Judged("2", "pretrain@gpt", "rolled back to", ["as users complained"])])
+    notify.tell_models(tmp_path, [Judged("1", "pretrain@gpt", "moved in the UI", ["the gate agrees"])])
     assert told(hook) == [
         ("promotion", "Version 3 (pretrain@gpt) was promoted: better than 2"),
         ("refusal", "Version 4 (pretrain@bert) was refused: not better; and larger"),
-        ("rollback", "Version 2 (pretrain@gpt) was rolled back: as users complained"),
+        ("rollback", "Rolled back to version 2 (pretrain@gpt): as users complained"),
+        ("promotion", "Version 1 (pretrain@gpt) was made the champion in MLflow: the gate agrees"),
     ]
 
 

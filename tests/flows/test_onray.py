@@ -162,7 +162,7 @@ def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
     for each in (second, single):
         assert each.communicate(timeout=300)[0].startswith("done\n")
     late = start(tmp_path, "true", together=":first")
-    assert "error: x: the first of its nodes is not there" in late.communicate(timeout=300)[0]
+    assert "error: x: the first of its nodes is gone" in late.communicate(timeout=300)[0]
     assert late.returncode == INTERRUPTED
 
 

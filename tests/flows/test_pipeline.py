@@ -90,7 +90,7 @@ class Tracker:
             raise
         self.events.append("closed")
 
-    def due(self, root: Path, stages: list[Stage]) -> bool:
+    def needed(self, root: Path, stages: list[Stage]) -> bool:
         return self.known != self._made(root, stages)
 
     def _made(self, root: Path, stages: list[Stage]) -> dict[str, str]:
@@ -244,12 +244,12 @@ def test_little_room_is_warned_of_and_none_is_an_error_before_the_stage_starts(
 ):
     root = one(toy, "echo x >> attempts; echo x > out.txt")
     monkeypatch.setattr(room, "LEAST", 1 << 62)
-    assert "of the disk are free, too little for any stage" in tracker.run(root).error
+    assert "of disk space are free, too little for any stage" in tracker.run(root).error
     assert not (root / "attempts").exists()
     monkeypatch.setattr(room, "LEAST", 0)
     monkeypatch.setattr(room, "RESERVE", 1 << 62)
     assert tracker.run(root).ok
-    assert "of the disk are free, but the last outputs had" in caplog.text
+    assert "of disk space are free, but the last outputs had" in caplog.text
 
 
 def test_what_ends_the_last_try_is_what_is_told(toy, tracker, on_server, monkeypatch):
@@ -302,7 +302,7 @@ def test_a_training_that_takes_too_long_goes_on_as_long_as_it_comes_further(late
 @pytest.mark.parametrize("said", ["interrupted: ", "interrupted: state saved at step 7 of 9"])
 def test_a_stage_that_hung_twice_fails(late, tracker, said):
     root = late(said)
-    assert tracker.run(root).error == f"s: ended after 0.03 minutes (meta.minutes in dvc.yaml): {said.rstrip()}"
+    assert tracker.run(root).error == f"s: stopped after 0.03 minutes (meta.minutes in dvc.yaml): {said.rstrip()}"
     assert (root / "tries").read_text() == "x\nx\n"
 
 
@@ -408,13 +408,13 @@ def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_say
         patch.setattr(checkout, "PAUSE_S", 0.0)
         other.enter_context(checkout.only_one(root))
         with (
-            pytest.raises(checkout.HeldError, match=rf"another command of plm \(process {os.getpid()}\) runs in"),
+            pytest.raises(checkout.HeldError, match=rf"another plm command \(process {os.getpid()}\) runs in"),
             checkout.checked_out(root, False, print),
         ):
             pass
         patch.setattr(checkout.time, "sleep", lambda _: waited.append(1) or (len(waited) == 3 and other.close()))
         with checkout.checked_out(root, False, print) as held:
-            assert held.due == 1
+            assert held.stale == 1
     assert len(waited) == 3
 
 

@@ -173,7 +173,7 @@ def test_the_status_is_the_one_that_the_stage_had_there(launched):
 
 def test_a_launcher_that_ends_before_its_stage_is_tried_again(launched):
     with pytest.raises(
-        StageError, match="PLM_CLUSTER names ended with status 137 and has not said how the stage"
+        StageError, match="the command in PLM_CLUSTER ended with status 137 and did not report how the stage"
     ) as lost:
         launched("sleep 600", "dies")
     assert lost.value.transient
@@ -231,7 +231,7 @@ def test_a_helper_that_fails_is_said_and_another_one_takes_its_place(helping, mo
         helping.ask("echo no room; test -e second || { touch second; exit 3; }; touch third; exec sleep 600")
         wait_for((tmp_path / "third").exists)
         helping.processes.run("clean", ["echo", "done"], helping.lines.append)
-    assert helping.lines[:2] == ["no room", "clean: a node that helped has ended with status 3: no room"]
+    assert helping.lines[:2] == ["no room", "clean: a helping node ended with status 3: no room"]
     assert helping.lines[2:] == ["no room", "done"]
 
 

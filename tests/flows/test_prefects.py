@@ -56,7 +56,7 @@ def test_a_run_that_is_overdue_is_found_and_one_that_is_to_come_is_told(tmp_path
     _, run = deployed
     now = datetime.now(UTC)
     tomorrow = now + timedelta(days=1)
-    assert looked(tmp_path)[0] == ["no run is planned"]
+    assert looked(tmp_path)[0] == ["no run is scheduled"]
     run(Completed())
     run(Scheduled(scheduled_time=tomorrow))
     findings, (note,), unseen = looked(tmp_path)
@@ -87,7 +87,7 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
     assert report.unseen["schedule"].startswith("no Prefect server answers at http://127.0.0.1:9/api")
     monkeypatch.delenv("PREFECT_API_URL")
     assert looked(tmp_path)[1] == [
-        "schedule: not looked at, for PREFECT_API_URL is not set; set it if a server runs this checkout"
+        "schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout"
     ]
 
 
@@ -150,7 +150,7 @@ def test_a_scheduled_run_clears_up_at_its_end_and_one_by_hand_does_not(toy, clie
     run = client.create_flow_run_from_deployment(made, parameters={"root": str(root)})
     assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
     assert versions(root) == ["3", "2"]
-    logs = "cleared up: plm version 1"
+    logs = "cleaned up: plm version 1"
     wait_for(lambda: any(logs in line.message for line in client.read_logs(limit=200)))
 
 
@@ -162,7 +162,7 @@ def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, clie
     (root / "params.yaml").write_text(PARAMS.replace("versions: 2", "versions: none"))
     run = client.create_flow_run_from_deployment(made, parameters={"root": str(root)})
     assert run_flow(flow.plm, run, parameters=run.parameters, return_type="state").is_completed()
-    said = "nothing was cleared up: retention.versions: found the text 'none'; expected a whole number"
+    said = "nothing was cleaned up: retention.versions: found the text 'none'; expected a whole number"
     wait_for(lambda: any(said in line.message for line in client.read_logs(limit=200)))
 
 

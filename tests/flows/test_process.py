@@ -244,7 +244,7 @@ def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, c
 
 def test_a_stage_that_takes_too_long_is_ended_with_time_to_save(tmp_path, make, command):
     root = one(tmp_path, SLEEPER)
-    with pytest.raises(StageError, match=r"^one: ended after 0.05 minutes \(meta.minutes in dvc.yaml\): ") as caught:
+    with pytest.raises(StageError, match=r"^one: stopped after 0.05 minutes \(meta.minutes in dvc.yaml\): ") as caught:
         make(root, grace_s=20).run("one", command, lambda _: None, minutes=0.05)
     assert (root / "saved").read_text() == "state"
     assert caught.value.transient

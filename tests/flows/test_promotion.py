@@ -224,7 +224,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     (again,) = promotion.register(root, [STAGE], None)
     assert (again.version, again.action) == ("3", "unchanged")
     assert promotion.rollback(root, "so was this").version == "1"
-    with pytest.raises(RegistryError, match="version 1 is the champion and none came before it"):
+    with pytest.raises(RegistryError, match="version 1 is the champion, and there was none before it"):
         promotion.rollback(root, "")
     assert ledger(root) == [
         ("promoted", "1", ""),
@@ -232,8 +232,8 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
         ("promoted", "3", "1"),
         ("refused", "2", "3"),
         ("promoted by hand", "2", "3"),
-        ("rolled back", "3", "2"),
-        ("rolled back", "1", "3"),
+        ("rolled back to", "3", "2"),
+        ("rolled back to", "1", "3"),
     ]
 
 
@@ -503,7 +503,7 @@ def test_evidence_that_no_stage_of_the_graph_makes_is_left_out(root):
     other = Stage("finetune@bert-removed-task", outs=("artifacts/evidence/bert/removed-task.1.csv",))
     found = evidence_files(root, STAGE, [STAGE, kept, other])
     assert [path.name for path in found] == ["kept-task.1.csv", "likelihood.csv"]
-    with pytest.raises(RegistryError, match=r"artifacts/evidence/gpt: holds no output of any stage"):
+    with pytest.raises(RegistryError, match=r"artifacts/evidence/gpt: contains no output of any stage"):
         evidence_files(root, STAGE, [other])
 
 

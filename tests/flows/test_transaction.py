@@ -221,13 +221,22 @@ def test_whatever_call_is_the_last_of_a_promotion_by_hand_the_next_one_ends_as_i
 def test_a_rollback_that_died_is_carried_through_once(root, monkeypatch):
     promotion.register(root, STAGES, None)
     with registry.opened(root) as opened:
-        run = opened.ledger.begin(Decision("rolled back", "1", "2", ["bad"]))
+        run = opened.ledger.begin(Decision("rolled back to", "1", "2", ["bad"]))
     assert standing.registry_status(root)["unsettled"]
-    with pytest.raises(RegistryError, match="version 1 is the champion and none came before it"):
+    with pytest.raises(RegistryError, match="version 1 is the champion, and there was none before it"):
         promotion.rollback(root, "bad")
-    assert state(root)[1][2:] == [("rolled back", "1", "2")]
+    assert state(root)[1][2:] == [("rolled back to", "1", "2")]
     assert not standing.registry_status(root)["unsettled"]
     assert mlflow.MlflowClient(f"sqlite:///{root}/artifacts/mlflow/mlflow.db").get_run(run).info.status == "FINISHED"
+
+
+def test_a_rollback_in_an_older_ledger_is_read(root):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+        run = opened.ledger.begin(Decision("rolled back", "1", "2", ["bad"]))
+        assert [str(decision) for _, decision in opened.ledger.unfinished()] == ["rolled back to version 1"]
+        opened.ledger.finish(run)
+        assert opened.ledger.champions() == ["1"]
 
 
 def test_a_decision_whose_champion_has_gone_on_is_taken_back(root, capsys):
@@ -238,8 +247,8 @@ def test_a_decision_whose_champion_has_gone_on_is_taken_back(root, capsys):
     promotion.register(root, STAGES, None)
     assert state(root)[0]["2"][0] == ["champion"]
     said = capsys.readouterr().err
-    assert "a decision that was interrupted is taken back: version 1 promoted" in said
-    assert said.count("taken back") == 2
+    assert "a decision that was interrupted has been discarded: version 1 promoted" in said
+    assert said.count("has been discarded") == 2
 
 
 def test_a_champion_that_is_moved_while_the_gate_works_is_not_taken_for_the_one_that_was_judged(root, monkeypatch):
@@ -259,13 +268,13 @@ def test_a_champion_that_is_moved_while_the_gate_works_is_not_taken_for_the_one_
     *_, outcome = promotion.register(root, STAGES, None)
     assert (outcome.action, outcome.reasons) == ("promoted", ["3 against 1"])
     assert judged == ["", "2", "1"]
-    assert state(root)[1][2:] == [("rolled back", "1", "2"), ("promoted", "3", "1")]
+    assert state(root)[1][2:] == [("rolled back to", "1", "2"), ("promoted", "3", "1")]
 
 
 def test_a_champion_that_is_always_another_one_is_given_up_with_words(root, monkeypatch):
     promotion.register(root, STAGES, None)
-    monkeypatch.setattr(promotion, "decide", _stale)
-    with pytest.raises(RegistryError, match="the champion was another one after each of 5 comparisons; run again"):
+    monkeypatch.setattr(promotion, "commit", _stale)
+    with pytest.raises(RegistryError, match="the champion changed during each of 5 comparisons; run again"):
         promotion.promote(root, "1", "", force=True)
 
 
@@ -292,7 +301,7 @@ def test_an_alias_that_was_moved_in_the_ui_is_noticed_judged_and_can_be_rolled_b
     if version == "3":
         assert promotion.rollback(root, "no").version == "2"
     else:  # it was champion before, and none was before it
-        with pytest.raises(RegistryError, match="none came before it"):
+        with pytest.raises(RegistryError, match="there was none before it"):
             promotion.rollback(root, "no")
     assert not standing.registry_status(root)["unsettled"]
 
@@ -317,7 +326,7 @@ def test_an_alias_that_names_nothing_is_told_and_the_champion_before_stands_in(r
         opened.client.delete_model_version("plm", "2")
     status = standing.registry_status(root)
     sets = "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
-    assert status["notice"] == f"no version is the champion, though version 2 was; {sets}"
+    assert status["notice"] == f"no version is the champion, although version 2 was; {sets}"
     assert not status["unsettled"]
     (root / "b/SHA256SUMS").write_text("c")
     *_, outcome = promotion.register(root, STAGES, None)
@@ -354,7 +363,7 @@ def test_a_champion_that_comes_while_a_rollback_loads_its_target_stays(root, mon
         return [None for _ in versions]
 
     monkeypatch.setattr(Trials, "problems", problems)
-    with pytest.raises(RegistryError, match="version 3 has become the champion meanwhile; look, and run again"):
+    with pytest.raises(RegistryError, match="version 3 became the champion in the meantime; check `plm status`, then"):
         promotion.rollback(root, "bad answers")
     assert state(root)[0]["3"][0] == ["champion"]
 
@@ -446,7 +455,7 @@ def test_one_process_decides_at_a_time(root, monkeypatch):
     try:
         assert holder.stdout.readline() == b"held\n"
         monkeypatch.setattr(transaction, "WAIT_S", 0.2)
-        with pytest.raises(RegistryError, match=r"another process has decided something for .* `fuser .*` names it"):
+        with pytest.raises(RegistryError, match=r"another process has held the registry for .* `fuser .*` names it"):
             promotion.rollback(root, "now")
         assert state(root)[1][2:] == []
         holder.send_signal(signal.SIGKILL)
@@ -481,7 +490,7 @@ def test_the_lock_of_a_server_is_everybody_s_and_says_who_holds_it(tmp_path, mon
     try:
         assert holder.stdout.readline() == b"held\n"
         monkeypatch.setattr(transaction, "WAIT_S", 0.2)
-        who = rf"another process has decided something for .* and does not end; it is process {holder.pid} of .*python"
+        who = rf"another process has held the registry for .* s; it is process {holder.pid} of .*python"
         with pytest.raises(RegistryError, match=who), transaction.alone(ours):
             pass
         holder.communicate()
@@ -504,7 +513,7 @@ def test_decisions_that_cross_are_all_in_the_ledger_and_the_alias_is_the_last_on
     def flip():
         for version in ("1", "2", "1", "2"):
             with registry.opened(root) as opened, contextlib.suppress(transaction.StaleError):
-                transaction.decide(
+                transaction.commit(
                     opened, Decision("promoted by hand", version, "", []), opened.alias(registry.CHAMPION)
                 )
                 continue
@@ -539,7 +548,7 @@ def test_a_decision_on_a_version_that_was_deleted_is_taken_back(root, capsys):
         opened.ledger.begin(Decision("refused", "1", "2", ["worse"], {"gate": "refused"}))
         opened.client.delete_model_version("plm", "1")
     promotion.register(root, STAGES[1:], None)
-    assert "is taken back: version 1 refused" in capsys.readouterr().err
+    assert "has been discarded: version 1 refused" in capsys.readouterr().err
     assert len(state(root)[1]) == 2
 
 

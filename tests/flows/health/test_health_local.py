@@ -123,13 +123,13 @@ def test_a_run_that_is_due_while_outputs_are_compared_happens_and_they_are_let_a
 
     def run_beside(root):
         with checked_out(root, False, print) as held:
-            assert held.due
+            assert held.stale
         return compare(root)
 
     monkeypatch.setattr(outputs.cache, "differing", run_beside)
     report = doctor.look(root, checks={"outputs": outputs.outputs})
     assert (report.findings, report.unseen) == ([], {})
-    assert "has begun meanwhile" in report.notes[0]
+    assert "has started; try again" in report.notes[0]
 
 
 def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root):
@@ -208,7 +208,7 @@ def test_snapshots_that_another_training_s_have_replaced_are_found_and_deleted(r
     new = snapshot(root, "pretrain-gpt-fedcba9876543210", 200)
     going = snapshot(root, "finetune-gpt-next-2-0123456789abcdef", 100)
     unnamed = snapshot(root, "0123456789abcdef", 100)
-    what = "the snapshots are of other parameters, text or code than the latest training of pretrain-gpt"
+    what = "the snapshots have other parameters, text or code than the latest training run of pretrain-gpt"
     assert {where for where, _ in found(root, local.snapshots)} == {old, unnamed}
     mended(root, local.snapshots, (old, what))
     assert [(root / name).is_dir() for name in (old, new, going, unnamed)] == [False, True, True, True]
@@ -224,7 +224,7 @@ def test_snapshots_that_are_older_than_the_metrics_are_found_and_never_deleted(r
     interrupted = snapshot(root, "pretrain-gpt-0123456789abcdef", 100)
     assert found(root, local.snapshots) == {}
     subprocess.run(["git", "checkout", "-q", "--", "artifacts/metrics"], cwd=root, check=True)
-    what = "the metrics of pretrain-gpt are newer than the snapshots: a later training may have ended"
+    what = "the metrics of pretrain-gpt are newer than the snapshots: a later training run may have ended"
     assert found(root, local.snapshots).keys() == {(interrupted, what)}
     mended(root, local.snapshots)
     assert (root / interrupted / "step-00000004/progress.json").is_file()
@@ -241,7 +241,7 @@ def test_a_checkout_that_orphans_of_a_dead_pipeline_hold_is_found(root):
     try:
         dead.wait()
         assert [what for _, what in found(root, local.locks)] == [
-            f"the pipeline (process {dead.pid}) has died, and processes that it left hold the checkout"
+            f"the pipeline (process {dead.pid}) has died, and processes that it left behind hold the checkout"
         ]
     finally:
         dead.communicate()  # ends the orphan
@@ -260,7 +260,7 @@ def test_a_run_for_which_the_disk_has_no_room_is_found(root):
     lock = root / "dvc.lock"
     lock.write_text(lock.read_text().replace("size: 2", f"size: {10**18}", 1))
     (finding,) = found(root, local.disk).values()
-    assert finding.what.endswith("a run that makes everything anew writes 2.0 EB")
+    assert finding.what.endswith("a run that rebuilds everything writes 2.0 EB")
 
 
 def test_a_broken_part_keeps_nobody_from_looking_at_the_rest(root):

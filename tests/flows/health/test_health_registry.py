@@ -155,10 +155,10 @@ def test_aliases_that_name_nothing_are_found_and_only_the_champion_is_left_to_pe
 def test_a_champion_whom_the_ledger_does_not_know_is_found(root):
     with registry.opened(root) as opened:
         opened.set_alias("champion", "1")
-    assert found(root) == {("the model plm", "somebody has made version 1 the champion, and the ledger has 2")}
+    assert found(root) == {("the model plm", "somebody has made version 1 the champion, but the ledger has 2")}
     with registry.opened(root) as opened:
         opened.delete_alias("champion")
-    assert found(root) == {("the model plm", "no version is the champion, though version 2 was")}
+    assert found(root) == {("the model plm", "no version is the champion, although version 2 was")}
     (left,) = not_mended(root).findings
     assert left.mend == "`plm promote VERSION --reason ...` or `plm rollback --reason ...` sets it"
 
@@ -189,7 +189,7 @@ def test_a_version_that_was_never_judged_is_found_once_its_registration_must_be_
     sql(root, "update model_versions set creation_time = creation_time - ? where version = 4", 2 * HOUR_MS)
     assert found(root) == {(f"plm version {number}", "it was never judged")}
     (left,) = doctor.look(root, checks=CHECKS).findings
-    assert left.mend.endswith("; else `plm promote 4 --reason ...` does")
+    assert left.mend.endswith("; otherwise `plm promote 4 --reason ...` does")
 
 
 def test_a_registration_that_was_killed_is_found_and_ended_and_a_young_one_is_not(root):

@@ -61,7 +61,7 @@ def test_a_call_that_goes_on_draws_other_values(tmp_path):
 
 def test_another_space_is_another_study(tmp_path):
     Study(tmp_path, "s", sweep())
-    with pytest.raises(UserError, match=r"has searched another space, or by another metric; expected the same, or"):
+    with pytest.raises(UserError, match=r"has searched another space, or by another metric; expected the same ones"):
         Study(tmp_path, "s", sweep(direction="higher"))
 
 

@@ -177,7 +177,7 @@ def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(r
     assert "# what we have" in (root / "params.yaml").read_text()
     # It goes on with more trials, and with no other space.
     change(root, sweep={"trials": 3})
-    assert "changed since the sweep sweep began, which its trials do not see: params.yaml" in sweep(root)
+    assert "changed since the sweep sweep began, and ignored by its trials: params.yaml" in sweep(root)
     assert len(found(root)) == 3
 
 
@@ -194,7 +194,7 @@ def test_everything_killed_goes_on_where_it_was(root, hold):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     # Trials that take long to save keep their worktrees.
-    assert "this sweep runs already; wait for it" in sweep(root, "--jobs", "2", code=2)
+    assert "this sweep is already running; wait for it" in sweep(root, "--jobs", "2", code=2)
     for child in slow:
         child.resume()
     wait_for(lambda: not any(alive(child.pid) for child in family))
@@ -222,7 +222,7 @@ def test_a_trial_that_is_killed_goes_on_and_one_that_is_killed_again_and_again_f
         wait_for(lambda training=training: not alive(training.pid))
     said = process.communicate()[0]
     assert process.returncode == 0, said
-    assert said.count("trial 0: goes on, for its process ended") == 2
+    assert said.count("trial 0: resumed, because its process ended") == 2
     assert steps(root, 0).endswith(ALL)
 
 
@@ -230,7 +230,7 @@ def test_a_trial_that_is_killed_goes_on_and_one_that_is_killed_again_and_again_f
 def test_at_the_end_of_its_time_trials_keep_their_state_until_there_is_more(root):
     change(root, a={"pause": 1.0}, sweep={"trials": 1, "minutes": 0.15})
     said = sweep(root, code=1)
-    assert "1 trials keep their state; more of sweep.minutes or sweep.cost, and they go on" in said
+    assert "1 trials keep their state; raise sweep.minutes or sweep.cost to resume them" in said
     assert found(root) == []
     assert "1 trials keep their state" in sweep(root, code=1)
     change(root, sweep={"minutes": 3})
@@ -243,12 +243,12 @@ def test_a_sweep_that_is_told_to_end_ends_trials_gently_and_says_how_it_goes_on(
     change(root, sweep={"trials": 2})
     process = start(root, first=ignore_ctrl_c)
     wait_for(lambda: (root / "artifacts/sweeps/sweep/trials/0/steps.txt").exists())
-    assert "this sweep runs already; wait for it, or give another --name" in sweep(root, code=2)
+    assert "this sweep is already running; wait for it, or give another --name" in sweep(root, code=2)
     assert [sys.executable, "-m", "flows.cli", "sweep"] in at_work(root)
     os.kill(process.pid, signal.SIGTERM)
     said = process.communicate(timeout=300)[0]
     assert process.returncode == 75, said
-    assert said.rstrip().endswith("interrupted: trials keep their state, and the next `plm sweep` goes on")
+    assert said.rstrip().endswith("interrupted: trials keep their state, and the next `plm sweep` resumes them")
     assert at_work(root) == []
 
 

@@ -158,7 +158,7 @@ def test_trials_share_the_cache_and_have_the_settings_of_the_machine(root, made)
 def test_what_is_no_whole_repository_with_a_commit_is_refused(root, tmp_path):
     part = root / "part"
     part.mkdir()
-    with pytest.raises(UserError, match=r"is the folder part/ of a repository of git; expected the whole of one"):
+    with pytest.raises(UserError, match=r"is the folder part/ of a git repository; expected a whole repository"):
         Workspaces(part, "s", [], Path()).freeze()
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match=r"not a git repository"):

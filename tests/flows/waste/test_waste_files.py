@@ -347,7 +347,7 @@ def test_a_sweep_goes_when_nobody_has_gone_on_with_it_and_it_does_not_run(root):
     old, running = found
     with workspaces.only_one(root / "artifacts/sweeps/running"):
         aged(root / "artifacts/sweeps/running", days=8)
-        with pytest.raises(UserError, match="this sweep runs already"):
+        with pytest.raises(UserError, match="this sweep is already running"):
             running.delete()
     old.delete()
     old.delete()
