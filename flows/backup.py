@@ -14,6 +14,7 @@ from pathlib import Path
 
 from flows import settings
 from flows.backupstore import STAMP, Entry, reached
+from flows.cache import used
 from flows.checkout import only_one
 from flows.outcome import UserError
 from plm_core.shared import paths
@@ -144,8 +145,7 @@ def _cached(root: Path) -> tuple[list[Path], list[str]]:
 
     with contextlib.closing(Repo(str(root))) as repo:
         cache = repo.cache.local
-        used = {found.value for of in repo.used_objs().values() for found in of if found.value}
-        objects = [Path(cache.oid_to_path(value)) for value in used]
+        objects = [Path(cache.oid_to_path(name)) for name in used(repo)]
         records = _below(Path(repo.stage_cache.cache_dir))
     found = sorted(path for path in [*objects, *records] if path.is_file())
     inside = [path for path in found if path.is_relative_to(root)]

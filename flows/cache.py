@@ -9,7 +9,7 @@ import hashlib
 import logging
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,28 @@ def _stores(repo: Any, remote: bool) -> list[Any]:
     return found
 
 
+def used(repo: Any, revs: Sequence[str] = ()) -> set[str]:
+    """The objects that the recorded outputs of the checkout and of these commits need.
+
+    Also those of outputs that Git keeps, such as metrics: DVC's run cache restores no result without them.
+
+    Raises:
+        UserError: DVC cannot read one of the commits.
+    """
+    from dvc.exceptions import DvcException
+
+    found: set[str] = set()
+    for rev in repo.brancher(revs=list(revs)):
+        try:
+            for out in repo.index.outs:
+                out.use_cache = bool(out.hash_info)
+            # force: the files of a folder whose list is missing are useless.
+            found |= {each.value for objects in repo.index.used_objs(force=True).values() for each in objects}
+        except DvcException as error:
+            raise UserError(f"{repo.root_dir}: DVC cannot read {rev or 'dvc.yaml'}: {error}") from error
+    return found
+
+
 def _needed(repo: Any, days: int) -> set[str]:
     """What the outputs of the checkout and of the commits of the last ``days`` days need.
 
@@ -132,9 +154,7 @@ def _needed(repo: Any, days: int) -> set[str]:
     changed = _log(root, days, "%H", "--", "*dvc.lock", "*.dvc")
     parents = {commit: before for commit, *before in map(str.split, _log(root, days, "%H %P"))}
     first = {commit for commit, before in parents.items() if not before or not parents.keys() >= set(before)}
-    # force: the files of a folder whose list is missing are useless.
-    used = repo.used_objs(revs=sorted({*changed, *first}) or None, force=True)
-    return {each.value for found in used.values() for each in found}
+    return used(repo, sorted({*changed, *first}))
 
 
 def _log(root: Path, days: int, form: str, *paths: str) -> list[str]:
@@ -143,7 +163,7 @@ def _log(root: Path, days: int, form: str, *paths: str) -> list[str]:
     Raises:
         UserError: git fails.
     """
-    command = ["git", "log", "--all", f"--since={days}.days", f"--format={form}", *paths]
+    command = ["git", "log", "--all", "--full-history", f"--since={days}.days", f"--format={form}", *paths]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
         said = " ".join(done.stderr.split())

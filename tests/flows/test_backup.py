@@ -19,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from flows import backup, checkout, registry, standing
 from flows.backupstore import Store
+from flows.graph import Graph
 from flows.ledger import Decision
 from flows.outcome import UserError
 from flows.transaction import commit
@@ -27,7 +28,14 @@ PARAMS = {
     "tracking": {"uri": "sqlite:///artifacts/mlflow/mlflow.db", "experiment": "plm"},
     "promotion": {"registered_model": "plm", "primary": "x", "alpha": 0.05, "margin": 0.0, "metrics": {}},
 }
-GRAPH = "stages:\n  s: {cmd: mkdir out && cp in.txt out/a && date > out/b, deps: [in.txt], outs: [out]}\n"
+GRAPH = """
+stages:
+  s:
+    cmd: mkdir out && cp in.txt out/a && date +%N > out/b && date +%N > m.json
+    deps: [in.txt]
+    outs: [out]
+    metrics: [{m.json: {cache: false}}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +107,24 @@ def test_another_machine_gets_everything_back_in_another_place(root, tmp_path):
     restored = backup.restore(there, str(tmp_path / "kept"))
     assert (restored.name, restored.files) == (made.name, made.files)
     shutil.rmtree(tmp_path / "lost")
-    subprocess.run([sys.executable, "-m", "dvc", "checkout", "-q"], cwd=there, check=True)
+    for command in ("checkout", "repro"):
+        subprocess.run([sys.executable, "-m", "dvc", command, "-q"], cwd=there, check=True)
     assert tree(there) == before
     assert champions(there) == (["1"], "weights 1")
     status = [sys.executable, "-m", "dvc", "status", "--json"]
     assert json.loads(subprocess.run(status, cwd=there, check=True, capture_output=True).stdout) == {}
+
+
+def test_a_result_that_was_never_committed_comes_back_and_its_stage_does_not_run_again(root, tmp_path, monkeypatch):
+    metrics = (root / "m.json").read_bytes()
+    backup.backup(root, str(tmp_path / "kept"))
+    shutil.rmtree(root / ".dvc/cache")
+    (root / "m.json").write_text("of the commit before")
+    backup.restore(root, str(tmp_path / "kept"))
+    monkeypatch.chdir(root)
+    with Graph(root).reproducing("s") as command:
+        assert command is None
+    assert (root / "m.json").read_bytes() == metrics
 
 
 def test_the_registry_of_last_week_comes_back_and_today_s_is_kept_beside_it(root, tmp_path):

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,30 @@ def test_what_the_oldest_commit_of_that_time_needs_stays_though_its_record_is_ol
     aged(objects, days=8)
     assert whats(files.cached, root) == []
     assert set(objects.glob("*/*")) == needed | now
+
+
+def test_metrics_that_git_keeps_stay_too_or_their_stage_would_run_again(root):
+    stage = "{cmd: mkdir d; cat text > d/x; echo 1 > m, deps: [text], outs: [d], metrics: [{m: {cache: false}}]}"
+    (root / "dvc.yaml").write_text(f"stages: {{a: {stage}}}")
+    ran(root, "now")
+    aged(root / ".dvc/cache/files/md5", days=8)
+    assert whats(files.cached, root) == []
+
+
+def test_what_a_merged_commit_of_that_time_needs_stays_though_the_merge_took_the_other_record(root):
+    ran(root, "first")
+    commit(root, 6)
+    git = partial(subprocess.run, cwd=root, check=True)
+    git(["git", "checkout", "-qb", "side"])
+    ran(root, "of the side")
+    commit(root, 5)
+    git(["git", "checkout", "-q", "-"])
+    ran(root, "of the trunk")
+    commit(root, 4)
+    git(["git", "-c", "user.name=a", "-c", "user.email=a@b", "merge", "-q", "-s", "ours", "side", "-m", "merged"])
+    git(["git", "branch", "-q", "-d", "side"])
+    aged(root / ".dvc/cache/files/md5", days=8)
+    assert whats(files.cached, root) == []
 
 
 def test_of_a_remote_that_keeps_no_mtime_what_is_old_goes():
