@@ -70,11 +70,7 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         if study.new:
             _begin_with_what_is(root, sweep, study)
         with _terminated_as_interrupted(), pipeline_run(root, f"sweep {name}") as parent:
-            env = _environment(root, parent)
-            if isinstance(machine, Machine):  # otherwise the queue of the cluster divides the cores
-                env["PLM_CORES"] = str(max(1, machine.cores // jobs))
-            else:  # trials side by side would wait for each other's nodes
-                env["PLM_NODES"] = "1"
+            env = _environment(root, parent) | _share(machine, jobs)
             try:
                 Trials(sweep, study, workspaces, stage, env, held).run(jobs)
             finally:
@@ -134,6 +130,17 @@ def _environment(root: Path, parent: str | None) -> dict[str, str]:
     found = {"MLFLOW_TRACKING_URI": tracking.uri}
     found["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
     return found | ({"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"})
+
+
+def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
+    """What each of ``jobs`` trials gets of the machine; on a cluster, its queue divides the resources."""
+    if not isinstance(machine, Machine):
+        return {"PLM_NODES": "1"}  # trials side by side would wait for each other's nodes
+    gpus = max(1, len(machine.gpus) // jobs)
+    return {
+        "PLM_CORES": str(max(1, machine.cores // jobs)),
+        "PLM_GPUS": str(min(gpus, machine.gpus_at_most or gpus)),
+    }
 
 
 @contextlib.contextmanager

@@ -12,6 +12,11 @@ import pytest
 import yaml
 from toys import alive, wait_for
 
+from flows import machine
+from flows.machine import Machine
+from flows.stages import Stage
+from flows.sweeps import sweep as sweeps
+
 GRAPH = """
 stages:
   data:
@@ -179,6 +184,26 @@ def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(r
     change(root, sweep={"trials": 3})
     assert "changed since the sweep sweep began, and ignored by its trials: params.yaml" in sweep(root)
     assert len(found(root)) == 3
+
+
+@pytest.mark.parametrize(
+    ("jobs", "most", "cores", "gpus"),
+    [(4, None, 2, 1), (2, None, 4, 2), (1, None, 8, 4), (1, 3, 8, 3), (9, None, 1, 1)],
+)
+def test_trials_side_by_side_divide_the_gpus_and_the_cores(monkeypatch, jobs, most, cores, gpus):
+    train = Stage("train", gpu="all")
+    there = tuple(f"GPU-{os.getpid()}-{number}" for number in range(4))
+    for name, value in sweeps._share(Machine(8, there, most), jobs).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(machine, "visible", lambda: there)
+    assert Machine.detect()._wanted(train) == (gpus, gpus)
+    assert Machine.detect().cores == cores
+    # Each claims devices that no other one has.
+    trials = [Machine.detect() for _ in range(min(jobs, 4))]
+    with contextlib.ExitStack() as held:
+        grants = [held.enter_context(trial.acquire(train)) for trial in trials]
+    taken = [gpu for grant in grants for gpu in grant.env["CUDA_VISIBLE_DEVICES"].split(",")]
+    assert len(set(taken)) == len(taken) == gpus * len(trials)
 
 
 @pytest.mark.slow
