@@ -5,6 +5,7 @@ the other trials at the same step (Golovin et al. 2017, "Google Vizier", section
 outlives any process. A trial that was running when everything was killed is still RUNNING there, and resumes.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +45,6 @@ class Study:
         """
         import optuna
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
 
         def distribution(values: Range | list[Value]) -> Any:
             if isinstance(values, list):
@@ -63,7 +62,7 @@ class Study:
         """Whether the study was created now, so that it has no trials."""
         self.study = optuna.create_study(
             study_name=name,
-            storage=JournalStorage(JournalFileBackend(str(folder / STUDY))),
+            storage=_journal(folder / STUDY),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=WARM),
             direction="minimize" if sweep.direction == "lower" else "maximize",
             load_if_exists=True,
@@ -149,6 +148,22 @@ class Study:
     @seconds.setter
     def seconds(self, value: float) -> None:
         self.study.set_user_attr("seconds", value)
+
+
+def _journal(path: Path) -> Any:
+    """Optuna's storage in a file to which lines are appended."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+    class Lock(JournalFileSymlinkLock):
+        """Removes the part of a line that a full disk or a kill left, or the next line would be unreadable too."""
+
+        def acquire(self) -> bool:
+            held = super().acquire()
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+            return held
+
+    return JournalStorage(JournalFileBackend(str(path), Lock(str(path))))
 
 
 def _value(trial: Any) -> float | None:

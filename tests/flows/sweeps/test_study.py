@@ -59,6 +59,19 @@ def test_a_call_that_goes_on_draws_other_values(tmp_path):
     assert len(set(drawn)) == 9
 
 
+def test_part_of_a_line_that_a_full_disk_left_costs_no_other_line(tmp_path):
+    study = Study(tmp_path, "s", sweep())
+    for _ in range(2):
+        study.end(study.ask(), 0.5, 1.0)
+    for _ in range(2):
+        path = tmp_path / "study.jsonl"
+        path.write_bytes(path.read_bytes()[:-25])
+        study.seconds = 3.0  # by the process that has seen it, or by the next one
+        study = Study(tmp_path, "s", sweep())
+        assert [each.state for each in study.ended()] == ["complete"]
+        assert [trial.number for trial in study.unfinished()] == [1]
+
+
 def test_another_space_is_another_study(tmp_path):
     Study(tmp_path, "s", sweep())
     with pytest.raises(UserError, match=r"has searched another space, or by another metric; expected the same ones"):
