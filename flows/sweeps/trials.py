@@ -37,6 +37,8 @@ class Trials:
         self._sweep, self._study, self._workspaces, self._stage, self._env = sweep, study, workspaces, stage, env
         self._left = study.unfinished()
         self._held = held
+        self._begun = time.monotonic() - study.seconds
+        """When the sweep would have begun if it had never been interrupted, on the monotonic clock."""
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._processes: set[StageProcesses] = set()
@@ -47,9 +49,8 @@ class Trials:
         Raises:
             UserError: the first trials have all failed.
         """
-        begun = time.monotonic()
-        before = self._study.seconds
-        over = threading.Timer(min(max(self._sweep.seconds() - before, 0.0), threading.TIMEOUT_MAX), self._stop)
+        left = self._sweep.seconds() - self._study.seconds
+        over = threading.Timer(min(max(left, 0.0), threading.TIMEOUT_MAX), self._stop)
         over.daemon = True
         over.start()
         try:
@@ -61,9 +62,13 @@ class Trials:
                     self._stop()
         finally:
             over.cancel()
-            self._study.seconds = before + time.monotonic() - begun
+            self._note_time()
         for worker in workers:
             worker.result()
+
+    def _note_time(self) -> None:
+        """Record what the sweep has taken so far, in case it is killed."""
+        self._study.seconds = time.monotonic() - self._begun
 
     def _stop(self) -> None:
         """Have the running trials save their state and end, and begin no others."""
@@ -77,6 +82,7 @@ class Trials:
         while trial := self._next():
             try:
                 self._carry_out(trial)
+                self._note_time()
             except OSError as error:
                 raise UserError(f"trial {trial.number}: {error}; it resumes with the sweep") from error
             ended = self._study.ended()
@@ -130,7 +136,7 @@ class Trials:
         place = self._workspaces.open(trial.number, params_of(trial))
         reports, log = (self._workspaces.beside(trial.number, what) for what in ("reports", "log"))
         known = self._study.reported(trial)
-        watch = Watch(reports, self._sweep.metric, known, partial(self._study.report, trial))
+        watch = Watch(reports, self._sweep.metric, known, partial(self._reported, trial))
         env = {**self._env, "PLM_REPORTS": str(reports), "PLM_TRIAL": self._workspaces.name_of(trial.number)}
         with self._registered(StageProcesses(place)) as processes, log.open("a", encoding="utf-8") as lines:
 
@@ -142,6 +148,11 @@ class Trials:
             # With the lock: a trial that outlives a killed sweep, to save, keeps the next sweep out of its worktree.
             processes.run(f"trial {trial.number}", command, heard, env=env, pass_fds=[self._held], may_fork=False)
         return metric(place, self._sweep)
+
+    def _reported(self, trial: Any, step: int, value: float) -> bool:
+        """As ``Study.report``."""
+        self._note_time()
+        return self._study.report(trial, step, value)
 
     @contextlib.contextmanager
     def _registered(self, processes: StageProcesses) -> Iterator[StageProcesses]:
