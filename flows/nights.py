@@ -42,6 +42,8 @@ class Nights:
     """When the next run is due; None without a schedule."""
     told: float | None = None
     """When the last missed run was due of which people have been notified."""
+    killed: float | None = None
+    """When the last killed run began, until people have been notified of it."""
     begun: float | None = None
     """When the last run began, on a schedule or not."""
     ended: float | None = None
@@ -99,11 +101,11 @@ def remembered(root: Path) -> Iterator[Callable[[Result], None]]:
     """Record the block as a run and notify people; the block calls what is yielded with its result."""
     from flows import due, notify
 
-    tell_missed(root)
     nights = Nights.read(root)
     if nights.begun and not nights.ended:
-        killed = f"The run that began at {moment(nights.begun)} was killed, or its machine went down."
-        notify.tell(root, "failure", f"{killed} This one resumes from there.")
+        nights.killed = nights.begun
+        nights.write(root)
+    tell_missed(root)
     found = due.of_this_run()
     nights = Nights.read(root)  # again, because asking and notifying took a while
     _schedule(nights, found)
@@ -167,16 +169,35 @@ def expect(root: Path, next_due: float | None) -> None:
 
 
 def tell_missed(root: Path) -> str:
-    """Notify people, once, of a scheduled run that did not happen; returns the sentence each time, empty for none."""
+    """Notify people, once, of a scheduled run that did not happen; returns the sentence each time, empty for none.
+
+    Also of a run that was killed. The next call tries again if no address accepted the message.
+    """
+    _tell_killed(root)
     nights = Nights.read(root)
     missed = nights.missed(time.time())
     if missed and nights.told != nights.next:
         from flows import notify
 
-        nights.told = nights.next
+        before, nights.told = nights.told, nights.next
         nights.write(root)  # before notifying, which takes a while: a run may begin then, and write too
-        notify.tell(root, "missed", missed, "See `plm nights`; check that `plm deploy` and its server are running.")
+        look = "See `plm nights`; check that `plm deploy` and its server are running."
+        if not notify.tell(root, "missed", missed, look):
+            nights = Nights.read(root)
+            nights.told = before
+            nights.write(root)
     return missed
+
+
+def _tell_killed(root: Path) -> None:
+    if killed := Nights.read(root).killed:
+        from flows import notify
+
+        what = f"The run that began at {moment(killed)} was killed, or its machine went down. The next one resumes its work."
+        if notify.tell(root, "failure", what):
+            nights = Nights.read(root)
+            nights.killed = None
+            nights.write(root)
 
 
 def lines(root: Path) -> Iterator[str]:

@@ -36,12 +36,19 @@ EVENTS: dict[str, tuple[Event, str]] = {
 """The event of each action, and the message about the version."""
 
 
-def tell(root: Path, event: Event, what: str, look: str = RUNS) -> None:
-    """Send a message of what happened and where to look; if it cannot be sent, print a warning on stderr."""
-    config = settings.notify(root)
-    if event in config.events and (problem := send(root, event, f"{what}\n\n{look}")):
+def tell(root: Path, event: Event, what: str, look: str = RUNS) -> bool:
+    """Send a message of what happened and where to look; if it cannot be sent, print a warning on stderr.
+
+    Returns:
+        Whether there is nothing left to try: an address accepted it, or nobody wants it.
+    """
+    if event not in settings.notify(root).events:
+        return True
+    sent, problem = send(root, event, f"{what}\n\n{look}")
+    if problem:
         what = f"the {event} message may not have been delivered: {problem}"
         print(f"warning: notify: {what}", file=sys.stderr, flush=True)
+    return sent
 
 
 def test(root: Path) -> None:
@@ -53,7 +60,8 @@ def test(root: Path) -> None:
     name = settings.notify(root).urls_from
     if not os.environ.get(name):
         raise UserError(f"{name}: not set here, so nobody is notified; expected addresses in apprise's format")
-    if problem := send(root, "test", "This is a test: notifications reach this address."):
+    _, problem = send(root, "test", "This is a test: notifications reach this address.")
+    if problem:
         raise UserError(problem)
     print(f"sent to the addresses in {name}")
 
@@ -79,23 +87,34 @@ def tell_models(root: Path, outcomes: Iterable[Any]) -> None:
             tell(root, event, f"{what}: {'; '.join(each.reasons)}", MODELS)
 
 
-def send(root: Path, subject: str, text: str) -> str:
-    """Send a message to all addresses; returns what went wrong, without naming an address, or nothing."""
+def send(root: Path, subject: str, text: str) -> tuple[bool, str]:
+    """Send a message to all addresses.
+
+    Returns:
+        Whether one of them accepted it or there is none; and what went wrong, without naming an address.
+    """
     name = settings.notify(root).urls_from
     if not os.environ.get(name):
-        return ""
+        return True, ""
     where = f"{root.resolve()} on {socket.gethostname()}"
     message = json.dumps({"from": name, "title": f"plm: {subject} in {where}", "body": f"{text}\n\n{where}"})
     command = [sys.executable, "-m", __name__]
     try:
         done = subprocess.run(command, input=message, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # not the error's text, which contains the message
-        return f"{name}: sending took longer than {LIMIT_S:g} s"
-    return done.stdout.strip() if done.returncode == 0 else f"{name}: apprise ended with {done.returncode}"
+    except subprocess.TimeoutExpired:  # not the error's text, which contains the message
+        return False, f"{name}: sending took longer than {LIMIT_S:g} s"
+    except OSError as error:
+        return False, f"{name}: the process that sends could not be started: {error.strerror}"
+    broken = f"{name}: apprise ended with {done.returncode}" if done.returncode else ""
+    return done.returncode == 0, done.stdout.strip() or broken
 
 
-def _send(message: dict[str, str]) -> str:
-    """Send a message to each address in the environment; returns which did not accept it, by their numbers."""
+def _send(message: dict[str, str]) -> int:
+    """Send a message to each address in the environment, and print which did not accept it, by their numbers.
+
+    Returns:
+        The exit status: 0 if one accepted it.
+    """
     import apprise
     from apprise.utils.parse import parse_urls
 
@@ -109,9 +128,11 @@ def _send(message: dict[str, str]) -> str:
         elif not one.notify(title=message["title"], body=message["body"]):
             failed.append(f"address {number} did not accept it (is the address correct, and reachable from here?)")
     if not addresses:
-        failed.append("contains no address")
-    return f"{name}: {'; '.join(failed)}" if failed else ""
+        failed.append("it holds no address")
+    if failed:
+        print(f"{name}: {'; '.join(failed)}")
+    return int(len(failed) >= len(addresses))
 
 
 if __name__ == "__main__":
-    print(_send(json.load(sys.stdin)))
+    sys.exit(_send(json.load(sys.stdin)))

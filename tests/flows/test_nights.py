@@ -72,8 +72,19 @@ def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(roo
     for _ in range(2):
         with nights.remembered(root) as tell:
             tell(Result(()))
-    said = f"The run that began at {begun} was killed, or its machine went down. This one resumes from there."
+    said = f"The run that began at {begun} was killed, or its machine went down. The next one resumes its work."
     assert told(hook) == [("failure", said)]
+
+
+def test_what_nobody_could_be_told_is_told_when_somebody_can_be(root, hook, monkeypatch):
+    now = time.time()
+    there = f"{webhook(hook, 'secret')} json://127.0.0.1:9/"  # one of two is enough
+    Nights(due=now - DAY_S - HOUR_S, next=now - HOUR_S, begun=now - DAY_S).write(root)
+    for addresses in ("json://127.0.0.1:9/", there, there):
+        monkeypatch.setenv("PLM_NOTIFY_URLS", addresses)
+        with nights.remembered(root) as tell:
+            tell(Result(()))
+    assert [event for event, _ in told(hook)] == ["failure", "missed"]
 
 
 def test_a_run_that_fails_is_told_and_one_that_a_person_ended_is_not(root, hook):

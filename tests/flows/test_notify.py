@@ -96,6 +96,13 @@ def test_one_who_does_not_answer_does_not_hold_the_pipeline(tmp_path, addresses,
     assert capfd.readouterr().err.endswith("PLM_NOTIFY_URLS: sending took longer than 0.05 s\n")
 
 
+def test_a_process_that_cannot_be_started_is_told_as_what_it_is(tmp_path, addresses, capfd, monkeypatch):
+    addresses("json://127.0.0.1:9/")
+    monkeypatch.setattr(notify.sys, "executable", str(tmp_path / "none"))
+    assert not notify.tell(tmp_path, "disk", "The disk is full.")
+    assert capfd.readouterr().err.endswith("the process that sends could not be started: No such file or directory\n")
+
+
 def test_nobody_is_told_where_there_is_no_address(tmp_path, monkeypatch, capfd):
     monkeypatch.delenv("PLM_NOTIFY_URLS", raising=False)
     notify.tell(tmp_path, "failure", "The run failed.")
