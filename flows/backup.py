@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,8 @@ MLFLOW = paths.ARTIFACTS / "mlflow"
 """MLflow's store in a backup, wherever it was; a restore replaces it as a whole."""
 FOLDERS = (paths.JOURNALS, paths.IMPORTED, paths.SNAPSHOTS)
 """What else a backup contains; a restore adds the files that are missing here, and in DVC's cache."""
+SWEPT = ("*/sweep.html", f"*/{paths.TRIALS}", f"*/{paths.DIFFERENCE}", "*/trials/*.log")
+"""What it contains of sweeps. Not their state, which needs Git's references to their files and experiments."""
 BESIDE = (Path("params.yaml"), Path("dvc.lock"))
 """Files that a restore writes under another name if the checkout has its own."""
 
@@ -56,7 +59,9 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
         wanted = dict(_files(root, Path(scratch)))
         results, notes = _cached(root)
         wanted |= {path.relative_to(root).as_posix(): path for path in results}
+        stored = store.sizes()
         before = store.read(store.names()[-1]) if store.names() else {}
+        before = {name: entry for name, entry in before.items() if stored.get(entry.sha256) == entry.size}
         entries: dict[str, Entry] = {}
         moved = 0
         for name, path in wanted.items():
@@ -71,7 +76,7 @@ def backup(root: Path, target: str, keep: int | None = None) -> Summary:
                 # A running pipeline deletes what it has sent or replaced; otherwise the target has failed.
                 if path.exists():
                     raise
-        stamp = f"{datetime.now(UTC):{STAMP}}"
+        stamp = store.next_name()
         store.write(stamp, root, entries)
         if keep:
             store.forget(keep)
@@ -126,6 +131,9 @@ def _files(root: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
     for folder in FOLDERS:
         for path in _below(root / folder):
             yield path.relative_to(root).as_posix(), path
+    for pattern in SWEPT:
+        for path in (root / paths.SWEEPS).glob(pattern):
+            yield path.relative_to(root).as_posix(), path
 
 
 def _below(folder: Path) -> list[Path]:
@@ -172,16 +180,23 @@ def _put_in_place(root: Path, scratch: Path) -> list[str]:
         if not (scratch / name).exists():
             continue
         if not (root / name).exists():
-            (scratch / name).rename(root / name)
+            _move(scratch / name, root / name)
         elif (root / name).read_bytes() != (scratch / name).read_bytes():
-            (scratch / name).rename(root / f"{name}.restored")
+            _move(scratch / name, root / f"{name}.restored")
             notes.append(f"{name} differs; the backup's is {name}.restored")
     for path in _below(scratch):
         there = root / path.relative_to(scratch)
         if not there.exists():
-            there.parent.mkdir(parents=True, exist_ok=True)
-            path.rename(there)
+            _move(path, there)
     return [*notes, "`dvc checkout` restores the results that dvc.lock records"]
+
+
+def _move(path: Path, there: Path) -> None:
+    """Move a file, to another file system too, where a kill leaves no part of it."""
+    there.parent.mkdir(parents=True, exist_ok=True)
+    part = there.with_name(f"{there.name}.part")
+    shutil.move(path, part)
+    part.rename(there)
 
 
 def _unused(root: Path, names: Iterable[str]) -> list[str]:

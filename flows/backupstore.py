@@ -63,8 +63,16 @@ class Store:
 
     def names(self) -> list[str]:
         """The backups, the oldest first."""
-        self._filesystem.invalidate_cache()
-        return sorted(Path(path).stem for path in self._filesystem.glob(f"{self._base}/backups/*.json"))
+        return sorted(Path(path).stem for path in self._found("backups") if path.endswith(".json"))
+
+    def next_name(self) -> str:
+        """The name of a backup that is made now: after all others, also where a clock was ahead."""
+        now, newest = f"{datetime.now(UTC):{STAMP}}", max(self.names(), default="")
+        return now if now > newest else f"{datetime.strptime(newest, STAMP) + timedelta(seconds=1):{STAMP}}"
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file, by its sha256."""
+        return {Path(path).name: info["size"] for path, info in self._found("files").items()}
 
     def read(self, name: str) -> dict[str, Entry]:
         """The files of a backup, by their names in the checkout."""
@@ -121,10 +129,15 @@ class Store:
         needed = {self._place(entry.sha256) for name in spared for entry in self.read(name).values()}
         for name in names[:-keep]:
             self._filesystem.rm_file(f"{self._base}/backups/{name}.json")
-        files = self._filesystem.find(f"{self._base}/files") + self._filesystem.glob(f"{self._base}/backups/*.part")
-        for path in files:
+        parts = [path for path in self._found("backups") if path.endswith(".part")]
+        for path in [*self._found("files"), *parts]:
             if path not in needed and self._old(path):
                 self._filesystem.rm_file(path)
+
+    def _found(self, folder: str) -> dict[str, Any]:
+        """What is in a folder now, by path; not by a pattern, which the path of the store itself may look like."""
+        self._filesystem.invalidate_cache()
+        return dict(self._filesystem.find(f"{self._base}/{folder}", detail=True))
 
     def _old(self, path: str) -> bool:
         """Whether a file was written more than a day ago; False if the file system does not know."""

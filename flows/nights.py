@@ -193,8 +193,8 @@ def _tell_killed(root: Path) -> None:
     if killed := Nights.read(root).killed:
         from flows import notify
 
-        what = f"The run that began at {moment(killed)} was killed, or its machine went down. The next one resumes its work."
-        if notify.tell(root, "failure", what):
+        what = f"The run that began at {moment(killed)} was killed, or its machine went down."
+        if notify.tell(root, "failure", f"{what} The next one resumes its work."):
             nights = Nights.read(root)
             nights.killed = None
             nights.write(root)

@@ -1,5 +1,6 @@
 """Backups are whole, take up what is new only, and bring a checkout, a moved one or last week's registry back."""
 
+import errno
 import json
 import os
 import secrets
@@ -214,6 +215,75 @@ def test_what_killed_backups_left_goes_once_it_is_old(root, tmp_path):
     a_day_later(kept)
     backup.backup(root, str(kept), keep=5)
     assert not any(part.exists() for part in parts)
+
+
+def test_a_folder_whose_path_looks_like_a_pattern_is_one(root, tmp_path):
+    kept = tmp_path / "k[2]*"
+    first = backup.backup(root, str(kept))
+    rename(kept, first.name, "2000-11-01T00-00-00Z")
+    (kept / "backups/2026-11-01T00-00-00Z.json.part").touch()
+    a_day_later(kept)
+    second = backup.backup(root, str(kept), keep=1)
+    assert second.moved == 0
+    assert [path.name for path in (kept / "backups").iterdir()] == [f"{second.name}.json"]
+    shutil.rmtree(root / "artifacts")
+    backup.restore(root, str(kept))
+    assert champions(root) == (["1"], "weights 1")
+
+
+def test_a_file_that_the_backups_have_lost_is_copied_again(root, tmp_path):
+    kept = tmp_path / "kept"
+    backup.backup(root, str(kept))
+    gone, cut = [path for path in kept.glob("files/*/*") if path.read_bytes() in (b"weights 1", b"in")]
+    gone.unlink()
+    cut.write_bytes(b"")
+    assert backup.backup(root, str(kept)).moved == len(b"weights 1") + len(b"in")
+    shutil.rmtree(root / "artifacts")
+    backup.restore(root, str(kept))
+    assert champions(root) == (["1"], "weights 1")
+
+
+def test_a_backup_is_the_newest_though_a_clock_was_ahead(root, tmp_path):
+    kept = tmp_path / "kept"
+    rename(kept, backup.backup(root, str(kept)).name, "2130-12-31T23-59-59Z")
+    made = [backup.backup(root, str(kept), keep=1).name for _ in range(2)]
+    assert made == ["2131-01-01T00-00-00Z", "2131-01-01T00-00-01Z"]
+    assert [path.stem for path in (kept / "backups").iterdir()] == made[1:]
+
+
+def test_of_sweeps_a_backup_has_what_people_read(root, tmp_path):
+    sweep = root / "artifacts/sweeps/s"
+    (sweep / "trials/1/artifacts").mkdir(parents=True)
+    names = ("sweep.html", "trials.json", "winner.diff", "trials/0.log")
+    for name in (*names, "study.jsonl", "lock", "trials/1/artifacts/a.log", "trials/1/sweep.html"):
+        (sweep / name).write_text(name)
+    backup.backup(root, str(tmp_path / "kept"))
+    shutil.rmtree(sweep)
+    backup.restore(root, str(tmp_path / "kept"))
+    found = {path.relative_to(sweep).as_posix() for path in sweep.rglob("*") if path.is_file()}
+    assert found == set(names)
+
+
+def test_a_restore_reaches_several_file_systems(root, tmp_path, monkeypatch):
+    backup.backup(root, str(tmp_path / "kept"))
+    (root / "params.yaml").unlink()
+    (root / "dvc.lock").write_text("another")
+    before = contents(root / ".dvc/cache")
+    shutil.rmtree(root / ".dvc/cache")
+    real = os.rename
+
+    def rename(source, target, **options):
+        """As where `artifacts` is a file system of its own."""
+        inside = [Path(path).is_relative_to(root / "artifacts") for path in (source, target)]
+        if inside[0] != inside[1]:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", rename)
+    backup.restore(root, str(tmp_path / "kept"))
+    assert sorted(contents(root / ".dvc/cache")) == sorted(before)
+    assert (root / "params.yaml").exists()
+    assert (root / "dvc.lock.restored").exists()
 
 
 def test_files_whose_age_is_not_told_stay(root):
