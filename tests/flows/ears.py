@@ -1,4 +1,4 @@
-"""A web server and a mail server that keep what they are told."""
+"""A web server and a mail server that keep what they receive."""
 
 import json
 import socketserver

@@ -65,7 +65,7 @@ def register(root, content, *, version=True, hours_ago=2):
 
 
 def judge(root, number, action="promoted"):
-    """A decision that is carried through as the gate's are."""
+    """A decision that is carried out like the gate's."""
     verdict = "refused" if action == "refused" else "passed"
     with registry.opened(root) as opened:
         champion = opened.alias("champion")

@@ -1,4 +1,4 @@
-"""Backups are whole, take up what is new only, and bring a checkout, a moved one or last week's registry back."""
+"""Backups are complete, copy only what is new, and restore a checkout, a moved one, or last week's registry."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Which runs are taken for dead: those whose process is gone, whatever the clock says and wherever they ran."""
+"""Which runs count as dead: those whose process is gone, whatever the clock says and wherever they ran."""
 
 import os
 import shutil

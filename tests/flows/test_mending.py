@@ -1,4 +1,4 @@
-"""What a DVC that was killed while it wrote leaves, and that the next one runs all the same."""
+"""What DVC leaves if it is killed while writing, and that the next one still runs."""
 
 import contextlib
 import fcntl
@@ -58,7 +58,7 @@ def assert_whole(root: Path) -> None:
 
 
 def mend(root: Path) -> list[str]:
-    """What is mended before the graph is read."""
+    """What is repaired before the graph is read."""
     return list(Graph(root).mended)
 
 
@@ -157,7 +157,7 @@ def spawned(done):
 
 
 def test_the_locks_of_a_process_that_was_spawned_stay_and_its_stage_ends_well(done):
-    """As the runs of ``plm deploy``: the words that it was called with are those of the process that spawned it."""
+    """Like the runs of ``plm deploy``: its arguments are those of the process that spawned it."""
     with spawned(done):
         assert mend(done) == []
 
@@ -169,7 +169,7 @@ def test_a_stage_whose_locks_somebody_has_deleted_ends_well(done):
 
 @pytest.mark.parametrize("command", ["/bin/dvc repro", "sleep 7", " ".join(sys.argv), "/x/flow_engine.py"])
 def test_a_lock_of_a_process_whose_number_another_has_now_is_released(done, command):
-    """As after a restart of a container, where numbers begin anew."""
+    """As after a restart of a container, in which process ids start again."""
     path = done / ".dvc/tmp/rwlock"
     other = subprocess.Popen(["sleep", "60"])
     pid = os.getpid() if command.endswith(sys.argv[-1]) else other.pid

@@ -1,4 +1,4 @@
-"""What is remembered of scheduled runs, and who is told of a night that nobody told of."""
+"""What is recorded of scheduled runs, and who is notified of a night that nobody has reported."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ HOUR_S = 3600.0
 
 @pytest.fixture
 def root(tmp_path, hook, monkeypatch) -> Path:
-    """A checkout whose messages the web server hears."""
+    """A checkout whose messages the web server receives."""
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))
     return tmp_path
 
@@ -103,7 +103,7 @@ def test_a_run_that_fails_is_told_and_one_that_a_person_ended_is_not(root, hook)
 
 
 def filling(root: Path, days: float) -> None:
-    """Remember three nights, after which the disk is full in so many days from the last."""
+    """Record three nights, after which the disk will be full in this many days from the last."""
     free, now = shutil.disk_usage(root).free, time.time()
     before = [(now - ago * DAY_S, int(free * (1 + ago / days))) for ago in (3, 2, 1)]
     Nights(free=before).write(root)

@@ -71,7 +71,7 @@ def begin():
 
 @pytest.fixture
 def start(begin):
-    """Starts a command behind the launcher."""
+    """Starts a command through the launcher."""
 
     def run(folder, *command, cores=1, gpus=0, together="", **env):
         launcher = ["flows.onray", "--cores", str(cores), "--gpus", str(gpus), "--name", "x"]

@@ -1,4 +1,4 @@
-"""The whole graph under real Prefect and real DVC: what runs, beside what, what is retried, how it ends."""
+"""The whole graph under real Prefect and real DVC: what runs, alongside what, what is retried, how it ends."""
 
 import contextlib
 import json
@@ -73,7 +73,7 @@ print([(stage.name, stage.outcome) for stage in result.stages], "prefect" in sys
 
 
 class Tracker:
-    """Stands where the tracking run and the registration do, and notes how they were called."""
+    """Replaces the tracking run and the registration, and records how they were called."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

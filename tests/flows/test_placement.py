@@ -1,4 +1,4 @@
-"""Where stages run: here, or behind a launcher, which is a command like any other."""
+"""Where stages run: here, or through a launcher, which is a command like any other."""
 
 import contextlib
 import json
@@ -111,7 +111,7 @@ def test_a_launcher_that_is_not_there_is_one_line(monkeypatch):
 
 
 def test_a_pipeline_runs_behind_a_launcher(toy, on_server):
-    """``env`` of coreutils stands for a cluster's: a command that runs what stands behind it."""
+    """``env`` of coreutils stands in for a cluster's launcher: a command that runs what follows it."""
     root = toy(
         """
 stages:
@@ -150,7 +150,7 @@ sys.exit(0)  # whatever became of it
 
 @pytest.fixture
 def launched(tmp_path):
-    """Runs a shell's command behind a launcher that tells nothing and hands on no signal; returns what it said."""
+    """Runs a shell's command through a launcher that reports nothing and forwards no signal; returns its output."""
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     processes = StageProcesses(tmp_path, grace_s=10)
     lines = []
@@ -197,7 +197,7 @@ def test_a_stage_ends_with_its_state_saved_when_the_launcher_s_input_closes(laun
 
 @pytest.fixture
 def helping(tmp_path):
-    """Runs the block as a stage that may be helped on so many nodes; ``env`` stands for a cluster."""
+    """Runs the block as a stage that may be helped on this many nodes; ``env`` stands in for a cluster."""
     processes = StageProcesses(tmp_path, grace_s=10)
     lines = []
 

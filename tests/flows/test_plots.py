@@ -1,4 +1,4 @@
-"""`dvc plots show` draws a training as the report does: its loss, and its validations."""
+"""`dvc plots show` plots a training run like the report: its loss and its validations."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`plm doctor` and `plm gc` with a real Prefect server: schedules that stand still, old flow runs, the last step."""
+"""`plm doctor` and `plm gc` with a real Prefect server: schedules that do not run, old flow runs, the last step."""
 
 import contextlib
 import os

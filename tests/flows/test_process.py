@@ -1,4 +1,4 @@
-"""One stage as a process: what it says, how it fails, how it ends; with real signals."""
+"""One stage as a process: what it prints, how it fails, how it ends; with real signals."""
 
 import contextlib
 import inspect
@@ -71,7 +71,7 @@ Make = Callable[..., StageProcesses]
 
 @pytest.fixture(params=["bash", "sh", "forked"])
 def command(request, monkeypatch) -> list[str]:
-    """How DVC has a command run: by the user's shell, or by `sh` where there is none, as under cron; and without."""
+    """How DVC runs a command: by the user's shell, or by `sh` if there is none, as under cron; and without a shell."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     if request.param == "forked":
         return ["/bin/sh", "-c", "python -m work"]
@@ -80,7 +80,7 @@ def command(request, monkeypatch) -> list[str]:
 
 @pytest.fixture
 def make(monkeypatch) -> Iterator[Make]:
-    """Makes what runs stages; where it can it forks them, from a process that knows one library."""
+    """Makes what runs stages; if possible it forks them, from a process that has imported one library."""
     monkeypatch.setattr(forkserver, "LIBRARIES", ("email.mime",))
     with contextlib.ExitStack() as stack:
 

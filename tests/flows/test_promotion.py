@@ -69,7 +69,7 @@ def root(tmp_path, monkeypatch):
 
 
 def documents(nats, sha="a", quantity="bits_per_byte", size=100):
-    """The lines of ``likelihood.csv`` for nine documents of so many nats each."""
+    """The lines of ``likelihood.csv`` for nine documents with these nats each."""
     rows = "".join(f"{i},{sha},{size},20,{nats},{quantity},r\n" for i in range(9))
     return f"id,sha256,bytes,tokens,nats,quantity,measured\n{rows}"
 
@@ -144,7 +144,7 @@ def test_a_trial_of_a_version_takes_no_gpu_from_others(root):
 
 @pytest.mark.slow
 def test_the_life_of_a_registered_model(root, tokenizer, capfd):
-    """One test, for each step needs the one before: models that are loaded in fresh processes cost seconds."""
+    """One test, because each step needs the one before: loading models in fresh processes takes seconds."""
     assert promotion.register(root, [Stage("ingest")], None) == []
 
     first = train(root, tokenizer, seed=1, nats=200.0)
@@ -402,7 +402,7 @@ promotion:
 
 
 def era(right):
-    """The lines of a task's file in which so many of 100 answers are right."""
+    """The lines of a task's file in which this many of 100 answers are right."""
     said = "".join(f"{i},x{i},,era{i % 4},era{(i + (i >= right)) % 4},0.75,accuracy,r\n" for i in range(100))
     return f"id,sha256,subset,label,prediction,confidence,score,measured\n{said}"
 
@@ -413,7 +413,7 @@ def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluat
     (root / "params.yaml").write_text(BY_SCORE)
 
     def outcome(name, quantity, size, right):
-        """Train and register a model whose excerpts have so many bytes and who is right so often in 100."""
+        """Train and register a model whose excerpts have this many bytes and that is right this often in 100."""
         train(root, tokenizer, seed=size, nats=2.0 * size)
         folder = root / "artifacts/evidence/gpt"
         (folder / "likelihood.csv").write_text(documents(2.0 * size, "a", quantity, size))

@@ -1,4 +1,4 @@
-"""What is known of disk and memory before a stage starts, and of what the kernel has killed."""
+"""What is known about disk and memory before a stage starts, and about what the kernel has killed."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The addresses that messages go to are in no output of any kind, whatever a stage prints."""
+"""The addresses of messages appear in no output of any kind, whatever a stage prints."""
 
 import os
 import subprocess

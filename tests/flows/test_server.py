@@ -1,4 +1,4 @@
-"""The Prefect server of a run's own: it starts beside others, and ends however its run or its supervisor does."""
+"""The Prefect server of a single run: it starts alongside others, and ends however its run or supervisor ends."""
 
 import http.server
 import os

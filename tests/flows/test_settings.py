@@ -1,4 +1,4 @@
-"""The flow's own sections are read strictly; what belongs to the gate is the gate's."""
+"""The flow's own sections are read strictly; the gate's parameters are left to the gate."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The source files of a stage: found through imports of every kind, listed shortly, written where the mark is."""
+"""The source files of a stage: found through imports of every kind, listed briefly, written after the mark."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where the models stand: kept beside an unchanged store, and shown as the gate has seen them."""
+"""The state of the models: cached next to an unchanged store, and shown as the gate has seen them."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: what is expected, remembered, said and drawn."""
+"""Where the time of a run goes: what is expected, recorded, printed and drawn."""
 
 import json
 import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""The units of systemd: it knows every word of them, and `plm` the commands that they run."""
+"""The systemd units: systemd knows all their settings, and `plm` the commands that they run."""
 
 import re
 import shutil

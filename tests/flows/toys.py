@@ -29,7 +29,7 @@ def alive(pid: int) -> bool:
 
 
 def pids(path: Path, count: int) -> list[int]:
-    """The process ids in a file, once there are so many."""
+    """The process ids in a file, once it has this many."""
     wait_for(lambda: path.exists() and len(path.read_text().split()) >= count)
     return [int(word) for word in path.read_text().split()]
 

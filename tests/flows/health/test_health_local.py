@@ -1,4 +1,4 @@
-"""What lies in the checkout: outputs, cache, journals, snapshots, locks and the disk, each really broken."""
+"""The checks of the checkout: outputs, cache, journals, snapshots, locks and the disk, each really broken."""
 
 import json
 import os
@@ -143,7 +143,7 @@ def test_a_cached_object_with_a_flipped_bit_is_found_if_everything_is_read(root)
 
 
 def begun(root):
-    """A stage that runs until it hears a line; its journal is sent to nobody, for no recorder can be started."""
+    """A stage that runs until it reads a line; its journal is not sent, because no recorder can be started."""
     environment = {**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}
     for name in ("tasks", "plm_core"):
         if not (root / name).exists():
@@ -215,7 +215,7 @@ def test_snapshots_that_another_training_s_have_replaced_are_found_and_deleted(r
 
 
 def test_snapshots_that_are_older_than_the_metrics_are_found_and_never_deleted(root):
-    """Git writes the metrics anew that an interrupted training has removed, and the training goes on."""
+    """Git restores the metrics that an interrupted training run has removed, and the run resumes."""
     metrics = root / "artifacts/metrics/pretrain-gpt.json"
     metrics.parent.mkdir(parents=True)
     metrics.write_text("{}")

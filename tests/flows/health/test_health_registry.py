@@ -1,4 +1,4 @@
-"""The registry's checks: each finding by really breaking a real store, what mends it, and nothing where nothing is."""
+"""The registry's checks: each finding by really breaking a real store, what fixes it, and no finding without cause."""
 
 import contextlib
 import shutil
@@ -31,7 +31,7 @@ def built(tmp_path_factory, empty_store):
 
 @pytest.fixture
 def root(built, monkeypatch):
-    """At the same place for every test, for MLflow's locations are absolute; the database's file is the same, too."""
+    """At the same path for every test, because MLflow's locations are absolute; the database file is the same, too."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     root, copy = built
     shutil.rmtree(root / "artifacts/mlflow/artifacts", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a training reports: each report once, in order, and the trial ends where that is said."""
+"""What a training run reports: each report once, in order, and the trial ends when it should."""
 
 import json
 

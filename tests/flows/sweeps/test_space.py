@@ -1,4 +1,4 @@
-"""The section sweep: what it says, what it must not say, and how long that is."""
+"""The section sweep: what it may contain, what it must not, and the time that it allows."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What has been tried and is tried next: it outlives the process, and the best is the best."""
+"""What has been tried and what is tried next: it outlives the process, and the best is the best."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""``plm sweep`` on a toy whose training can be killed: what it finds, leaves, and goes on with."""
+"""``plm sweep`` on a toy whose training can be killed: what it finds, leaves, and resumes."""
 
 import contextlib
 import json
@@ -94,7 +94,7 @@ def root(toy):
 
 @pytest.fixture
 def hold(tmp_path, monkeypatch):
-    """A file that holds trainings at their first step as long as it exists: a test need not be faster than they."""
+    """A file that holds training runs at their first step while it exists, so that a test need not be faster."""
     path = tmp_path / "hold"
     path.touch()
     monkeypatch.setenv("HOLD", str(path))
@@ -140,7 +140,7 @@ def at_work(root):
 
 
 def steps(root, number):
-    """The steps that a trial's training took, in order, as it says in what it made."""
+    """The steps of a trial's training run, in order, according to its output."""
     model = git(root, "rev-parse", "--verify", "--quiet", ref_of(root, number)).strip()
     lock = yaml.safe_load(git(root, "show", f"{model}:dvc.lock"))
     (out,) = (each for each in lock["stages"]["train"]["outs"] if each["path"] == "model.txt")
@@ -180,7 +180,7 @@ def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(r
         "pause": 0.05,
     }
     assert "# what we have" in (root / "params.yaml").read_text()
-    # It goes on with more trials, and with no other space.
+    # It continues with more trials, but not with another space.
     change(root, sweep={"trials": 3})
     assert "changed since the sweep sweep began, and ignored by its trials: params.yaml" in sweep(root)
     assert len(found(root)) == 3

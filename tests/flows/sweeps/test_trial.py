@@ -1,4 +1,4 @@
-"""A trial's process: one stage and what it depends on, and no other."""
+"""A trial's process: one stage and what it depends on, and no other stage."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Checkouts of trials: the files of the beginning, whatever becomes of them, and experiments of what trials made."""
+"""Checkouts of trials: the files as they were at the beginning, and experiments of what trials made."""
 
 import fcntl
 import json

@@ -196,7 +196,7 @@ def test_nothing_goes_from_the_cache_when_git_cannot_say_what_commits_need(root,
 
 
 def training(root):
-    """A training that is tracked, and that nobody sends anything of."""
+    """A tracked training run of which nothing is sent."""
     environment = {**os.environ, "PLM_TRACKING": "on", "PLM_PARENT_RUN_ID": "journal:none"}
     process = subprocess.Popen(
         [sys.executable, "-c", TRAINING],

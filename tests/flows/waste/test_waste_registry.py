@@ -1,4 +1,5 @@
-"""Old versions, registrations without a version and deleted runs: what goes, what stays, and a death at every call."""
+"""Old versions, registrations without a version and deleted runs: what is deleted, what is kept, and a death at every
+call."""
 
 import shutil
 import sqlite3
