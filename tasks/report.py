@@ -86,7 +86,8 @@ def _simple(columns: Iterable[str]) -> dict[str, dict[str, str]]:
     if not (paths.METRICS / "text-baseline.json").is_file():
         return {}
     found = metrics_of("text-baseline")
-    rows = {label: {name: f"{way}_{name}" for name in columns} for way, label in SIMPLE.items()}
+    part = {"ppmd": f"PPMd, of {found['ppmd_share']:.2%} of the text"} if "ppmd_share" in found else {}
+    rows = {label: {name: f"{way}_{name}" for name in columns} for way, label in (SIMPLE | part).items()}
     cells = {
         label: {name: format(found[metric], ".4f") for name, metric in row.items() if metric in found}
         for label, row in rows.items()

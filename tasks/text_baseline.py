@@ -6,7 +6,7 @@ The 5-gram's likelihood, and what it says of minimal pairs, are evidence like th
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from plm_core.benchmarks.pairs import load_pairs
 from plm_core.corpus.document import Document, read_documents
+from plm_core.corpus.shingles import batches
 from plm_core.evaluation import minimal_pairs
-from plm_core.evaluation.compression import bits_after
+from plm_core.evaluation.compression import ROOM, bits_after
 from plm_core.evaluation.evidence import LIKELIHOOD, LIKELIHOOD_COLUMNS, TASK_COLUMNS
 from plm_core.evaluation.likelihood import named
 from plm_core.evaluation.ngram import NGrams
@@ -34,6 +35,8 @@ from tasks.settings import params
 ORDER = 5
 MOST = 32 << 20
 """Bytes of training text that are learned from, in whole documents. They take about a gigabyte of memory."""
+LEAST = 1 << 20
+"""Bytes of held-out text that the compressor reads even behind a single document that fills its memory."""
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
@@ -57,7 +60,7 @@ def text_baseline() -> None:
         found = {}
         for order, name in ((1, f"unigram_{quantity}"), (ORDER, f"ngram_{quantity}")):
             model = NGrams(learned, order, store.index.vocab_size)
-            nats = [float(part.sum()) for part in _nats(model, ids)]
+            nats = list(_nats(model, ids))
             found[name] = sum(nats) / math.log(2) / sum(sizes)
         rows = zip(documents, sizes, ids, nats, strict=True)
         lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), quantity, config.measured) for d, b, i, n in rows)
@@ -65,26 +68,39 @@ def text_baseline() -> None:
             write_sealed(new / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
             for file in pairs:
                 _write_pairs(new, file, model, tokenizer, config)
-        text = _joined(documents)
-        found["ppmd_bits_per_byte"] = bits_after(_joined(islice(read_documents(TRAIN), read)), text) / len(text)
+        found["ppmd_bits_per_byte"], share = _compressed(_joined(islice(read_documents(TRAIN), read)), documents)
         run.metrics |= found | {"train_documents": read, "bytes": sum(sizes)}
+        run.metrics |= {"ppmd_share": share} if share < 1 else {}
         run.outputs.append(paths.NGRAM)
         print(", ".join(f"{name.partition('_')[0]} {value:.4f}" for name, value in found.items()) + " bits per byte")
 
 
-def _nats(model: NGrams, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The nats of each text's tokens, and of the EOS behind them."""
-    nats = model.nats(np.concatenate([[EOS], *(np.append(ids, EOS) for ids in texts)]))
-    ends = np.cumsum([len(ids) + 1 for ids in texts])
-    return np.split(nats, ends[:-1])
+def _nats(model: NGrams, texts: Sequence[np.ndarray], last: int | None = None) -> Iterator[float]:
+    """The nats of each text: of its tokens and the EOS behind them, up to the place ``last``.
+
+    Few texts at a time, since a token takes a hundred bytes.
+    """
+    for group in batches(texts, lambda ids: ids):
+        nats = model.nats(np.concatenate([[EOS], *(np.append(ids, EOS) for ids in group)]))
+        ends = np.cumsum([len(ids) + 1 for ids in group])
+        yield from (float(part[:last].sum()) for part in np.split(nats, ends[:-1]))
+
+
+def _compressed(before: bytes, documents: Sequence[Document]) -> tuple[float, float]:
+    """The bits per byte of PPMd behind a text, and the share of the documents that it was given: what fits, from
+    documents that are evenly spread."""
+    whole = _joined(documents)
+    room = max(LEAST, ROOM - len(before))
+    text = _joined(documents[:: -(-len(whole) // room)])[:room]
+    return bits_after(before, text) / len(text), len(text) / len(whole)
 
 
 def _write_pairs(folder: Path, file: Path, model: NGrams, tokenizer: Tokenizer, config: EvaluateConfig) -> None:
     """The evidence of a set of minimal pairs, whose texts are passages: no EOS counts."""
     pairs = load_pairs(file)
     ids = tokenizer.encode_batch([text for pair in pairs for text in (pair.good, pair.bad)])
-    nats = [float(part[:-1].sum()) for part in _nats(model, ids)]
-    rows = minimal_pairs.rows(pairs, zip(nats[::2], nats[1::2], strict=True), config)
+    nats = _nats(model, ids, last=-1)
+    rows = minimal_pairs.rows(pairs, zip(nats, nats, strict=True), config)
     write_sealed(folder / minimal_pairs.file_of(file.stem), TASK_COLUMNS, rows)
 
 

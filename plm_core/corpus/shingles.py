@@ -10,7 +10,7 @@ Shapes: N texts, C characters, W words and S shingles, of all texts together.
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -95,8 +95,9 @@ def _words(texts: Sequence[str]) -> Words:
     return Words(hashes, np.searchsorted(starts, np.cumsum([len(text) + 1 for text in folded])))
 
 
-def batches(items: Iterable[T], text_of: Callable[[T], str]) -> Iterator[list[T]]:
-    """Group items until their texts have ``CHARACTERS_AT_ONCE`` characters; one with a longer text is a group."""
+def batches(items: Iterable[T], text_of: Callable[[T], Sized]) -> Iterator[list[T]]:
+    """Group items until their texts have ``CHARACTERS_AT_ONCE`` characters or tokens; one with a longer text is a
+    group."""
     group: list[T] = []
     size = 0
     for item in items:

@@ -10,11 +10,13 @@ import pyppmd
 
 ORDER = 16
 MEMORY = 1 << 30
-"""Bytes that PPMd may keep, or it would forget; 10 MB of text take a quarter of it."""
+"""Bytes that PPMd may take, beyond which it forgets all that it has read."""
+ROOM = MEMORY // 24
+"""Bytes of text that fit. A byte of English takes 21 to 24, of Chinese or noise 12 to 14."""
 
 
 def bits_after(before: bytes, text: bytes) -> int:
-    """The bits by which PPMd's output grows when ``text`` stands behind ``before``."""
+    """The bits by which PPMd's output grows when ``text`` stands behind ``before``; ``ROOM`` holds both."""
     return 8 * (_size(before + text) - _size(before))
 
 

@@ -93,7 +93,7 @@ def results(tmp_path_factory):
         files[f"slices/{task}.csv"] = "\n".join(["id,words,subset,overlap", *rows]) + "\n"
     files["metrics/fewshot-gpt.json"] = FEWSHOT
     simple = {"unigram_bits_per_byte": 2.5, "ngram_bits_per_byte": 1.375, "ppmd_bits_per_byte": 1.125}
-    files["metrics/text-baseline.json"] = simple | {"train_documents": 13, "bytes": 157}
+    files["metrics/text-baseline.json"] = simple | {"train_documents": 13, "bytes": 157, "ppmd_share": 0.25}
     for path, content in files.items():
         target = project.root / "artifacts" / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def test_every_quantity_has_a_column_of_its_own_and_the_best_in_it_is_bold(page)
     }
     found = table(page, "## Held-out likelihood")
     assert {name: [row[name] for row in found.values()] for name in columns} == columns
-    assert list(found) == [*MODELS, "*token frequencies*", "*5-gram*", "*PPMd*"]
+    assert list(found) == [*MODELS, "*token frequencies*", "*5-gram*", "*PPMd, of 25.00% of the text*"]
     assert "has learned less than counting" in page
     assert list(found["gpt"]) == ["model", *columns]
     assert "compare within a column, never across" in page

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from plm_core import checkpoint
-from plm_core.corpus.document import read_documents
+from plm_core.corpus import shingles
+from plm_core.corpus.document import Document, read_documents
 from plm_core.evaluation.compression import bits_after
 from plm_core.evaluation.likelihood.base import tokenized
 from plm_core.evaluation.ngram import NGrams
 from plm_core.text.special import EOS
+from tasks import text_baseline
 
 EVIDENCE = "artifacts/evidence/ngram/likelihood.csv"
 
@@ -37,6 +39,7 @@ def test_the_figures_are_of_the_documents_that_models_are_measured_on(built):
         assert found[f"{name}_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
     before, text = ("\n\n".join(document.text for document in documents).encode() for documents in (train, test))
     assert found["ppmd_bits_per_byte"] == bits_after(before, text) / len(text)
+    assert "ppmd_share" not in found
     assert found["bytes"] == size == built.metrics("evaluate-gpt")["bytes"]
     assert found["train_documents"] == len(train)
     assert found["ngram_bits_per_byte"] < found["unigram_bits_per_byte"]
@@ -52,6 +55,26 @@ def test_a_model_is_compared_with_it_by_the_same_rules(built):
     told = rows(built.root / EVIDENCE), rows(built.root / "artifacts/evidence/gpt/likelihood.csv")
     one, other = ([[row[name] for name in columns] for row in table] for table in told)
     assert one == other
+
+
+def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypatch):
+    monkeypatch.setattr(text_baseline, "ROOM", 1100)
+    monkeypatch.setattr(text_baseline, "LEAST", 350)
+    documents = [Document(f"d{i}", f"{i:02}" * 50, "s") for i in range(10)]
+    texts = ["\n\n".join(document.text for document in documents[::step]).encode() for step in (1, 2, 3)]
+    whole = len(texts[0])
+    for before, text in ((b"a" * 80, texts[0]), (b"a" * 500, texts[1]), (b"a" * 2000, texts[2][:350])):
+        assert text_baseline._compressed(before, documents) == (bits_after(before, text) / len(text), len(text) / whole)
+
+
+def test_likelihoods_of_few_texts_at_a_time_are_those_of_all_at_once(monkeypatch):
+    draw = np.random.default_rng(1)
+    texts = [draw.integers(7, 37, size) for size in (99, 1, 0, 37, 13, 5, 60)]
+    model = NGrams(np.concatenate([[EOS], *(np.append(ids, EOS) for ids in texts[:4])]), 5, 37)
+    once = list(text_baseline._nats(model, texts))
+    monkeypatch.setattr(shingles, "CHARACTERS_AT_ONCE", 40)
+    assert list(text_baseline._nats(model, texts)) == once
+    assert len(once) == len(texts)
 
 
 def test_of_a_large_text_only_the_first_documents_are_read(small):
