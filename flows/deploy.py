@@ -61,6 +61,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
     from prefect.types.entrypoint import EntrypointType
 
     from flows.flow import plm
+    from flows.liveness import checkout_name
 
     try:
         _tidy(root, name)
@@ -71,6 +72,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             # A run that was due while nobody served it waits, and is made up for.
             pause_on_shutdown=False,
             parameters={"root": str(root.resolve())},
+            tags=[f"{prefects.TAG}{checkout_name(root)}"],
             # Not the file's path, which would be relative to the folder in which this process started.
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
@@ -103,10 +105,10 @@ def _tidy(root: Path, name: str) -> None:
             known = client.read_deployment_by_name(f"{FLOW}/{name}")
         except ObjectNotFound:
             return
-        other = known.parameters.get("root")
-        if other != str(root.resolve()):
+        if not prefects.of_checkout(known, root):
             raise UserError(
-                f"the schedule {FLOW}/{name} of this Prefect server belongs to {other}; expected another --name,"
+                f"the schedule {FLOW}/{name} of this Prefect server belongs to another checkout,"
+                f" {known.parameters.get('root')}; expected another --name,"
                 f" or, if that one is no longer used, `prefect deployment delete {FLOW}/{name}` first"
             )
         waiting = {"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": datetime.now(UTC)}}

@@ -67,5 +67,6 @@ def checkout_name(root: Path) -> str:
     """This checkout's own name, which a copy of it does not share. Hold the checkout: the first call creates it."""
     path = root / CHECKOUT
     if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(uuid.uuid4().hex)
     return f"{path.read_text()} {root.stat().st_ino}"

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from flows import server
@@ -10,6 +11,8 @@ from plm_core.shared.stores import shown
 
 FLOW = "plm"
 """The flow's name in Prefect."""
+TAG = "plm.checkout "
+"""The start of the tag that names a deployment's checkout; the rest is as in the label of flow runs."""
 
 
 @contextlib.contextmanager
@@ -33,6 +36,20 @@ def client(url: str) -> Iterator[Any]:
                 f"Prefect server at {shown(url)} asks for a password; expected its name:password"
             ) from error
         raise UserError(f"Prefect at {shown(url)}: {said(error)}") from error
+
+
+def of_checkout(found: Any, root: Path) -> bool:
+    """Whether a deployment or a flow run is this checkout's: by the checkout's name, or by its path if it has none.
+
+    Checkouts of two machines may have the same path.
+    """
+    from flows.liveness import checkout_name
+
+    names = [tag.removeprefix(TAG) for tag in found.tags if tag.startswith(TAG)]
+    if "plm.checkout" in found.labels:
+        names.append(found.labels["plm.checkout"])
+    given = found.parameters.get("root")
+    return checkout_name(root) in names if names else given is not None and Path(given).resolve() == root.resolve()
 
 
 def said(error: Exception) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from flows import server
 from flows.health.finding import Finding, Note
 from flows.outcome import UserError
-from flows.prefects import FLOW, client
+from flows.prefects import FLOW, client, of_checkout
 from plm_core.shared.stores import shown
 
 LATE = timedelta(minutes=10)
@@ -28,7 +28,7 @@ def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     if not server.answers(url):
         raise UserError(f"no Prefect server answers at {shown(url)}; start one with `prefect server start`")
     with client(url) as opened:
-        found = [each for each in _deployments(opened) if _root_of(each) == root.resolve()]
+        found = [each for each in _deployments(opened) if of_checkout(each, root)]
         if not found:
             yield Note(f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one")
         for deployment in found:
@@ -77,11 +77,6 @@ def _runs(opened: Any, deployment: Any, *states: str) -> list[Any]:
         sort=order,
         limit=10,
     )
-
-
-def _root_of(deployment: Any) -> Path | None:
-    given = deployment.parameters.get("root")
-    return Path(given).resolve() if given else None
 
 
 def _at(when: datetime) -> str:

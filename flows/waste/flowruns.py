@@ -9,7 +9,7 @@ from typing import Any
 
 from flows import server
 from flows.outcome import UserError
-from flows.prefects import FLOW, client
+from flows.prefects import FLOW, client, of_checkout
 from flows.settings import Retention
 from flows.waste.waste import Waste
 from plm_core.shared.stores import shown
@@ -45,7 +45,7 @@ def _old(opened: Any, root: Path, rules: Retention) -> list[Any]:
         offset=len(found),
     ):
         found += page
-    return [run.id for run in found if run.parameters.get("root") == str(root.resolve())]
+    return [run.id for run in found if of_checkout(run, root)]
 
 
 def _delete(url: str, runs: list[Any]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ears import told, webhook
 from toys import alive, free_port, pids, start_server, wait_for
 
-from flows import checkout, deploy
+from flows import checkout, deploy, liveness, prefects
 from flows.nights import Nights
 from flows.outcome import UserError
 
@@ -184,13 +184,21 @@ def deployed(on_server):
     """Registers a schedule of a name, for a checkout; returns its id."""
     from flows import flow
 
-    return lambda name, root: flow.plm.to_deployment(name=name, parameters={"root": str(root)}).apply()
+    return lambda name, root, *tags: flow.plm.to_deployment(
+        name=name, parameters={"root": str(root)}, tags=tags or None
+    ).apply()
 
 
 def test_the_schedule_of_another_checkout_is_not_taken_over(tmp_path, on_server, deployed, monkeypatch):
     deployed("theirs", "/elsewhere")
-    with pytest.raises(UserError, match=r"plm/theirs of this Prefect server belongs to /elsewhere; .* another --name"):
+    with pytest.raises(UserError, match="plm/theirs of this Prefect server belongs to another checkout, /elsewhere; "):
         deploy.serve(tmp_path, "0 3 * * *", "theirs")
+    name = liveness.checkout_name(tmp_path)
+    deployed("mine", tmp_path, f"{prefects.TAG}{name}")
+    deploy._tidy(tmp_path, "mine")
+    deployed("another-machine-s", tmp_path, f"{prefects.TAG}of another machine")
+    with pytest.raises(UserError, match=f"belongs to another checkout, {tmp_path}"):
+        deploy._tidy(tmp_path, "another-machine-s")
 
 
 def test_of_the_runs_that_nobody_served_the_newest_is_made_up_for(tmp_path, on_server, deployed):

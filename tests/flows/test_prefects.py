@@ -13,7 +13,7 @@ import pytest
 from registries import PARAMS, project, register
 from toys import free_port, start_server, wait_for
 
-from flows import doctor, flow, prefects, registry, retention, server
+from flows import doctor, flow, liveness, prefects, registry, retention, server
 from flows.health.schedule import schedule
 from flows.outcome import UserError
 from flows.settings import Retention
@@ -124,13 +124,16 @@ def test_flow_runs_of_this_checkout_that_ended_long_ago_are_deleted_and_no_other
 
     old, young = ended(client, tmp_path, 8), ended(client, tmp_path, 6)
     others = ended(client, tmp_path / "other", 8)
+    elsewhere = ended(client, tmp_path, 8)  # on another machine
+    client.update_flow_run_labels(elsewhere, {"plm.checkout": "of another machine"})
+    client.update_flow_run_labels(old, {"plm.checkout": liveness.checkout_name(tmp_path)})
     (waste,) = flow_runs(tmp_path, RULES)
     assert waste.what.startswith("1 flow runs at ")
     waste.delete()
     waste.delete()  # once more changes nothing
     with pytest.raises(ObjectNotFound):
         client.read_flow_run(old)
-    assert {client.read_flow_run(run).id for run in (young, others)} == {young, others}
+    assert {client.read_flow_run(run).id for run in (young, others, elsewhere)} == {young, others, elsewhere}
     assert list(flow_runs(tmp_path, RULES)) == []
 
 
