@@ -58,8 +58,7 @@ def said(error: Exception) -> str:
 
 
 def require(url: str, otherwise: str) -> None:
-    """Raise UserError unless a server answers there and lets this user in; ``otherwise`` says what to do if not."""
-    if not server.answers(url):
-        raise UserError(f"PREFECT_API_URL: no Prefect server answers at {shown(url)}; {otherwise}")
+    """Raise UserError unless a server answers there and lets this user in; ``otherwise`` is what to do if none does."""
+    server.reach(url, otherwise)
     with client(url) as opened:
         opened.hello()

@@ -5,6 +5,7 @@ process group (Ctrl-C kills it before the last states are written), and running 
 """
 
 import contextlib
+import http.client
 import os
 import socket
 import ssl
@@ -26,6 +27,9 @@ from plm_core.shared import stores
 START_S = 120.0
 """How long the server may take to answer; 6 s on an idle machine, twice that if it creates its database."""
 
+ANSWER_S = 5.0
+"""How long a running server may take to answer."""
+
 STOP_S = 10.0
 """How long it may take to store what it has received."""
 
@@ -46,18 +50,43 @@ def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
-def answers(url: str, timeout_s: float = 5.0) -> bool:
+def answers(url: str) -> bool:
     """Whether a Prefect server answers there, if only to ask for credentials. Also used by ``infra/team/ready.py``."""
+    try:
+        reach(url)
+    except UserError:
+        return False
+    return True
+
+
+def reach(url: str, otherwise: str = "start one with `prefect server start`") -> None:
+    """Make sure that a Prefect server answers, if only to ask for credentials.
+
+    Raises:
+        UserError: none answers, and ``otherwise`` says what to do; or its certificate is not trusted.
+    """
+    authority = os.environ.get("PREFECT_API_SSL_CERT_FILE")
+    if url.startswith("https:") and authority and not Path(authority).is_file():
+        raise UserError(
+            f"PREFECT_API_SSL_CERT_FILE: no file {authority}; expected the certificate that signs a server's"
+        )
     try:
         trusted = None
         if url.startswith("https:"):  # as in Prefect's client: a team's servers may have their own certificates
-            trusted = ssl.create_default_context(cafile=os.environ.get("PREFECT_API_SSL_CERT_FILE"))
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout_s, context=trusted) as response:
-            return bool(response.status == 200)
+            trusted = ssl.create_default_context(cafile=authority)
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=ANSWER_S, context=trusted) as response:
+            if response.status == 200:
+                return
     except urllib.error.HTTPError as error:
-        return error.code in (401, 403)
-    except OSError:
-        return False
+        if error.code in (401, 403):
+            return
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, ssl.SSLError):
+            raise UserError(
+                f"PREFECT_API_SSL_CERT_FILE: {authority or 'not set'}, and {stores.shown(url)} is not trusted: {reason}"
+            ) from error
+    raise UserError(f"PREFECT_API_URL: no Prefect server answers at {stores.shown(url)}; {otherwise}")
 
 
 class LocalServer:

@@ -7,7 +7,6 @@ from typing import Any
 
 from flows import server
 from flows.health.finding import Finding, Note
-from flows.outcome import UserError
 from flows.prefects import FLOW, client, of_checkout
 from plm_core.shared.stores import shown
 
@@ -25,8 +24,7 @@ def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     if url is None:
         yield Note("schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout")
         return
-    if not server.answers(url):
-        raise UserError(f"no Prefect server answers at {shown(url)}; start one with `prefect server start`")
+    server.reach(url)
     with client(url) as opened:
         found = [each for each in _deployments(opened) if of_checkout(each, root)]
         if not found:

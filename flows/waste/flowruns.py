@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from flows import server
-from flows.outcome import UserError
 from flows.prefects import FLOW, client, of_checkout
 from flows.settings import Retention
 from flows.waste.waste import Waste
@@ -23,8 +22,7 @@ def flow_runs(root: Path, rules: Retention) -> Iterator[Waste]:
     url = server.configured_url()
     if url is None:
         return
-    if not server.answers(url):
-        raise UserError(f"no Prefect server answers at {shown(url)}")
+    server.reach(url)
     with client(url) as opened:
         found = _old(opened, root, rules)
     if found:

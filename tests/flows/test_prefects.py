@@ -84,7 +84,7 @@ def test_a_checkout_that_is_not_deployed_and_a_server_that_is_away_are_told(tmp_
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     report = doctor.look(tmp_path, checks={"schedule": schedule})
     assert (report.status, report.findings) == (doctor.UNSEEN, [])
-    assert report.unseen["schedule"].startswith("no Prefect server answers at http://127.0.0.1:9/api")
+    assert report.unseen["schedule"].startswith("PREFECT_API_URL: no Prefect server answers at http://127.0.0.1:9/api")
     monkeypatch.delenv("PREFECT_API_URL")
     assert looked(tmp_path)[1] == [
         "schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout"
@@ -97,7 +97,8 @@ def test_no_password_of_an_address_is_said(tmp_path, deployed, client, monkeypat
     monkeypatch.setattr(server, "configured_url", lambda: secret)
     said = []
     for there in (False, True):
-        monkeypatch.setattr(server, "answers", lambda _, there=there: there)
+        if there:
+            monkeypatch.setattr(server, "reach", lambda *_: None)
         report = doctor.look(tmp_path, checks={"schedule": schedule})
         other = doctor.look(tmp_path / "not deployed", checks={"schedule": schedule})
         waste = retention._collect(tmp_path, RULES, delete=False).plain()

@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import socketserver
 import ssl
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import psutil
 import pytest
 from toys import wait_for
 
-from flows.server import answers
+from flows.outcome import UserError
+from flows.server import answers, reach
 
 SERVED = """
 import sys
@@ -83,6 +85,27 @@ def test_a_server_is_trusted_by_whom_prefect_trusts(authority, monkeypatch):
         threading.Thread(target=served.serve_forever, daemon=True).start()
         url = f"https://localhost:{served.server_port}/api"
         assert not answers(url)
+        with pytest.raises(UserError, match=r"_CERT_FILE: not set, and https://localhost:.* is not trusted: .*verify"):
+            reach(url)
+        monkeypatch.setenv("PREFECT_API_SSL_CERT_FILE", str(authority[0].with_name("none")))
+        with pytest.raises(UserError, match=r"_CERT_FILE: no file .*/none; expected the certificate"):
+            reach(url)
         monkeypatch.setenv("PREFECT_API_SSL_CERT_FILE", str(authority[0]))
         assert answers(url)
+        served.shutdown()
+
+
+class Other(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:{}/api", "http://127.0.0.1:{}/api ", "http://127.0.0.1:{}o/api", "x"]
+)
+def test_what_is_not_a_server_or_an_address_does_not_answer(address):
+    with socketserver.TCPServer(("127.0.0.1", 0), Other) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        with pytest.raises(UserError, match=r"^PREFECT_API_URL: no Prefect server answers at .*; start one with"):
+            reach(address.format(served.server_address[1]))
         served.shutdown()
