@@ -21,6 +21,8 @@ from plm_core.text.tokenizer import JSON_FILE, Tokenizer, TokenizerConfig, too_l
 
 MIN_FREQUENCY = 2
 """A pair that stands once in the corpus is not joined (Sennrich et al. 2016; the default of their subword-nmt)."""
+LONGEST_RUN = 1 << 12
+"""Characters (of bytelevel: bytes) of a word to learn from: the time that a word takes grows with its square."""
 
 
 class LibraryTokenizer(Tokenizer):
@@ -128,6 +130,9 @@ def learned(
     Raises:
         UserError: there are fewer tokens than ``vocab_size``.
     """
+    # For training only: the file is written without it.
+    parts = tokenizers.pre_tokenizers.FixedLength(LONGEST_RUN)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([tokenizer.pre_tokenizer, parts])
     tokenizer.train_from_iterator(map(normalize, texts), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     if len(vocab := model["vocab"]) < config.vocab_size:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -37,7 +38,10 @@ _WORD = re.compile(r"\n| ?[^ \n]+| ")
 """A word with the space before it: what is merged by itself."""
 WORDS_KEPT = 1 << 16
 LONGEST_KEPT = 24
-"""How many words are remembered with their ids, of at most so many characters: some ten megabytes."""
+"""How many words are remembered with their ids, of at most this many characters: some 30 MB where words have 8, up to
+70 MB."""
+UNKNOWN = "\u2585"
+"""What sentencepiece puts in the place of rare characters while it trains: a line that holds it would be left out."""
 LONGEST_LINE = 1 << 18
 """Characters; sentencepiece leaves out lines of more than four times as many bytes, so longer ones are cut."""
 PROBE = " a  b\n\u00bd\ue000 "
@@ -137,7 +141,15 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     Raises:
         UserError: the corpus is empty or does not support ``vocab_size`` pieces.
     """
-    whole = (line for text in texts for line in normalize(text).split("\n") if line.strip())
+    model = _trained(texts, config)
+    if sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id(WORD_BOUNDARY) == UNK:
+        # In this corpus spaces are too rare for a piece. Only then are they asked for: the model keeps how it was made.
+        model = _trained(texts, config, required_chars=WORD_BOUNDARY)
+    return model
+
+
+def _trained(texts: Iterable[str], config: TokenizerConfig, **more: Any) -> bytes:
+    whole = (line for text in texts for line in normalize(text).replace(UNKNOWN, "\n").split("\n") if line.strip())
     lines = (part for line in whole for part in cut(line, LONGEST_LINE))
     model = io.BytesIO()
     try:
@@ -161,6 +173,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
             max_sentence_length=4 * LONGEST_LINE,
             num_threads=TRAINING_THREADS,
             minloglevel=2,
+            **more,
         )
     except RuntimeError as error:
         raise _explained(str(error), config) from error
@@ -171,10 +184,12 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
 
 
 def _explained(error: str, config: TokenizerConfig) -> UserError:
+    if "!sentences_.empty()" in error:
+        return too_large(config, 0)
     if limit := re.search(r"<= ?(\d+)", error):
         return too_large(config, int(limit.group(1)))
     if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", error):
-        return too_small(config, int(needed.group(2)))
+        return too_small(config, int(needed.group(2)) + 1)  # the space may not have been counted
     return UserError(
         f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}"
     )

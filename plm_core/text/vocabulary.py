@@ -20,6 +20,8 @@ SAMPLE = 4 << 20
 RARE = 100
 """An entry of the vocabulary that is seen less often in the sample of the training text is rare."""
 DOCUMENTS_AT_ONCE = 64
+LONGEST = 40
+"""Letters of a word that is shown: longer runs are DNA, encoded data or a script without spaces."""
 
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -81,11 +83,12 @@ def unknown_rate(encoded: Iterable[np.ndarray]) -> float:
 def telling_words(texts: Iterable[str], most: int = 8) -> list[str]:
     """Words by which tokenizers can be told apart: the longest of a text, and as many that stand in it only once.
 
-    Words are runs of letters; those that stand once are taken at equal distances of their alphabetical order.
+    Words are runs of at most ``LONGEST`` letters; those that occur once are taken at equal distances of their
+    alphabetical order.
     """
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(_WORD.findall(text))
+        counts.update(word for word in _WORD.findall(text) if len(word) <= LONGEST)
     longest = sorted(counts, key=lambda word: (-len(word), word))[: most // 2]
     once = sorted(word for word, count in counts.items() if count == 1 and word not in longest)
     wanted = min(most - len(longest), len(once))

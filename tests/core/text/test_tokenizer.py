@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from plm_core.config import UserError, from_dict
 from plm_core.corpus.normalize import cut, normalize
-from plm_core.text import sentencepieces
+from plm_core.text import library, sentencepieces
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.tokenizer import BYTES_AND_SPECIALS, JSON_FILE, MODEL_FILE, NOT_LEARNED, TokenizerConfig
-from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import open_tokenizer, read_tokenizer, train_tokenizer
 
 KINDS = tuple(NOT_LEARNED)
 LOSSLESS = ("bpe", "unigram", "bytelevel")
@@ -238,8 +239,37 @@ def test_a_vocabulary_below_the_alphabet_is_refused_with_the_smallest_that_works
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], ["", " \n "]])
 def test_an_empty_corpus_is_refused(kind, texts):
-    with pytest.raises(UserError, match=r"^tokenizer"):
+    with pytest.raises(UserError, match=r"^tokenizer(: no piece can be learned|\.vocab_size).*expected.* more text$"):
         train_tokenizer(texts, TokenizerConfig(kind, 300))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_with_few_spaces_or_none_gets_a_tokenizer_that_keeps_it(kind):
+    characters = "".join(map(chr, range(0xA000, 0xA064)))
+    texts = [characters[i:] + characters[:i] + "\n" for i in range(100)] * 3
+    for some in (texts, [*texts, "a b"]):
+        trained = read_tokenizer(Path("x"), train_tokenizer(some, TokenizerConfig(kind, 500)))
+        assert UNK not in trained.encode(characters)
+        assert not trained.lossless or trained.decode(trained.encode(f"{texts[0]} a  b")) == f"{texts[0]} a  b"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_character_of_sentencepiece_for_unknown_ones_costs_no_line(kind):
+    with_it = [f"\u2585 {'baso' * (i % 7)} tumi{'ko' * i}" for i in range(40)]
+    without = [text.removeprefix("\u2585") for text in with_it]
+    config = TokenizerConfig(kind, 275)
+    assert train_tokenizer(with_it, config) == train_tokenizer(without, config)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("bytelevel", 266), ("wordpiece", 16)])
+def test_a_long_word_is_learned_from_in_parts(kind, size, monkeypatch):
+    config = TokenizerConfig(kind, size)
+    texts = ["so" * (1 + i % 4) for i in range(99)]  # of eight letters at most
+    expected = train_tokenizer(texts, config)
+    monkeypatch.setattr(library, "LONGEST_RUN", 8)
+    assert train_tokenizer(texts, config) == expected
+    with pytest.raises(UserError, match=f"expected at most {size}, or more text"):  # pieces of 2, 4 and 8 letters
+        train_tokenizer(["so" * 500], TokenizerConfig(kind, size + 1))
 
 
 def test_a_file_that_is_no_tokenizer_of_the_project_is_named(tmp_path, tokenizer):

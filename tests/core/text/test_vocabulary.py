@@ -47,6 +47,7 @@ def test_telling_words_are_the_longest_and_such_as_stand_once():
     assert telling_words(texts, 4) == ["aaaa", "bbb", "dd", "ii"]
     assert telling_words(["one"], 8) == ["one"]
     assert telling_words(["12 ..."]) == []
+    assert telling_words([f"{'x' * 5000} {'y' * 40} so"]) == ["y" * 40, "so"]
 
 
 def test_a_word_is_split_as_within_a_sentence(tokenizers):
