@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -116,7 +116,7 @@ class Snapshots:
         self.settle()
         copied = self._copied({name: tensor.detach() for name, tensor in tensors.items()})
         self._newest = newest
-        told = json.dumps({"format": FORMAT} | asdict(progress))
+        told = json.dumps({"format": FORMAT} | vars(progress))
         self._writing = self._thread.submit(self._write, {**copied, **fixed}, progress.step, told, every)
 
     def _copied(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

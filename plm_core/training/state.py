@@ -6,7 +6,7 @@ memory carries from batch to batch, and a few numbers are the whole state.
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import torch
@@ -68,6 +68,11 @@ class StepMetrics:
     """What these steps took; None for a report restored from a snapshot."""
     first: bool = False
     """Whether these were the first steps of a process, whose seconds hold compilation and other preparations."""
+
+    @property
+    def restored(self) -> bool:
+        """Whether it is from a snapshot: of steps that a process before this one has done."""
+        return self.throughput is None
 
 
 class Validation(NamedTuple):
@@ -223,7 +228,7 @@ class State:
         return Progress(
             **{name: getattr(self, name) for name in SHARED},
             pending=[(float(d.nll), float(d.norm), d.predictions, d.positions, d.skipped) for d in self.pending],
-            reports=[asdict(replace(report, throughput=None, first=False)) for report in self.reports],
+            reports=[vars(report) | {"throughput": None, "first": False} for report in self.reports],
             accumulation=len(self.carries) * self.ranks.size,
         )
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Generator, Sequence
+from enum import IntEnum
 from pathlib import Path
 
 from plm_core.config import digest
@@ -18,11 +19,17 @@ from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import BudgetSpent, Interrupted, Stage, deferred_signals
 from tasks.settings.machine import leads
 
-EDITED = 2
-"""Why a training is stopped: something that it depends on was edited. 1 is a signal."""
-SPENT = 3
-"""It has cost what it may."""
 HIGHER = "a higher PLM_BUDGET goes on from there"
+
+
+class Reason(IntEnum):
+    """Why a training run is stopped, 0 where it is not. Of the reasons of all processes the largest counts."""
+
+    SIGNAL = 1
+    EDITED = 2
+    """Something that it depends on was edited."""
+    SPENT = 3
+    """It has cost what it may."""
 
 
 def snapshots_folder(stage: Stage, *parts: object) -> Path:
@@ -52,28 +59,45 @@ def follow(
         Edited: something the result depends on has changed; the state is saved too.
     """
     seen: list[StepMetrics] = []
+    positions = passed = 0
     edited: list[Edited] = []
     if costs.taken.seconds and (spent := costs.overspent()):  # by the processes before this one
         raise BudgetSpent(f"{spent}; {HIGHER}")
     explained = _explained(steps, section, batch, edited, costs)
     with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs, explained:
-        for report in training(
-            interrupted=lambda: EDITED if edited else SPENT if costs.overspent() else int(interrupted())
-        ):
-            if seen and report.passed != seen[-1].passed:
+        for report in training(interrupted=lambda: _reason(edited, costs, interrupted())):
+            if not report.restored and report.passed != passed:
+                # Also when it resumes after a rollback: points later than its snapshot may be from before that.
                 stage.tracker.repeat(report.step)
-            if report.throughput is not None and seen and seen[-1].throughput is None and leads():
+                passed = report.passed
+            if not report.restored and seen and seen[-1].restored and leads():
                 print(f"{stage.name}: resumed behind step {seen[-1].step} of {steps}", flush=True)
-            seen = [*(before for before in seen if before.step < report.step), report]
-            costs.add(report.steps, sum(each.positions for each in seen), report.throughput, report.first)
+            positions += _entered(seen, report)
+            costs.add(report.steps, positions, report.throughput, report.first)
             stage.tracker.log(_points(report) | costs.points(), report.step)
             _tell(stage.name, report)
-            if report.throughput is None:  # restored from a snapshot
+            if report.restored:
                 meter.resume(report.step)
                 continue
             meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
             edited.extend(_edits(stage))
     return seen
+
+
+def _reason(edited: Sequence[Edited], costs: CostReport, signalled: bool) -> int:
+    if edited:
+        return Reason.EDITED
+    return Reason.SPENT if costs.overspent() else Reason.SIGNAL * signalled
+
+
+def _entered(seen: list[StepMetrics], report: StepMetrics) -> int:
+    """Add a report to those seen, of which it makes void those of its step and of later ones; returns how many
+    positions that adds to all that were read."""
+    positions = report.positions
+    while seen and seen[-1].step >= report.step:
+        positions -= seen.pop().positions
+    seen.append(report)
+    return positions
 
 
 def _edits(stage: Stage) -> list[Edited]:
@@ -93,9 +117,9 @@ def _explained(
     try:
         yield
     except Stopped as error:
-        if error.reason == EDITED:  # as the first process has seen
+        if error.reason == Reason.EDITED:  # as the first process has seen
             raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
-        if error.reason == SPENT:
+        if error.reason == Reason.SPENT:
             spent = costs.overspent() or "another process says that PLM_BUDGET is spent"
             raise BudgetSpent(f"{spent}; {error} of {steps}; {HIGHER}") from error
         raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
