@@ -37,8 +37,8 @@ def tolerate(
         raise Diverged(
             f"optimizer.learning_rate: at step {step + 1} {wrong}"
             + (f", after {limit} anomalies that were put up with" if policy != "stop" and not weights else "")
-            + f"; expected finite numbers: lower the learning rate ({rate}) or lengthen the warm-up ({warmup} "
-            f"steps); {f'the last good snapshot is {good}' if good else 'there is no snapshot'}",
+            + f"; expected a learning rate below {rate} or a warm-up longer than {warmup} steps; "
+            f"{f'the last good snapshot is {good}' if good else 'there is no snapshot'}",
             batch,
         )
     done = "its update is left out" if policy == "skip" else "back to the last periodic snapshot, past its batches"

@@ -66,8 +66,12 @@ def sized(section: Any, where: str) -> Any:
         objective = _part(rest, "objective", where)
         if objective.get("name") == recipe["objective"]["name"]:
             objective = recipe["objective"] | objective
-        optimizer = _with_rate(recipe["training"]["optimizer"], optimizer, where)
-        training = recipe["training"] | training | {"optimizer": optimizer}
+        whole = recipe["training"]
+        filled = whole["optimizer"]
+        if type(steps := training.get("steps")) is int:
+            # In fewer steps than the recipe's the warm-up takes the same share of them.
+            filled = filled | {"warmup_steps": filled["warmup_steps"] * min(steps, whole["steps"]) // whole["steps"]}
+        training = whole | training | {"optimizer": _with_rate(filled, optimizer, where)}
         return rest | {"objective": objective, "model": recipe["model"] | model, "training": training}
     model = _shape(size, rest.get("architecture"), model, where) | model
     published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}

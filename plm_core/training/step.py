@@ -195,9 +195,12 @@ def _cut_smaller(state: State, error: str, agreed: bool) -> None:
     """Cut the rows of this process into twice as many parts, where all processes have ``agreed`` to do so."""
     parts = len(state.carries)
     if parts == state.rows or not agreed:
+        alone = "batch", "one row", ""
+        several = "accumulation", f"{state.rows // parts} rows", "more parts, "
+        place, rows, more = alone if parts == state.rows else several
         raise Unfit(
-            f"accumulation: out of memory at step {state.step + 1} with {state.rows // parts} rows at a time "
-            f"({error}); expected more parts, a smaller model.context, or a smaller model"
+            f"{place}: out of memory at step {state.step + 1} with {rows} at a time ({error}); expected {more}"
+            "a smaller model.context, or a smaller model"
         )
     state.cut(2 * parts)
     warnings.warn(

@@ -161,6 +161,12 @@ def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(sta
     assert sum(r.skipped for r in reports) == 1
 
 
+def test_a_spike_that_ends_a_run_is_said_to_be_one(start):
+    said = r"more than 30 deviations .* of the \d+ steps before; expected a learning rate below .*; the last good"
+    with pytest.raises(Diverged, match=said):
+        list(start(policy("stop", sigmas=30.0, window=16), loss=poisoned(12, by=500.0))[1])
+
+
 def test_no_step_is_judged_by_too_few():
     config, recent = AnomalyConfig("skip", sigmas=1.0, window=8), []
     for _ in range(4):
@@ -251,7 +257,7 @@ def test_not_even_room_for_one_row_is_an_error_that_says_what_to_do(start):
     with (
         pytest.warns(UserWarning, match="out of memory"),
         pytest.raises(
-            UserError, match=r"^accumulation: out of memory at step 1 with 1 rows at a time \(CUDA .*smaller model"
+            UserError, match=r"^batch: out of memory at step 1 with one row at a time \(CUDA .*expected a smaller model"
         ),
     ):
         list(reports)

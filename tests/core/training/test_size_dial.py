@@ -127,6 +127,9 @@ def test_what_is_written_beside_a_time_stands():
     assert sized(masked, "p")["objective"] == {"name": "masked", "rate": 0.3, "packing": "documents"}
     adamw = written | {"training": {"optimizer": {"name": "adamw", "learning_rate": 0.5}}}
     assert sized(section | adamw, "p")["training"]["optimizer"]["learning_rate"] == 0.5
+    for steps, warmup in ((90, 11), (780, 100), (7_800, 100)):
+        fewer = sized(section | {"training": {"steps": steps}}, "p")["training"]["optimizer"]
+        assert fewer == recipe["training"]["optimizer"] | {"warmup_steps": warmup}
     cosine = {"training": {"optimizer": {"schedule": "cosine"}}}
     assert OptimizerConfig(**sized(section | cosine, "p")["training"]["optimizer"]).schedule == "cosine"
 
