@@ -4,12 +4,13 @@ killed for lack of memory. Used by ``flows/flow.py`` and ``flows/process.py``.
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from flows.outcome import UserError
+from plm_core.shared.limits import groups
 
 RESERVE = 100 << 20
 """The bytes of disk space reserved for what is not an output of a stage: snapshots, journals, logs."""
@@ -19,7 +20,6 @@ LEAST = 1 << 20
 
 FREES = "`plm gc` frees what no stage needs any more"
 
-CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 
 
@@ -45,10 +45,10 @@ def look(root: Path, outputs: int, memory: int, say: Callable[[str], object]) ->
 
 def available() -> int:
     """How many bytes of memory this process and its children may still take, limited by the machine and its control
-    groups (cgroups(7), version 2), as in a container.
+    groups, as in a container.
     """
     left = [psutil.virtual_memory().available]
-    for group in _groups():
+    for group in groups():
         try:
             limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         except (OSError, ValueError):  # none, or "max"
@@ -59,24 +59,13 @@ def available() -> int:
 
 def killed_for_memory() -> int:
     """How many processes the kernel has killed for lack of memory: in this control group, or else on this machine."""
-    events = [group / "memory.events" for group in _groups()]
+    events = [group / "memory.events" for group in groups()]
     return next((_count(path, "oom_kill") for path in events if path.exists()), _count(VMSTAT, "oom_kill"))
 
 
 def said(size: int) -> str:
     """A size for people: ``1.2 GB``."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
-def _groups() -> Iterator[Path]:
-    """The control group of this process and those above it."""
-    try:
-        found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    if found:
-        group = CGROUPS / found[1]
-        yield from (path for path in (group, *group.parents) if path.is_relative_to(CGROUPS))
 
 
 def _count(path: Path, name: str) -> int:

@@ -1,12 +1,35 @@
-"""How many cores there are, and how long those who end a process wait for it."""
+"""How many cores there are, which control groups limit this process, and how long those who end one wait for it."""
 
+import contextlib
 import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
+CGROUPS = Path("/sys/fs/cgroup")
 SAVING_S = 600
 """How long a stage that was told to end may take to save its state before it is killed: whoever started those who end
 it must wait longer."""
 
 
 def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many cores this process may use: those that it is bound to, or the fewest that its control groups allow,
+    rounded up, as in a container.
+    """
+    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for group in groups():
+        with contextlib.suppress(OSError, ValueError):  # none, or "max"
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            most = min(most, -(-quota // period))
+    return most
+
+
+def groups() -> Iterator[Path]:
+    """This process's control group and those above it (cgroups(7), version 2)."""
+    try:
+        found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found:
+        group = CGROUPS / found[1]
+        yield from (path for path in (group, *group.parents) if path.is_relative_to(CGROUPS))

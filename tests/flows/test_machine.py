@@ -16,6 +16,7 @@ from flows.failures import CancelledError
 from flows.machine import Machine
 from flows.outcome import UserError
 from flows.stages import Stage
+from plm_core.shared import limits
 from plm_core.shared.gpus import CLAIMED
 
 ALL = Stage("all", cores="all")
@@ -279,4 +280,4 @@ def test_detection_listens_to_the_environment(monkeypatch):
         Machine.detect()
     monkeypatch.delenv("PLM_GPUS")
     assert Machine.detect().gpus_at_most is None
-    assert Machine.detect().cores == len(os.sched_getaffinity(0))
+    assert Machine.detect().cores == limits.cores()

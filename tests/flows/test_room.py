@@ -12,6 +12,7 @@ import pytest
 from flows import room, timing
 from flows.graph import Graph
 from flows.outcome import Outcome, Spent
+from plm_core.shared import limits
 
 ENOUGH = (1 << 20, 1 << 20)
 
@@ -19,7 +20,7 @@ ENOUGH = (1 << 20, 1 << 20)
 @pytest.fixture
 def group(tmp_path, monkeypatch):
     """A control group with a limit, as in a container, below one without; its files are real, its kernel is not."""
-    monkeypatch.setattr(room, "CGROUPS", tmp_path)
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
     own = tmp_path / re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)[1]
     own.mkdir(exist_ok=True)
     (own / "memory.max").write_text("9000000000\n")
