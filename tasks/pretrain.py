@@ -195,4 +195,4 @@ def _said_of_packing(metrics: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main(run, gpus=pretraining_gpus())
+    main(run, gpus=pretraining_gpus)

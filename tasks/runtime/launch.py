@@ -18,6 +18,7 @@ from plm_core.shared.limits import SAVING_S
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.nodes import ask_for_help, nodes_given
 from tasks.runtime.stage import BudgetSpent
+from tasks.settings.machine import count
 
 PR_SET_PDEATHSIG = 1
 JOIN_S = 24 * 3600
@@ -42,12 +43,9 @@ def ranks_wanted(rows: int) -> int:
     import torch
 
     gpus = torch.cuda.device_count()
-    given = os.environ.get("PLM_RANKS", str(gpus or 1))
-    if not given.isdecimal() or int(given) < 1:
-        raise UserError(f"PLM_RANKS: found {given!r}; expected a number of processes, 1 or more")
-    if 0 < gpus < int(given):
-        raise UserError(f"PLM_RANKS: {given}; this machine shows {gpus} GPUs, expected no more processes")
-    most = int(given)
+    most = count("PLM_RANKS", "processes") or gpus or 1
+    if 0 < gpus < most:
+        raise UserError(f"PLM_RANKS: {most}; this machine shows {gpus} GPUs, expected no more processes")
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)
     if wanted < most:
         print(f"{wanted} of {most} processes: more do not divide a batch of {rows} rows evenly", flush=True)

@@ -91,7 +91,7 @@ def stage(
             atomic_text(paths.METRICS / f"{name}.json", text)
 
 
-def main(task: Callable[..., None], gpus: int = 0) -> None:
+def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     """Run a task as a process: its one-line error and its exit status are the contract with whoever started it.
 
     The signature of the task is the command line. It sees as many of the machine's GPUs as ``gpus`` says, and nobody
@@ -105,7 +105,8 @@ def main(task: Callable[..., None], gpus: int = 0) -> None:
     @functools.wraps(task)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            with claimed(0 if "RANK" in os.environ else gpus, lambda said: print(said, file=sys.stderr, flush=True)):
+            wanted = 0 if "RANK" in os.environ else gpus if isinstance(gpus, int) else gpus()
+            with claimed(wanted, lambda said: print(said, file=sys.stderr, flush=True)):
                 task(*arguments, **options)
         except BudgetSpent as error:
             print(f"error: {error}", file=sys.stderr, flush=True)

@@ -80,7 +80,8 @@ def _end(text: str, node: yaml.Node) -> int:
     if value.start_mark.index > key.start_mark.index:
         return _end(text, value)
     alias = re.compile(r": *\*\S+").match(text, key.end_mark.index)  # its value is the node that it names
-    assert alias is not None
+    if alias is None:
+        raise UserError(f"{PARAMS}: {key.value}: its alias is on another line; expected both on one")
     return alias.end()
 
 

@@ -10,8 +10,7 @@ from plm_core.shared import limits
 
 def cores() -> int:
     """How many processes may work here side by side: ``PLM_CORES``, else as many as this one has cores."""
-    limit = os.environ.get("PLM_CORES", "")
-    return max(1, int(limit)) if limit.isdecimal() else limits.cores()
+    return count("PLM_CORES", "cores") or limits.cores()
 
 
 def leads() -> bool:
@@ -21,8 +20,20 @@ def leads() -> bool:
 
 def pretraining_gpus() -> int:
     """How many GPUs a pretraining may have: what ``PLM_RANKS`` or ``PLM_GPUS`` says, else as many as there are."""
-    limits = (os.environ.get(name, "") for name in ("PLM_RANKS", "PLM_GPUS"))
-    return max(1, min((int(limit) for limit in limits if limit.isdecimal()), default=sys.maxsize))
+    given = (count("PLM_RANKS", "processes"), count("PLM_GPUS", "GPUs"))
+    return min((most for most in given if most), default=sys.maxsize)
+
+
+def count(name: str, what: str) -> int | None:
+    """How many cores, GPUs or processes an environment variable says; None where it is not set.
+
+    Raises:
+        UserError: it is not a whole number, 1 or more.
+    """
+    given = os.environ.get(name)
+    if given is not None and (not given.isdecimal() or int(given) < 1):
+        raise UserError(f"{name}: found {given!r}; expected a number of {what}, 1 or more")
+    return None if given is None else int(given)
 
 
 def budget() -> float | None:

@@ -90,6 +90,11 @@ def test_what_would_change_more_is_left_to_a_person(text, name, value):
         edited(text, {name: value})
 
 
+def test_an_alias_on_a_line_of_its_own_is_left_to_a_person():
+    with pytest.raises(UserError, match=r"^params\.yaml: b: its alias is on another line; expected both on one$"):
+        edited("d: &d 1\na:\n  b:\n    *d\n", {"a.c": 2})
+
+
 def test_what_a_section_takes_over_from_another_is_overridden_below_it():
     text = "a: &a\n  x: 1\n  b: &b\n    y: 2\nc:\n  <<: *a # as a\n  b:\n    <<: *b\nd: 3\n"
     changed = edited(text, {"c.x": 4, "c.b.y": 5, "c.b.z": 6})
