@@ -222,6 +222,11 @@ def ui(
         port = port or 4200
         command = [sys.executable, "-m", "prefect", "server", "start"]
         environment = {"PREFECT_SERVER_API_PORT": str(port)}
+        # Or any page in a browser of this user could start runs.
+        origins = f"http://127.0.0.1:{port},http://localhost:{port}"
+        environment["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"] = os.environ.get(
+            "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS", origins
+        )
     else:
         port = port or 5000
         uri = settings.read(root)[0].uri

@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict, fields, replace
 
 import pytest
+import typer
 
 from flows import cli
 from plm_core.shared.kinds import TOKENIZERS
@@ -265,3 +266,19 @@ def test_the_address_of_a_server_is_shown_without_its_password(tmp_path, monkeyp
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bot:s3cret@example.org")
     cli.ui("mlflow")
     assert capsys.readouterr().out.startswith("open http://example.org in a browser: ")
+
+
+def test_no_page_but_prefect_s_own_may_call_its_server(project, monkeypatch):
+    started = []
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(cli.subprocess, "run", lambda command, **options: started.append(options["env"]) or done)
+    done = subprocess.CompletedProcess([], 0)
+    for given in ({}, {"PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": "https://prefect.example"}):
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(typer.Exit):
+            cli.ui("prefect", 4300)
+    assert [env["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"] for env in started] == [
+        "http://127.0.0.1:4300,http://localhost:4300",
+        "https://prefect.example",
+    ]
