@@ -152,7 +152,8 @@ class Workspaces:
 
     def difference(self, number: int) -> str:
         """What a kept trial has changed in ``params.yaml``, as a diff."""
-        return self._git("diff", self.commit, self._experiment(number), "--", "params.yaml") + "\n"
+        # Not `git diff`: a user's settings may change its output into something that `git apply` rejects.
+        return self._git("diff-tree", "-p", self.commit, self._experiment(number), "--", "params.yaml") + "\n"
 
     def _beginning(self) -> str:
         """The reference of the sweep's own commit."""
@@ -198,7 +199,9 @@ def only_one(folder: Path) -> Iterator[int]:
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, text: str = "") -> str:
     """The output of a command. Raises UserError, with the first line of its error, if it fails."""
     env = {**os.environ, **(environment or {})}
-    done = subprocess.run(command, cwd=folder, env=env, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=env, input=text, capture_output=True, text=True, errors="surrogateescape", check=False
+    )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no error message"])[0]
         raise UserError(f"{folder}: `{' '.join(command[:4])}`: {said.removeprefix('error: ')}")

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,8 @@ def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root,
     (root / "code.py").write_text("two\n")
     (root / "new.py").write_text("new\n")
     (root / "large.bin").write_text("x" * 11)
+    latin = os.fsdecode("stück.py".encode("latin-1"))
+    (root / latin).write_text("old\n")
     (root / "data").mkdir()
     (root / "data/raw.txt").write_text("raw")
     before = git(root, "status", "--porcelain")
@@ -50,6 +53,7 @@ def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root,
     assert place == root / "artifacts/sweeps/s/trials/3"
     assert (place / "code.py").read_text() == "two\n"
     assert (place / "new.py").read_text() == "new\n"
+    assert (place / latin).read_text() == "old\n"
     assert not (place / "large.bin").exists()
     assert (place / "data/raw.txt").read_text() == "raw"
     assert (place / "params.yaml").read_text() == PARAMS.replace("x: 1", "x: 7")
@@ -91,6 +95,9 @@ def test_worktrees_are_made_and_removed_side_by_side(root, made):
 def test_what_a_trial_made_is_an_experiment_of_dvc_and_its_worktree_goes(root, made):
     (root / "data").mkdir()
     (root / "data/raw.txt").write_text("raw")
+    for name, value in {"noprefix": "true", "external": "echo"}.items():
+        git(root, "config", f"diff.{name}", value)
+    git(root, "config", "color.ui", "always")
     (root / "code.py").unlink()
     (root / "code.py").symlink_to("params.yaml")  # a link that is the project's own
     made.freeze()
