@@ -16,32 +16,32 @@ from plm_core.training.device import prepare
 from tasks.runtime.stage import main
 
 MOST_TOKENS = 48
-"""More could not be told apart."""
+"""More could not be distinguished."""
 PITCH, SMALLEST = 0.125, 1.6
 """Inches: from token to token, and the shortest side of a map."""
 
 
 def attend(
-    text: Annotated[str, Argument(help="Draw the attention to this text.")],
+    text: Annotated[str, Argument(help="Plot the attention for this text.")],
     folder: Annotated[Path, Option("--checkpoint", help="Use the checkpoint in this folder.")],
     out: Annotated[Path, Option(help="Write this PNG file.")] = Path("attention.png"),
 ) -> None:
-    """Draw the attention maps of a text, one row of maps a layer and one column a head.
+    """Plot the attention maps of a text: one row of maps per layer, one column per head.
 
     Raises:
-        UserError: the checkpoint is damaged, or the text has no token or too many.
+        UserError: the checkpoint is damaged, or the text has no tokens, or too many.
     """
     loaded = checkpoint.load(folder, prepare().device)
     ids = loaded.tokenizer.encode(text)
     if not ids:
-        raise UserError("attend.text: found no token; expected a text")
+        raise UserError("attend.text: found no tokens; expected text")
     before, after = OBJECTIVES[loaded.config.objective].frame
     ids = [*before, *ids, *after]
     most = min(MOST_TOKENS, loaded.model.config.context)
     if len(ids) > most:
         raise UserError(f"attend.text: found {len(ids)} tokens, special ones included; expected at most {most}")
     if out.suffix != ".png" or not out.parent.is_dir():
-        raise UserError(f"attend.out: found {out}; expected a file name that ends in .png, in a folder that exists")
+        raise UserError(f"attend.out: found {out}; expected a file name that ends in .png, in an existing folder")
     device = next(loaded.model.parameters()).device
     input_format = input_format_of(loaded.config.objective)
     maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format)
@@ -51,12 +51,12 @@ def attend(
 
 
 def _label(piece: str) -> str:
-    """A piece as people read it: the mark for a space as an open box, a line end as an arrow."""
+    """A readable piece: the space mark as an open box, a newline as an arrow."""
     return piece.replace("▁", "␣").replace("\n", "↵")
 
 
 def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
-    """``maps`` [L, H, T, T] as a grid; tokens are named at its left and lower edge."""
+    """``maps`` [L, H, T, T] as a grid; its left and lower edges are labelled with the tokens."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -65,11 +65,11 @@ def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
     L, H, T, _ = maps.shape
     side = max(SMALLEST, PITCH * T)
     width, height = side * H + 2.2, side * L + 1.8
-    # Points. A large grid is looked at from further away, but tokens are always read from near.
+    # In points. A large grid is viewed from further away, but token labels are always read up close.
     names = max(9.0, 4 * side)
     heading = min(40.0, max(11.0, width))
     figure, grid = pyplot.subplots(L, H, figsize=(width, height), squeeze=False, layout="constrained")
-    # Most weights are small: by the root they can be seen, and the colour bar says so.
+    # Most weights are small: a square-root scale makes them visible, and the colour bar shows it.
     scale = colors.PowerNorm(0.5, 0, 1)
     for layer in range(L):
         for head in range(H):
@@ -89,7 +89,7 @@ def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
     bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=names - 1)
     figure.suptitle(title, fontsize=heading)
-    figure.supxlabel("the row's token reads the column's token", fontsize=names)
+    figure.supxlabel("the row's token attends to the column's token", fontsize=names)
     figure.savefig(out, dpi=110)
     pyplot.close(figure)
 

@@ -1,7 +1,7 @@
-"""Stage baseline: what can be had of a GLUE-like task without a language model. `python -m tasks.baseline <task>`.
+"""Stage baseline: a GLUE-like task without a language model. `python -m tasks.baseline <task>`.
 
-A linear model on words learns from the same examples as every model, and its answers are evidence like theirs, under
-the name ``tfidf``: ``plm compare gpt tfidf`` compares.
+A linear model on words is trained on the same examples as every model. Its answers are evidence like theirs, under the
+name ``tfidf``, so ``plm compare gpt tfidf`` works.
 """
 
 import math
@@ -38,7 +38,7 @@ def baseline(name: str) -> None:
         run.metrics |= results.measured(task, train, test, predicted)
         write_sealed(evidence, TASK_COLUMNS, results.evidence(task, test, predicted, config.measured([data])))
         score, without = run.metrics["score"], run.metrics["baseline"]
-        print(f"{name}: {task.score} {score:.3f} by words, {without:.3f} without reading, {len(test)} examples")
+        print(f"{name}: {task.score} {score:.3f} with words alone, {without:.3f} without reading, {len(test)} examples")
         run.outputs.append(evidence)
 
 

@@ -1,4 +1,4 @@
-"""Stage card: the dataset card, from what the stages before it really read, removed and kept.
+"""Stage card: the dataset card, from what the earlier stages actually read, removed and kept.
 
 `artifacts/card/README.md` is in the form of the dataset cards of the Hugging Face hub; `card.json` holds its figures.
 Neither holds a time or a run id: the same corpus gives the same bytes.
@@ -28,11 +28,11 @@ SECTIONS = ["sources", "clean", "deduplicate", "split", "decontaminate", "mixtur
 FILES = [paths.CLEAN, paths.CORPUS, paths.REMOVED, paths.CONTAMINATION]
 METRICS = [paths.METRICS / "clean.json", paths.METRICS / "deduplicate.json"]
 CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-"""The hub's words for numbers of documents, up to a million."""
+"""The hub's size categories, up to a million documents."""
 WORST = 5
 """How many contaminated examples are shown."""
 COMMON = 12
-"""How many languages are drawn."""
+"""How many languages the chart shows."""
 
 
 def card() -> None:
@@ -68,19 +68,19 @@ def _figures(workers: Pool) -> dict[str, Any]:
         "bytes_by_source": {split: {name: part.bytes for name, part in by.items()} for split, by in splits.items()},
         "languages": dict(Counter(languages).most_common()),
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
-        # YAML makes dates of what a section takes for text.
+        # YAML may read as a date what the section takes as text.
         "parameters": json.loads(json.dumps({name: params.read(name) for name in SECTIONS}, default=str)),
         "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *_of_sources(names)]},
     }
 
 
 def _of_sources(names: Sequence[str]) -> list[Path]:
-    """What ingest wrote of these sources; what another left is not of this corpus."""
+    """The files that ingest wrote for these sources; those of other sources are not part of this corpus."""
     return [f for n in names for f in (paths.ORIGINS / f"{n}.json", paths.QUARANTINED / f"{n}.jsonl")]
 
 
 def _quarantined(path: Path) -> list[dict[str, Any]]:
-    """Each reason with its count and one place."""
+    """Each reason with its count and one example."""
     reasons: dict[str, dict[str, Any]] = {}
     for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
         reason = reasons.setdefault(row["reason"], {"reason": row["reason"], "records": 0, "example": row})
@@ -98,7 +98,7 @@ def _removed(rule: Rule) -> dict[str, Any]:
 
 
 def _repeated(rules: Sequence[Rule], workers: Pool) -> list[dict[str, str]]:
-    """Near-duplicates beside the text that was kept."""
+    """Near-duplicates, each with the text that was kept."""
     removed = [example for rule in rules if rule.name == "near_duplicate" for example in rule.examples]
     kept = {example.value.rpartition(" (similarity ")[0]: example for example in removed}
     texts = statistics.texts_of(kept, paths.CLEAN, workers)
@@ -122,7 +122,7 @@ def _place(document: str, paragraph: int | None) -> str:
 
 
 def _markdown(figures: Mapping[str, Any]) -> str:
-    """The card: the figures, and what the hub reads of them."""
+    """The card: the figures, and the metadata that the hub reads."""
     documents = sum(split["documents"] for split in figures["splits"].values())
     keep = (figures["parameters"]["clean"].get("languages") or {}).get("keep", [])
     return render(
@@ -145,7 +145,7 @@ def _pictures(figures: Mapping[str, Any]) -> dict[str, str]:
             counts.update({int(bound): count for bound, count in split[f"{level}_words"].items()})
         bounds = sorted(counts)
         axes.bar([str(bound) for bound in bounds], [counts[bound] for bound in bounds], color="#3b6ea5")
-        axes.set(xlabel=f"words in a {level}, at most", ylabel=f"{level}s")
+        axes.set(xlabel=f"words per {level}, at most", ylabel=f"{level}s")
         axes.tick_params(axis="x", labelrotation=45)
     pictures["lengths.svg"] = drawn(figure)
     if figures["languages"]:

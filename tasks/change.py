@@ -1,6 +1,6 @@
-"""Changes parameters in place: ``python -m tasks.change '{"pretrain.gpt.model.layers": 4}'``. Used by sweeps.
+"""Change parameters in place: ``python -m tasks.change '{"pretrain.gpt.model.layers": 4}'``. Used by sweeps.
 
-All else in ``params.yaml`` stays as it is, comments too.
+Everything else in ``params.yaml`` stays as it is, including comments.
 """
 
 import json
@@ -14,10 +14,10 @@ from tasks.settings.params import PARAMS
 
 
 def change(values: str) -> None:
-    """Give parameters the VALUES in a JSON object, by their dotted names; one that has its value stays as written.
+    """Set parameters to the VALUES in a JSON object, by dotted name; one that already has its value stays as written.
 
     Raises:
-        UserError: the section that a name belongs to is not there.
+        UserError: the section of a name does not exist.
     """
     others = {name: value for name, value in json.loads(values).items() if not _has(name, value)}
     atomic_text(PARAMS, edited(PARAMS.read_text(encoding="utf-8"), others))

@@ -1,7 +1,7 @@
 """Check the parameters before the first stage: ``python -m tasks.check``, which `plm run` starts when work is due.
 
-Every section is read as its stage reads it, and compared with the others as far as that needs no data. Exit status 0
-and no word when all is well; 2 and a line for each problem otherwise.
+Every section is read as its stage reads it, and checked against the others as far as that needs no data. Exit status 0
+and no output if all is well; otherwise 2 and a line per problem.
 """
 
 import sys
@@ -38,11 +38,11 @@ ALONE = {
     "evaluate": EvaluateConfig,
     "notify": NotifyConfig,
 }
-"""Sections that nothing else is compared with."""
+"""Sections that are checked on their own."""
 
 
 def problems() -> list[str]:
-    """What is wrong with ``params.yaml``, a line each; empty when nothing is."""
+    """The problems with ``params.yaml``, a line each; empty if there are none."""
     found: list[str] = []
 
     def tried(check: Callable[..., T], *given: Any) -> T | None:
@@ -119,7 +119,7 @@ def _examples(name: str) -> None:
 def _pairs(name: str) -> None:
     _require(params.section(f"pairs.{name}", PairsConfig).input)
     if name in params.section_names("examples"):
-        raise UserError(f"pairs.{name}: examples has a section of the same name; expected another one")
+        raise UserError(f"pairs.{name}: examples has a section of the same name; expected a different name")
 
 
 def _finetune() -> None:
@@ -142,7 +142,7 @@ def _asked_task(name: str, config: FewshotConfig) -> None:
 
 
 def _require(path: str) -> None:
-    """Raise UserError for an input that is not there and that no stage writes."""
+    """Raise UserError for an input that does not exist and that no stage writes."""
     if not Path(path).is_relative_to(paths.ARTIFACTS) and not Path(path).exists():
         raise params.missing(Path(path))
 

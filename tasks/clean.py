@@ -1,4 +1,4 @@
-"""Stage clean: the documents of all sources in one order, without what breaks a rule; what is removed is kept."""
+"""Stage clean: the documents of all sources in one order, without text that breaks a rule; removed text is kept."""
 
 import json
 from collections import Counter
@@ -40,10 +40,10 @@ def clean() -> None:
 
 
 def _sources() -> list[Path]:
-    """The files of the sources that the parameters name; what a source left that is no more is not read."""
+    """The files of the sources in the parameters; those of former sources are not read."""
     expected = sorted(paths.RAW / f"{name}.parquet" for name in params.section_names("sources"))
     for other in sorted(set(paths.RAW.glob("*.parquet")) - set(expected)):
-        print(f"{other}: is of no source in the parameters (sources); not read")
+        print(f"{other}: belongs to no source in the parameters (sources); not read")
     return expected
 
 
@@ -57,7 +57,7 @@ def _sum(results: list[Path]) -> dict[str, Counter[str]]:
 
 
 def _metrics(total: Counter[str], counts: Mapping[str, Counter[str]], config: CleanConfig) -> dict[str, int]:
-    """All counts, zeros too; then those of each source that are not zero, as ``<source>/<name>``."""
+    """All counts, including zeros; then those of each source that are not zero, as ``<source>/<name>``."""
     names = counted(config) + sorted(name for name in total if name.startswith("language_"))
     metrics = {name: total[name] for name in names}
     for source in sorted(counts):
@@ -71,10 +71,10 @@ def _removed(total: Counter[str]) -> dict[str, int]:
 
 
 def _require_some(total: Counter[str]) -> None:
-    """The removals are written by then, so that people can look at what was removed."""
+    """Raise UserError if no document is left; the removals are already written, for people to inspect."""
     if not total["kept_documents"]:
         raise UserError(
-            f"clean: no document is left of {total['read_documents']} (removed: {_removed(total)}; see {REMOVALS}); "
+            f"clean: none of {total['read_documents']} documents is left (removed: {_removed(total)}; see {REMOVALS}); "
             "expected at least one: loosen the rules"
         )
 

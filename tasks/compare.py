@@ -1,8 +1,8 @@
-"""Two models side by side, with what chance explains: ``python -m tasks.compare A B [--out FOLDER]``.
+"""Two models side by side, with significance tests: ``python -m tasks.compare A B [--out FOLDER]``.
 
-``plm compare`` runs it. A and B are names of `models` in params.yaml (their evidence lies in ``artifacts/evidence``) or
-evidence folders. It prints a page of Markdown and writes it, with all numbers beside it as JSON, into
-``artifacts/compare/A-B``; the same evidence gives the same bytes. How the numbers are made says
+``plm compare`` runs it. A and B are names of `models` in params.yaml (their evidence is in ``artifacts/evidence``) or
+evidence folders. It prints a page of Markdown and writes it, together with all numbers as JSON, into
+``artifacts/compare/A-B``; the same evidence gives the same bytes. The statistics are in
 ``plm_core/evaluation/significance.py``.
 """
 
@@ -25,13 +25,13 @@ def write(
     first: Annotated[str, Argument(help="Take one of `models` in params.yaml, or a folder of evidence.")],
     second: Annotated[str, Argument(help="Compare it with this one.")],
     out: Annotated[Path | None, Option(show_default="artifacts/compare/A-B", help="Write into this folder.")] = None,
-    name: Annotated[list[str] | None, Option(help="Call them so; given once for each.")] = None,
+    name: Annotated[list[str] | None, Option(help="Name for the output; given once per model.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print the JSON instead of the page.")] = False,
 ) -> None:
     """Compare two models, print the page or the JSON, and write both.
 
     Raises:
-        UserError: a side has no evidence, the two cannot be compared, or one of them alone is given a name.
+        UserError: a side has no evidence, the two cannot be compared, or only one is given a name.
     """
     if name and len(name) != 2:
         raise UserError(f"--name: found {len(name)}; expected two, for the first and for the second")
@@ -50,12 +50,12 @@ def write(
 
 
 def _folder(given: str) -> Path:
-    """The evidence of a model of this name, or in this folder."""
+    """The evidence folder of the model with this name, or this folder itself."""
     for folder in (paths.EVIDENCE / given, Path(given)):
         if folder.is_dir():
             return folder
     known = ", ".join(sorted(path.name for path in paths.EVIDENCE.glob("*"))) or "none yet"
-    raise UserError(f"{given}: no evidence of a model of this name, and no folder; models with evidence: {known}")
+    raise UserError(f"{given}: neither a model with evidence nor a folder; models with evidence: {known}")
 
 
 def _name(given: str) -> str:

@@ -1,7 +1,7 @@
 """The `tokenizer compare` command: kinds and sizes side by side. `python -m tasks.compare_tokenizers N ...`.
 
 Each is trained on the workspace's training split and measured on samples of that and of the validation split; nothing
-is written. Coverage of characters is that of section ``tokenizer`` of the parameters.
+is written. Character coverage is that of section ``tokenizer`` of the parameters.
 """
 
 import json
@@ -31,24 +31,24 @@ from tasks.settings import params
 THREADS = 2
 """For encoding; the ids do not depend on it."""
 COLUMNS = {
-    "bytes a token": ("bytes_per_token", "{:.3f}"),
-    "tokens a word": ("fertility", "{:.3f}"),
+    "bytes per token": ("bytes_per_token", "{:.3f}"),
+    "tokens per word": ("fertility", "{:.3f}"),
     "unknown": ("unknown_rate", "{:.3%}"),
     f"seen < {RARE} times": ("rare_share", "{:.1%}"),
     "never seen": ("unused_share", "{:.1%}"),
     "time": ("training_seconds", "{:.1f} s"),
 }
-"""The heads of the table, with the name of each number and how it is written."""
+"""The table's headings, with the name and the format of each number."""
 
 
 def compare(
     sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
     kind: Annotated[list[str] | None, Option(show_default="all", help="Train this kind. May be repeated.")] = None,
-    lowercase: Annotated[bool, Option("--lowercase", help="Make WordPiece as BERT's uncased models have it.")] = False,
-    most: Annotated[int | None, Option("--sample", help="Train on every k-th document, so many characters.")] = None,
+    lowercase: Annotated[bool, Option("--lowercase", help="Train WordPiece as in BERT's uncased models.")] = False,
+    most: Annotated[int | None, Option("--sample", help="Train on a sample of about this many characters.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Train and measure tokenizers of several kinds and sizes, and print the table, or all of it as JSON.
+    """Train and measure tokenizers of several kinds and sizes, and print a table, or everything as JSON.
 
     Raises:
         UserError: there is no such kind, a split is missing, or the validation split holds no text.
@@ -69,7 +69,7 @@ def compare(
     )
     unseen = sample(unread)
     if not any(text.split() for text in unseen):
-        raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no word; expected held-out text")
+        raise UserError(f"{paths.CORPUS / 'valid.parquet'}: holds no words; expected held-out text")
     texts: Iterable[str] = whole if most is None else sample(whole, most)
     words = telling_words(unseen)
     rows = []
@@ -86,7 +86,7 @@ def compare(
 def _row(
     section: dict[str, Any], texts: Iterable[str], seen: Sequence[str], unseen: Sequence[str], words: Sequence[str]
 ) -> dict[str, Any]:
-    """What is found of a section; of one that the corpus does not support, ``refused`` says why."""
+    """The results for a section; if the corpus does not support it, ``refused`` says why."""
     row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
     start = time.perf_counter()
     try:
@@ -120,9 +120,9 @@ def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
         if "refused" in row:
             console.print(f"{row['kind']}, {row['vocab_size']:,}: {row['refused']}")
     if any(row["kind"] == "wordpiece" for row in rows):
-        console.print("wordpiece spends no token on white space and one on an unknown word: its numbers flatter it.")
-    # A row a word and tokenizer: pieces are read from left to right, whatever the width of the terminal.
-    splits = Table(Column("word", no_wrap=True), *_names(), "pieces", title="The same words in pieces")
+        console.print("wordpiece spends no token on whitespace and one on an unknown word: its numbers flatter it.")
+    # One row per word and tokenizer: pieces are read from left to right, whatever the width of the terminal.
+    splits = Table(Column("word", no_wrap=True), *_names(), "pieces", title="The same words, split into pieces")
     for word in words:
         for number, row in enumerate(row for row in rows if "splits" in row):
             shown = "" if number else word

@@ -1,4 +1,4 @@
-"""Stage deduplicate: duplicates leave the corpus, it is split, and evaluation examples leave the training text."""
+"""Stage deduplicate: remove duplicates, split the corpus, remove evaluation examples from the training text."""
 
 import math
 from collections import Counter
@@ -32,7 +32,7 @@ COUNTED = (
     "examples",
     "examples_too_short",
 )
-"""The metrics, zeros too; those by source follow."""
+"""The metrics, including zeros; those by source follow."""
 
 
 def deduplicate_and_split() -> None:
@@ -49,7 +49,7 @@ def deduplicate_and_split() -> None:
         found = deduplicate(parts_of([paths.CLEAN]), rules, workers)
         sides = _Sides(workers, workers.map("split", split_part, [(each, shares) for each in found]))
         with atomic_folder(paths.CORPUS, checksums=False) as folder:
-            # What comes later is compared with what was before.
+            # Each side is compared with those already written.
             for side in reversed(SPLITS):
                 sides.take_out(side, against, folder)
                 if side == "train" and mixture.shares is not None:
@@ -65,24 +65,24 @@ def deduplicate_and_split() -> None:
 
 
 class _Sides:
-    """The sides of the split, each as one file a part, and what leaves them."""
+    """The sides of the split, each as one file per part, and what is removed from them."""
 
     def __init__(self, workers: Pool, split: Sequence[Path]) -> None:
-        """``split``: what ``split_part`` has left of each part."""
+        """``split``: the results of ``split_part``, in order."""
         self.removed = [result / REMOVED for result in split]
-        """Files, in order."""
+        """Files of removed text, in order."""
         self.hits: list[Path] = []
-        """The same, of the examples found."""
+        """Files of the examples found, in order."""
         self.counts, _ = summed(split)
         self._workers = workers
         self._files = {side: [result / f"{side}.parquet" for result in split] for side in SPLITS}
         self._sizes = Counter[str]()
 
     def take_out(self, side: str, against: DecontaminateConfig, written: Path) -> None:
-        """Take out the evaluation examples that lie in files and on the sides that are written in a folder."""
+        """Remove the evaluation examples in files and in the sides already written to a folder."""
         for number, examples in enumerate(in_parts(_examples(side, against, written), against)):
             if number:
-                print(f"{side}: pass {number + 1} to look for held-out text, for there is much of it", flush=True)
+                print(f"{side}: pass {number + 1} to look for held-out text, too much for one pass", flush=True)
             if side == "train":
                 self.counts.update(examples=len(examples), examples_too_short=examples.too_short)
             index = self._workers.folder / f"examples-{side}-{number}.joblib"
@@ -94,11 +94,11 @@ class _Sides:
             self._follow(side, results)
 
     def mix(self, side: str, mixture: MixtureConfig) -> None:
-        """Repeat and thin out documents so that their sources have their shares."""
+        """Repeat and thin out documents so that each source has its share."""
         suffix = f"/{side}_bytes"
         sizes = {name.removesuffix(suffix): size for name, size in self._sizes.items() if name.endswith(suffix)}
         often = repeats(sizes, mixture)
-        # A document's copies do not stand together.
+        # A document's copies are not adjacent.
         numbers = range(1, math.ceil(mixture.max_repeats) + 1)
         items = [(file, often, number, side) for number, file in product(numbers, self._files[side])]
         self._follow(side, self._workers.map("mixture", repeat_part, items))
@@ -107,7 +107,7 @@ class _Sides:
         """Write what is left of a side into a folder.
 
         Raises:
-            UserError: nothing is.
+            UserError: nothing is left.
         """
         self.counts += self._sizes
         if not self.counts[f"{side}_documents"]:
@@ -115,7 +115,7 @@ class _Sides:
         gather(self._files[side], folder / f"{side}.parquet")
 
     def _follow(self, side: str, results: Sequence[Path]) -> None:
-        """Go on with what a pass over a side has left of it."""
+        """Continue with what a pass has left of a side."""
         removals, self._sizes = summed(results)
         self.counts += removals
         self.removed += [result / REMOVED for result in results]
@@ -139,7 +139,7 @@ def _nothing_on(side: str, counts: Counter[str]) -> UserError:
     kept = {k: n for k, n in counts.items() if k.endswith("_documents")}
     return UserError(
         f"split.{share}: no document falls on the side {side!r} (so far: {kept}); expected at least one: ingest more "
-        "documents (some fifty do for the demo's shares), change the shares, or loosen the rules"
+        "documents (about fifty are enough for the demo's shares), change the shares, or loosen the rules"
     )
 
 

@@ -1,6 +1,6 @@
 """Stage evaluate: held-out likelihood and samples of one model. `python -m tasks.evaluate <name>`.
 
-With `--checkpoint` and `--evidence` another checkpoint is measured on today's test split, and only its evidence is
+With `--checkpoint` and `--evidence` another checkpoint is measured on the current test split, and only its evidence is
 written: that is how the gate compares a champion with a challenger on the same examples.
 """
 
@@ -36,7 +36,7 @@ from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
 PROMPTS, WORDS, LONGEST = 3, 5, 40
-"""Where no prompts are given: from so many documents, so many words each, but no more characters than this."""
+"""If no prompts are given: how many documents give one, of how many words, and of how many characters at most."""
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
@@ -55,7 +55,7 @@ def evaluate(name: str) -> None:
         objective = OBJECTIVES[loaded.config.objective]
         tokenizer = loaded.tokenizer
         main_quantity = named(objective.likelihood.name, tokenizer)
-        # First, for a text of theirs may be refused.
+        # First, because one of their texts may be refused.
         sampled = _samples(loaded, config, device)
         lines = json.dumps(sampled, indent=2, ensure_ascii=False)
         result = total(_measure(loaded, config, device, evidence))
@@ -77,7 +77,7 @@ def evaluate(name: str) -> None:
 
 
 def _reading(texts: Sequence[str], search: Search) -> dict[str, float]:
-    """How the continuations read; what texts are too short for is left out."""
+    """Measures of the continuations; those for which the texts are too short are left out."""
     share, longest = continuations.copied(texts, search)
     found = {
         "distinct_1": continuations.distinct(texts, 1),
@@ -90,14 +90,14 @@ def _reading(texts: Sequence[str], search: Search) -> dict[str, float]:
 
 
 def evaluate_checkpoint(folder: Path, evidence: Path) -> None:
-    """Measure any checkpoint on today's test split and write its evidence, nothing else."""
+    """Measure any checkpoint on the current test split, and write only its evidence."""
     device = prepare(threads=1)
     loaded = checkpoint.load(folder, device.device)
     _measure(loaded, params.section("evaluate", EvaluateConfig), device, evidence)
 
 
 def _measure(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device, evidence: Path) -> list[Likelihood]:
-    """The scores by which models of this objective are compared, written as evidence, and what the model costs."""
+    """The scores by which models of this objective are compared; they and the model's cost are written as evidence."""
     likelihood = OBJECTIVES[loaded.config.objective].likelihood
     documents = list(read_documents(TEST))
     scores = _score(likelihood, loaded, [d.text for d in documents], config, device, "documents")
@@ -133,8 +133,8 @@ def _score(
 
 
 def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:
-    """Continuations, or fillings of a model that continues no text; each prompt draws with a seed of its own, or all
-    would go the same way.
+    """Continuations, or fills by a model that does not continue text; each prompt has its own seed, or all
+    continuations would be alike.
 
     Raises:
         UserError: a text of ``cloze`` is longer than the model's context.
@@ -154,7 +154,7 @@ def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) 
 
 
 def _beginnings() -> list[str]:
-    """How the first documents of the test split begin."""
+    """The beginnings of the first documents of the test split."""
     return [" ".join(document.text.split()[:WORDS])[:LONGEST] for document in islice(read_documents(TEST), PROMPTS)]
 
 

@@ -1,8 +1,8 @@
 """Stage examples: the examples of one GLUE-like task, split and checked. `python -m tasks.examples <task>`.
 
-It reads the section ``examples.<task>`` and writes a folder: a file of JSON lines a split, ``task.json``, what the task
-is, and ``checks.jsonl``, texts beside the splits with what is expected of the answers. Fine-tuning and the report read
-nothing else of it.
+It reads the section ``examples.<task>`` and writes a folder: a file of JSON lines per split, ``task.json``, which
+describes the task, and ``checks.jsonl``, further texts with what is expected of the answers. Fine-tuning and the report
+read only this folder.
 """
 
 import re
@@ -22,7 +22,7 @@ from tasks.settings import params
 
 
 def examples(name: str) -> None:
-    """Read the section ``examples.NAME`` of params.yaml, write its examples and what they count."""
+    """Read the section ``examples.NAME`` of params.yaml, write its examples and count them."""
     section = f"examples.{name}"
     params.section_names("examples")
     config = params.section(section, ExamplesConfig)
@@ -52,7 +52,7 @@ def _say(name: str, found: Read, overlap: dict[str, int]) -> None:
 
 
 def _metric(name: str) -> str:
-    """A name that MLflow takes: a character in the name of a class that it does not becomes its number, + is _2b."""
+    """A name that MLflow accepts: any other character in the name of a class becomes its code, such as _2b for +."""
     return re.sub(r"[^\w\-. :/]", lambda found: f"_{ord(found.group()):x}", name)
 
 

@@ -10,13 +10,13 @@ from tasks.runtime.stage import main
 
 
 def export(
-    target: Annotated[Path, Argument(metavar="DIR", help="Write into this folder, a new or an empty one.")],
+    target: Annotated[Path, Argument(metavar="DIR", help="Write into this folder, which must be new or empty.")],
     checkpoint: Annotated[Path, Option(help="Read the checkpoint in this folder.")],
 ) -> None:
-    """Write a checkpoint as a folder of Hugging Face transformers.
+    """Write a checkpoint as a Hugging Face transformers folder.
 
     Raises:
-        UserError: the checkpoint is damaged or has no counterpart there, or ``target`` holds something.
+        UserError: the checkpoint is damaged or has no counterpart there, or ``target`` is not empty.
     """
     export_hf(checkpoint, target)
     print(f"{target}: written; its README.md says how to load it")

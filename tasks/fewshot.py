@@ -1,7 +1,7 @@
 """Stage fewshot: what a causal model answers without fine-tuning. `python -m tasks.fewshot <name>`.
 
-Every task of `fewshot.tasks`, or of `finetune.tasks` where none are named, is asked with every number of shots. It
-writes a folder with a file ``<task>.<shots>.csv`` each, and metrics ``<task>/<shots>/<figure>``.
+Every task of `fewshot.tasks`, or of `finetune.tasks` if none are named, is evaluated with every number of shots. The
+stage writes a folder with a file ``<task>.<shots>.csv`` for each, and metrics ``<task>/<shots>/<figure>``.
 """
 
 from pathlib import Path
@@ -55,16 +55,16 @@ def _slices(task: str) -> Path:
 
 
 def _asked(name: str, config: FewshotConfig) -> Asked:
-    """A task with its prompt and examples; UserError when it cannot be asked, or a file of it is missing or damaged."""
+    """A task with its prompt and examples; UserError if it cannot be used, or a file of it is missing or damaged."""
     folder = paths.EXAMPLES / name
     verify_checksums(folder)
     task = read_task(folder)
     prompt = prompt_of(task, config.prompts)
     train, test = (read_examples(file_of(folder, split), task) for split in ("train", "test"))
     if not train or not test:
-        raise UserError(f"{folder}: holds no example to train on or to test; expected another task (fewshot.tasks)")
+        raise UserError(f"{folder}: has no training or no test examples; expected another task (fewshot.tasks)")
     if prompt is not GOES_ON and ("{b}" in prompt.template) != (test[0].b is not None):
-        expected = "no {b}, for it has one text" if test[0].b is None else "{b} too, for it has two texts"
+        expected = "no {b}, because it has one text" if test[0].b is None else "{b} too, because it has two texts"
         raise UserError(f"fewshot.prompts.{name}.template: found {prompt.template!r}; expected {expected}")
     test = sample(test, config.examples)
     facts = read_slices(_slices(name))
@@ -73,7 +73,7 @@ def _asked(name: str, config: FewshotConfig) -> Asked:
 
 
 def _told(asked: Asked, shots: int, figures: dict[str, float]) -> str:
-    """One line of what was found."""
+    """One line with the results."""
     left = f"{figures['examples']} examples, {figures['excluded']} left out"
     if "score" not in figures:
         return f"{asked.task.name}, {shots} shots: {left}"

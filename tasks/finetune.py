@@ -1,11 +1,11 @@
 """Stage finetune: one model on one GLUE-like task, from one seed. `python -m tasks.finetune <name> <task> <seed>`.
 
-Stage transfer is the same with `--after TASK`: it begins with the model as that task's fine-tuning from the same seed
-left it, and with a new head (Phang et al. 2018, "Sentence Encoders on STILTs"; Liu et al. 2019, section 5.1, for RTE,
-STS-B and MRPC after MNLI).
+Stage transfer is the same with `--after TASK`: it starts from the model fine-tuned on that task with the same seed,
+with a new head (Phang et al. 2018, "Sentence Encoders on STILTs"; Liu et al. 2019, section 5.1, for RTE, STS-B and MRPC
+after MNLI).
 
-With `--checkpoint` and `--evidence` another checkpoint is fine-tuned on today's examples, from all seeds, and only its
-evidence is written: that is how the gate compares a champion with a challenger on the same examples.
+With `--checkpoint` and `--evidence` another checkpoint is fine-tuned on the current examples, with all seeds, and only
+its evidence is written: that is how the gate compares a champion with a challenger on the same examples.
 """
 
 import argparse
@@ -57,7 +57,7 @@ from tasks.settings import params
 
 
 class Outcome(NamedTuple):
-    """A fine-tuned model and what it said of the test examples."""
+    """A fine-tuned model and its answers to the test examples."""
 
     classifier: Classifier
     reports: list[StepMetrics]
@@ -66,17 +66,17 @@ class Outcome(NamedTuple):
     predicted: Predicted
     """Example by example."""
     threshold: float
-    """``results.no_answer_threshold``; 0 where every question has an answer."""
+    """``results.no_answer_threshold``; 0 if every question has an answer."""
 
     def metrics(self, task: GlueTask) -> dict[str, float]:
-        """What the tracker and the metrics' file are told."""
+        """The numbers for the tracker and the metrics file."""
         found = results.measured(task, self.train.examples, self.test.examples, self.predicted)
         found |= {"cut": self.test.cut, "best_step": best_report(self.reports).step}
         return found | ({"no_answer_threshold": self.threshold} if task.unanswerable else {})
 
 
 def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> None:
-    """Fine-tune a model as pretrained, or as task ``after`` left it; write classifier, evidence, curve and metrics."""
+    """Fine-tune a pretrained model, or that of task ``after``; write classifier, evidence, curve and metrics."""
     config = params.section("finetune", FinetuneConfig)
     data = examples_of(task_name)
     base = paths.MODELS / name
@@ -119,18 +119,18 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
 
 
 def tell(key: str, task: GlueTask, metrics: dict[str, float], outcome: Outcome) -> None:
-    """Say how well it went, and what a reader of the score should know."""
+    """Print the score, and what its reader should know."""
     score, baseline, examples, cut = (metrics[name] for name in ("score", "baseline", "examples", "cut"))
     print(f"{key}: {task.score} {score:.3f}, without reading {baseline:.3f}, {examples} examples")
     if cut:
         context = outcome.classifier.backbone.config.context
-        print(f"{key}: longer than model.context ({context}), and cut: {cut}")
+        print(f"{key}: test examples longer than model.context ({context}), which were cut: {cut}")
     if (always := results.constant(task, outcome.predicted)) is not None:
         print(f"{key}: always answers {always!r}: it has not learned to tell the classes apart")
 
 
 def examples_of(task_name: str) -> Path:
-    """The folder with the examples of a task; UserError for a name that is no section of ``examples``."""
+    """The folder with the examples of a task; UserError for a name that is not a section of ``examples``."""
     params.require_examples("finetune.tasks", [task_name])
     return paths.EXAMPLES / task_name
 
@@ -142,7 +142,7 @@ def task_in(folder: Path) -> GlueTask:
 
 
 def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
-    """Fine-tune any checkpoint on today's examples, from every seed, and write its evidence, nothing else."""
+    """Fine-tune any checkpoint on the current examples, with every seed, and write only its evidence."""
     config = params.section("finetune", FinetuneConfig)
     after = config.learned_before(task_name)
     folders = [examples_of(name) for name in (task_name, after) if name]
@@ -150,7 +150,7 @@ def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
     device = prepare(threads=1, deterministic=config.training.deterministic)
     for seed in config.seeds:
         model = checkpoint.load(folder, device.device)
-        for task in reversed(tasks):  # each goes on with the weights that the one before has left
+        for task in reversed(tasks):  # each starts from the weights that the previous one left
             with tempfile.TemporaryDirectory() as scratch:
                 outcome = fit(model, task, config, seed, device, Snapshots(Path(scratch)), None)
             model = replace(model, config=described(model, task, outcome))
@@ -166,7 +166,7 @@ def fit(
     snapshots: Snapshots,
     run: Stage | None,
 ) -> Outcome:
-    """Train a classifier on the model, keep its best validation, and predict the test examples."""
+    """Train a classifier on the model, keep the weights with the best validation, and predict the test examples."""
     train_set, valid_set, test_set = (rows_of(split, task, config, pretrained) for split in SPLITS)
     batching = Batching([row.longest for row in train_set.encoded], config.training.batch, stream_seed(seed, "order"))
     loop = config.training.loop(batching.epoch, seed)
@@ -205,7 +205,7 @@ def fit(
 
 
 def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: checkpoint.Loaded) -> Rows:
-    """The examples of a split that count, for the model; UserError where no score can be made of them."""
+    """The examples of a split that are used, as rows for the model; UserError if they allow no score."""
     most = config.train_examples if split == "train" else config.heldout_examples
     rows = read_rows(file_of(paths.EXAMPLES / task.name, split), task, most, pretrained)
     if split == "test" or (split == "valid" and config.training.best_by == "score"):
@@ -214,7 +214,7 @@ def rows_of(split: str, task: GlueTask, config: FinetuneConfig, pretrained: chec
 
 
 def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: FinetuneConfig, seed: int) -> Classifier:
-    """The pretrained model with a head of random weights, before its training."""
+    """The pretrained model with a new head of random weights."""
     input_format = input_format_of(pretrained.config.objective)
     torch.manual_seed(stream_seed(seed, "head"))
     if pretrained.config.head is None and input_format.unread:
@@ -228,38 +228,38 @@ def new_classifier(pretrained: checkpoint.Loaded, task: GlueTask, config: Finetu
 
 
 def write_evidence(path: Path, rule: str, task: GlueTask, outcome: Outcome) -> None:
-    """One row a test example."""
+    """Write one row per test example."""
     write_sealed(path, TASK_COLUMNS, results.evidence(task, outcome.test.examples, outcome.predicted, rule))
 
 
 def described(pretrained: checkpoint.Loaded, task: GlueTask, outcome: Outcome) -> checkpoint.CheckpointConfig:
-    """What the fine-tuned model says of itself."""
+    """The description of the fine-tuned model."""
     best = best_report(outcome.reports)
     head = {"task": task.name, "labels": list(task.labels)}
     return replace(pretrained.config, step=best.step, valid_nats=float(best.valid_loss or 0.0), head=head)
 
 
 def save(folder: Path, task: GlueTask, pretrained: checkpoint.Loaded, outcome: Outcome) -> None:
-    """The fine-tuned model as a checkpoint of its own: the architecture's weights and the head's beside them."""
+    """Save the fine-tuned model as its own checkpoint: the architecture's weights together with the head's."""
     config = described(pretrained, task, outcome)
     head = {f"head.{key}": tensor.cpu() for key, tensor in outcome.classifier.head.state_dict().items()}
     checkpoint.save(folder, outcome.classifier.backbone.state_dict(), pretrained.tokenizer, config, head)
 
 
 if __name__ == "__main__":
-    # Not by typer, as long as it takes a tenth of a second to import: this stage runs more often than all others.
+    # Without typer, which takes a tenth of a second to import: this stage runs more often than all others.
     parser = argparse.ArgumentParser(description="Fine-tune one model on one GLUE-like task.")
     parser.add_argument("name", help="one of `models` in params.yaml")
     parser.add_argument("task", help="one of `finetune.tasks`")
     parser.add_argument("seed", type=int, nargs="?", help="one of `finetune.seeds`")
-    parser.add_argument("--after", metavar="TASK", help="begin with what this task's fine-tuning has left")
-    parser.add_argument("--checkpoint", type=Path, help="fine-tune this checkpoint instead, from every seed")
+    parser.add_argument("--after", metavar="TASK", help="start from the model fine-tuned on this task")
+    parser.add_argument("--checkpoint", type=Path, help="fine-tune this checkpoint instead, with every seed")
     parser.add_argument("--evidence", type=Path, help="and write its evidence into this folder")
     given = parser.parse_args()
     if (given.checkpoint is None) != (given.evidence is None) or (given.checkpoint is None) == (given.seed is None):
         parser.error("expected a seed, or --checkpoint and --evidence together")
     if given.checkpoint and given.after:
-        parser.error("--after: stands beside --checkpoint, which learns what finetune.transfers says; expected one")
+        parser.error("--after: given with --checkpoint, which follows finetune.transfers; expected one of them")
     if given.checkpoint:
         main(lambda: finetune_checkpoint(given.task, given.checkpoint, given.evidence), gpus=1)
     else:

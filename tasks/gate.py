@@ -1,8 +1,8 @@
 """The gate as a process: ``python -m tasks.gate --challenger DIR [--champion DIR] --out decision.json``.
 
 ``flows/promotion.py`` runs it before it moves the alias ``champion``. It reads the section ``promotion`` of
-``params.yaml`` in the working directory and two evidence folders, and writes the decision. Exit status 0 whether
-the challenger passed or not (the file says), 2 when a parameter or the evidence cannot be used.
+``params.yaml`` in the working directory and two evidence folders, and writes the decision. Exit status 0 whether or not
+the challenger passed (the file says so), 2 if a parameter or the evidence cannot be used.
 """
 
 import json
@@ -17,7 +17,7 @@ from plm_core.evaluation.gate import Decision, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.evaluation.verdicts import Evidence
 from plm_core.files import atomic_text
-from tasks.reporting.paper import as_page, paper, shortened
+from tasks.reporting.record import as_page, record, shortened
 from tasks.runtime.stage import main
 from tasks.settings import params
 
@@ -28,7 +28,7 @@ LEFT_OUT = "not measured"
 def _table(
     decision: Decision, challenger: Evidence, folder: Path, champion: Path | None, rules: GateRules
 ) -> list[dict[str, Any]]:
-    """The decision's rows, with what was allowed and how many examples there were, and the tasks that were left out."""
+    """The decision's rows, with tolerances and numbers of examples, and the tasks that were left out."""
     rows = []
     for row in decision.table:
         table = None if row.metric == EVERY_TASK else challenger.tables[source(row.metric)]
@@ -43,9 +43,9 @@ def _table(
 def judge(
     challenger: Annotated[Path, Option(help="Judge the model with this evidence folder.")],
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
-    champion: Annotated[Path | None, Option(help="Compare it with this one, if there is a champion.")] = None,
-    asked: Annotated[int, Option(min=0, help="So many others have been compared with this champion.")] = 0,
-    about: Annotated[Path | None, Option(help="Write a paper on it, with what this file knows of both.")] = None,
+    champion: Annotated[Path | None, Option(help="Compare it with the champion in this evidence folder.")] = None,
+    asked: Annotated[int, Option(min=0, help="This many others have already been compared with this champion.")] = 0,
+    about: Annotated[Path | None, Option(help="Write the decision record too, with the facts in this file.")] = None,
 ) -> None:
     """Judge a challenger by its evidence, write the decision, print its reasons.
 
@@ -60,10 +60,10 @@ def judge(
         note = f"promotion.alpha is divided by {asked + 1}: this is challenger {asked + 1} of this champion"
         decision = replace(decision, reasons=[*decision.reasons, note])
     told = asdict(decision) | {"table": _table(decision, evidence, challenger, champion, rules)}
-    if about and decision.table:  # it has none while the examples are not the same
+    if about and decision.table:  # it is empty while the examples differ
         known = json.loads(about.read_text(encoding="utf-8"))
         sides = [side for side in (other, evidence) if side]
-        text = paper(told, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
+        text = record(told, sides, known["sides"], known["experiment"], f"{100 - 100 * rules.alpha:.4g}%")
         told |= {"description": shortened(text), "page": as_page(text)}
     atomic_text(out, json.dumps(told, indent=2, allow_nan=False) + "\n")
     print("passed" if decision.passed else "refused", *decision.reasons, sep="\n  ")

@@ -1,6 +1,6 @@
 """The `generate` command: prompts continued by a model. `python -m tasks.generate PROMPT ... --checkpoint DIR`.
 
-One prompt is streamed; several are read together and printed when all are done, with an empty line between.
+One prompt is streamed; several are read together and printed when all are done, separated by empty lines.
 """
 
 import json
@@ -24,9 +24,9 @@ DEFAULTS = json.dumps(asdict(SamplingConfig()))
 def generate(
     prompts: Annotated[list[str], Argument(help="Continue these.")],
     folder: Annotated[Path, Option("--checkpoint", help="Use the checkpoint in this folder.")],
-    sampling: Annotated[Any, Option(parser=json.loads, metavar="JSON", help="Draw tokens by these fields.")] = DEFAULTS,
+    sampling: Annotated[Any, Option(parser=json.loads, metavar="JSON", help="Sample with these settings.")] = DEFAULTS,
 ) -> None:
-    """Print each prompt with what the model makes of it.
+    """Print each prompt with the model's continuation.
 
     Raises:
         UserError: the checkpoint is damaged, its model does not continue texts, or a field of ``sampling`` is wrong.
@@ -47,7 +47,7 @@ def generate(
 
 
 def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
-    """Say beside the text what may surprise: a prompt of which nothing, or not all, is read."""
+    """Note on stderr what may surprise: an empty prompt, or one that is not read in full."""
     config = loaded.model.config
     tokens = len(loaded.tokenizer.encode(prompt))
     window = config.context + getattr(config, "memory", 0)

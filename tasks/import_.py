@@ -16,27 +16,27 @@ from tasks.settings.editing import one_line
 
 
 def import_(
-    folder: Annotated[Path, Argument(metavar="DIR", help="Read config.json, safetensors and a tokenizer here.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="Read config.json, safetensors and a tokenizer from here.")],
     name: Annotated[str, Option(help=f"Write the checkpoint {IMPORTED}/NAME.")],
 ) -> None:
-    """Write a folder of Hugging Face transformers as a checkpoint, and print how a pretraining starts from it.
+    """Write a Hugging Face transformers folder as a checkpoint, and print how to start a pretraining run from it.
 
     Raises:
-        UserError: the name is no folder's name or taken, or the folder cannot be read.
+        UserError: the name is not a folder name or is taken, or the folder cannot be read.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UserError(f"name: found {name!r}; expected letters, digits, '.', '_' and '-'")
     target = IMPORTED / name
     if target.exists():
-        raise UserError(f"name: {target} exists; expected a name that is free, or that folder removed")
+        raise UserError(f"name: {target} exists; choose another name, or delete that folder")
     digest = import_hf(folder, target)
     described = read_description(target)
     model = {size: value for size, value in described.model.items() if size != "vocab_size"}
     print(f"{target}: written, digest {digest}")
-    print("to start a pretraining from it, in its section of params.yaml:")
+    print("to start a pretraining run from it, add to its section of params.yaml:")
     print(f"start:\n  checkpoint: {target.as_posix()}\n  sha256: {digest}")
     print(f"architecture: {described.architecture}\nmodel: {one_line(model)}")
-    print("and in section tokenizer, its tokenizer:")
+    print("and its tokenizer, in section tokenizer:")
     tokenizer = open_tokenizer(target)
     print(f"given:\n  file: {tokenizer.path.as_posix()}\n  sha256: {tokenizer.sha256}")
 

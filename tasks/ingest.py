@@ -1,4 +1,4 @@
-"""Stage ingest: a source's documents as one table, sorted by id; records that are none beside.
+"""Stage ingest: a source's documents as one table, sorted by id; unusable records are kept apart.
 
 ``python -m tasks.ingest NAME`` reads the source that is the section NAME of ``sources``.
 """
@@ -56,7 +56,7 @@ def ingest(name: str) -> None:
 
 
 def _require_enough(name: str, source: Source, first: Quarantined | None, bad: int, read: int) -> None:
-    """Refuse a source that gave nothing, or too much that cannot be used."""
+    """Refuse a source without documents, or with too many unusable records."""
     if first and bad >= source.min_quarantined and bad > source.max_quarantined * read:
         raise UserError(
             f"{first.place}: {first.reason} ({first.detail}), the first of {bad} quarantined records of "
@@ -65,7 +65,7 @@ def _require_enough(name: str, source: Source, first: Quarantined | None, bad: i
             f"(sources.{name}.min_quarantined)"
         )
     if read == bad:
-        raise UserError(f"{source.input}: no document in it; expected at least one text (sources.{name}.input)")
+        raise UserError(f"{source.input}: no documents in it; expected at least one text (sources.{name}.input)")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--yes | --dry-run]``.
 
-It looks at the folder, shows what it would change in ``params.yaml``, and changes it when told so.
+It looks at the folder, shows what it would change in ``params.yaml``, and changes it after confirmation.
 """
 
 import difflib
@@ -26,16 +26,16 @@ from tasks.settings import params
 from tasks.settings.editing import edited
 
 FEWEST = 20
-"""Documents, or a split would hardly have one."""
+"""The least number of documents; with fewer, a split may have none."""
 FEW = 300
-"""Documents, below which more of them are held out, or there would be too few to measure by."""
+"""With fewer documents, a larger share is held out, or there would be too few to evaluate on."""
 KEPT = 0.9
-"""The share of the text that rules for cleaning must keep, or they were made for other text."""
+"""The share of the text that cleaning rules must keep; otherwise they were made for other text."""
 BYTES_A_PIECE = 1200
 PIECES = (512, 16384)
-"""Of the text for each piece of the vocabulary, and the smallest and largest vocabulary; the demo has as many."""
+"""Bytes of text per piece of the vocabulary, as in the demo, and the smallest and largest vocabulary."""
 EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
-"""How often a pretraining reads the text at most (Muennighoff et al. 2023), which then bounds its steps."""
+"""How often pretraining reads the text at most (Muennighoff et al. 2023), bytes per token, and the fewest steps."""
 
 
 def init(
@@ -43,7 +43,7 @@ def init(
     agreed: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
 ) -> None:
-    """Propose the parameters for a folder of text, and write them when agreed.
+    """Propose the parameters for a folder of text, and write them after confirmation.
 
     Raises:
         UserError: the folder holds nothing to read, or too few documents.
@@ -66,7 +66,7 @@ def init(
 
 
 def proposed(folder: Path, found: Survey) -> dict[str, Any]:
-    """The parameters, by their dotted names; what is as it should be is left out."""
+    """The parameters to change, by dotted name."""
     changes: dict[str, Any] = {
         "sources": {re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine": _source(folder, found)},
         **_cleaning(found),
@@ -92,7 +92,7 @@ def _source(folder: Path, found: Survey) -> dict[str, Any]:
 
 
 def _cleaning(found: Survey) -> dict[str, Any]:
-    """Rules that take away much of this text are dropped; of languages, the one that nearly all of it is in is kept."""
+    """Without the rules that remove much of this text, and with the language that nearly all of it is in."""
     rules = params.section("clean", CleanConfig)
     language = found.common_language()
     changes: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def _cleaning(found: Survey) -> dict[str, Any]:
 
 
 def _sizes(found: Survey) -> dict[str, Any]:
-    """The splits, the vocabulary and the steps that fit so much text."""
+    """The splits, the vocabulary and the steps that suit this amount of text."""
     changes: dict[str, Any] = {"split.valid": 0.15, "split.test": 0.2} if found.documents < FEW else {}
     least = max(PIECES[0], 300 + 2 * found.characters)
     pieces = 1 << max(1, found.bytes // BYTES_A_PIECE).bit_length() - 1
@@ -127,7 +127,7 @@ def _sizes(found: Survey) -> dict[str, Any]:
 
 
 def _pairs(found: Survey) -> dict[str, Any]:
-    """Without the rules for English pairs, where most of the text is in no English."""
+    """Without the rules for English pairs, if most of the text is not English."""
     if found.languages().most_common(1)[0][0] == "en":
         return {}
     names = [f"pairs.{name}.rules" for name in params.read("pairs")]
@@ -136,7 +136,7 @@ def _pairs(found: Survey) -> dict[str, Any]:
 
 
 def _value(name: str) -> Any:
-    """The parameter as it is; None where there is none."""
+    """The current value of a parameter; None if there is none."""
     try:
         return params.read(name)
     except UserError:
@@ -153,7 +153,7 @@ def _describe(folder: Path, found: Survey) -> None:
 
 
 def _show(old: Sequence[str], new: Sequence[str]) -> None:
-    """The lines that go and those that come."""
+    """Print the removed and the added lines."""
     print(f"--- {params.PARAMS}\n+++ {params.PARAMS}")
     for change, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if change != "equal":
@@ -163,7 +163,7 @@ def _show(old: Sequence[str], new: Sequence[str]) -> None:
 
 def _asked() -> bool:
     if not sys.stdin.isatty():
-        print("There is no terminal to ask on; --yes writes without asking.")
+        print("No terminal to ask on; use --yes to write without asking.")
         return False
     return input(f"Write this to {params.PARAMS}? [y/N] ").strip().lower() in ("y", "yes")
 

@@ -1,4 +1,4 @@
-"""The journals of this checkout as JSON: ``python -m tasks.journals``. `plm doctor` and `plm gc` ask it."""
+"""The journals of this checkout as JSON: ``python -m tasks.journals``. Used by `plm doctor` and `plm gc`."""
 
 import json
 from contextlib import suppress
@@ -13,20 +13,20 @@ from tasks.tracking.service import Service, store
 
 @dataclass(frozen=True)
 class State:
-    """How a journal stands."""
+    """The state of a journal."""
 
     path: str
     key: str
     name: str
-    """Of its run; empty when its first line cannot be read."""
+    """The name of its run; empty if its first line cannot be read."""
     training: bool
-    """Whether it is kept after an interruption, for its training to go on."""
+    """Whether it is kept after an interruption, so that its training run can resume."""
     living: bool
-    """Whether the process whose run it is lives."""
+    """Whether the process of its run is alive."""
     sent: bool
     """Whether MLflow has all of it, and the end of its run."""
     sender: str | None
-    """What the living recorder that sends it says is wrong, empty for nothing; None when there is no recorder."""
+    """The problem reported by the recorder that sends it, empty if there is none; None if no recorder is running."""
     damaged: list[int]
     """The numbers (from 1) of the lines that cannot be read."""
 
@@ -38,7 +38,7 @@ def state(path: Path) -> State:
         living = journal.written()
         lines = path.read_bytes().split(b"\n")
         if living:
-            lines.pop()  # it may be writing it
+            lines.pop()  # it may be half written
         opening = journal.opening()
         sent = journal.sent()
         return State(
@@ -69,10 +69,10 @@ def _own_store() -> str | None:
 
 
 def main() -> None:
-    """Print all of them."""
+    """Print the state of every journal."""
     found = []
     for path in sorted(JOURNALS.glob("*.jsonl")):
-        with suppress(OSError):  # it has been sent meanwhile
+        with suppress(OSError):  # it has been sent in the meantime
             found.append(asdict(state(path)))
     print(json.dumps(found, indent=2))
 

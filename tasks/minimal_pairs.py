@@ -1,6 +1,6 @@
-"""Stage minimal-pairs: which text of each pair a model finds likelier. `python -m tasks.minimal_pairs <model> <set>`.
+"""Stage minimal-pairs: the text of each pair that a model prefers. `python -m tasks.minimal_pairs <model> <set>`.
 
-With `--checkpoint` and `--evidence` another checkpoint is asked, and only its evidence is written: for the gate.
+With `--checkpoint` and `--evidence` another checkpoint is scored, and only its evidence is written, for the gate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from tasks.settings import params
 
 
 def minimal_pairs(model: str, name: str) -> None:
-    """Ask the model that stage pretrain made, and write evidence and metrics."""
+    """Score the pairs with the model that stage pretrain made; write evidence and metrics."""
     folder = paths.MODELS / model
     pairs = paths.PAIRS / f"{name}.jsonl"
     with stage(f"minimal-pairs-{model}-{name}", ["evaluate"], [folder, pairs], model=model) as run:
@@ -38,11 +38,11 @@ def minimal_pairs(model: str, name: str) -> None:
         run.outputs.append(paths.EVIDENCE / model / file_of(name))
         run.tracker.checkpoint_metrics(digest, {f"{name}/{key}": value for key, value in run.metrics.items()})
         told = f"{found.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] of {len(found.examples):,} pairs"
-        print(f"{model}: {name}: {told}; by chance 0.5")
+        print(f"{model}: {name}: {told}; chance: 0.5")
 
 
 def _asked(folder: Path, name: str, evidence: Path) -> tuple[str, Table]:
-    """Write a checkpoint's evidence; returns the checkpoint's digest and what the evidence says."""
+    """Write a checkpoint's evidence; return the checkpoint's digest and the evidence."""
     config = params.section("evaluate", EvaluateConfig)
     device = prepare(threads=1)
     loaded = checkpoint.load(folder, device.device)
@@ -60,9 +60,9 @@ def _asked(folder: Path, name: str, evidence: Path) -> tuple[str, Table]:
 def nats_of(
     loaded: checkpoint.Loaded, pairs: Sequence[Pair], config: LikelihoodConfig, device: Device
 ) -> Iterator[tuple[float, float]]:
-    """-log p of the good and of the bad text of each pair, whole, in nats, in order.
+    """-log p, in nats, of the whole good and the whole bad text of each pair, in order.
 
-    Nothing ends behind a text: it is a passage, not a document.
+    No end of document follows a text, because it is a passage.
     """
     score = scorer_of(OBJECTIVES[loaded.config.objective].likelihood)
     texts = (
@@ -73,7 +73,7 @@ def nats_of(
 
 
 def run(model: str, name: str, checkpoint: Path | None = None, evidence: Path | None = None) -> None:
-    """Ask MODEL, one of ``models`` in params.yaml, about the set NAME of ``pairs``; or another checkpoint instead."""
+    """Score the set NAME of ``pairs`` with MODEL, one of ``models`` in params.yaml, or with another checkpoint."""
     if checkpoint and evidence:
         _asked(checkpoint, name, evidence)
     elif checkpoint or evidence:

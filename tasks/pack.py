@@ -10,7 +10,7 @@ from tasks.runtime.stage import main, stage
 
 
 def pack() -> None:
-    """Write one token store a split."""
+    """Write one token store per split."""
     inputs = [paths.CORPUS / "train.parquet", paths.CORPUS / "valid.parquet", paths.TOKENIZER]
     with stage("pack", [], inputs) as run, pool(run) as workers:
         verify_checksums(paths.TOKENIZER)

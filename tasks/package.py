@@ -3,12 +3,12 @@
 A line on stdin is a request. ``{"log": [{"checkpoint": ..., "evidence": [...], "tags": ..., "parent": ..., "model":
 ...}]}`` makes each a version of the registered model, from a new run with its evidence, report and samples, and with
 the parameters, metrics and data by which models are compared; ``{"try": [uri, ...]}`` loads each version and lets it
-answer. The answer on stdout is a list, of one for all that was logged, or of one for each that was tried: null, or
-``{"error": ..., "passing": whether another time may be better}``.
-MLflow's store is that of ``MLFLOW_TRACKING_URI``, the experiment that of ``MLFLOW_EXPERIMENT_NAME``.
+answer. The answer on stdout is a list, with one item for everything logged, or one per version tried: null, or
+``{"error": ..., "passing": whether a retry may succeed}``. MLflow's store is that of ``MLFLOW_TRACKING_URI``, the
+experiment that of ``MLFLOW_EXPERIMENT_NAME``.
 
-What takes long is imported and looked up here, once, and nothing of ours: all work is done in forks of this process.
-One that tries a version proves that it works with the code that it carries, for it may load none of the checkout's.
+Slow imports and look-ups are done here, once, but none of our modules: all work is done in forks of this process. A
+fork that tries a version proves that it works with the code it carries, because it may load none of the checkout's.
 """
 
 import ctypes
@@ -46,16 +46,16 @@ READS = {"tokenizer.model": "sentencepiece", "tokenizer.json": "tokenizers"}
 """And the library that reads the checkpoint's tokenizer, by its file."""
 
 TRIAL = pd.DataFrame([{"text": "The state of the union is"}]), {"max_new_tokens": 8}
-"""What a version is asked to prove that it works."""
+"""The request that a version must answer to prove that it works."""
 TRIAL_S = 300.0
 """How long it may take to load and answer."""
 LOG_S = 3600.0
 """How long the logging of all checkpoints may take, uploads included."""
-UNJUDGED = "Not judged by the gate. The tag `gate.reasons` says why not, once it was tried."
+UNJUDGED = "Not judged by the gate. If that was tried, the tag `gate.reasons` says why it failed."
 """The description of a version until the gate has written another one."""
-MODEL = """Each new checkpoint of the pipeline is a version here. Open one for its decision paper: what the gate \
-compared, and why it decided so. The alias `champion` is the model in use, `challenger` the last one that the gate was \
-asked about and that is not.
+MODEL = """Each new checkpoint of the pipeline is a version here. Open one for its decision record: what the gate \
+compared, and why it decided so. The alias `champion` is the model in use, `challenger` the last one that the gate \
+judged and that is not.
 
 On the command line: `plm status` (who is champion and why), `plm compare 1 3`, `plm promote 3 --reason "..."`, \
 `plm rollback --reason "..."`. The ledger of all decisions is the experiment with `-decisions` in its name."""
@@ -106,13 +106,13 @@ def log(checkpoint: str, evidence: Sequence[str], tags: dict[str, str], parent: 
     made = mlflow.register_model(info.model_uri, model, tags=tags)
     client = mlflow.MlflowClient()
     client.update_model_version(model, made.version, UNJUDGED)
-    if not client.get_registered_model(model).description:  # else a person's
+    if not client.get_registered_model(model).description:  # otherwise it is a person's
         client.update_registered_model(model, MODEL)
 
 
 def signature() -> ModelSignature:
-    """What a version is asked and answers, and the parameters of the request with their defaults."""
-    # Not at the top of the file: who tries a version must not have the core of the checkout.
+    """The columns of a request and of its answer, and the request's parameters with their defaults."""
+    # Not at the top of the file: trying a version must not load the checkout's core.
     from plm_core.shared.sampling import SamplingConfig
 
     defaults = SamplingConfig()
@@ -156,11 +156,11 @@ def requirements(checkpoint: Path) -> list[str]:
 
 
 def read_metrics(model: str, evidence: Sequence[Path]) -> dict[str, float]:
-    """The numbers in the metrics files beside a model's evidence: ``evaluate-<model>.json``,
+    """The numbers in the metrics files that belong to a model's evidence: ``evaluate-<model>.json``,
     ``finetune-<model>-<task>-<seed>.json``.
 
     Those of a task are means over its seeds, named ``<task>/<name>``, as in ``promotion.metrics``; ``score`` is the
-    mean of the tasks'.
+    mean of the tasks' scores.
     """
     from plm_core.evaluation.evidence import SCORE, read_task, task_files
 
@@ -194,11 +194,11 @@ class Fork:
         """Wait for it; None when the call returned.
 
         Raises:
-            SystemExit: whoever asked has died.
+            SystemExit: the requesting process has died.
         """
         ready = wait([self._process.sentinel, sys.stdin.fileno()], max(0.0, deadline - time.monotonic()))
         if sys.stdin.fileno() in ready:
-            sys.exit("whoever asked has died")
+            sys.exit("the requesting process has died")
         if not ready:
             self._process.kill()
         self._process.join()
@@ -207,7 +207,7 @@ class Fork:
             file.seek(0)
             said = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         if not ready:
-            return {"error": "it did not end in time", "passing": True}
+            return {"error": "it did not finish in time", "passing": True}
         if code is not None and code < 0:
             return {"error": f"killed by {signal.Signals(-code).name}", "passing": True}
         if code:
@@ -219,10 +219,10 @@ def _call(call: Callable[[], None], errors: IO[bytes], parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit("whoever asked has died")
+        sys.exit("the requesting process has died")
     os.dup2(errors.fileno(), 1)
     os.dup2(errors.fileno(), 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # or it would come behind the error
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # or it would come after the error
     os.chdir(tempfile.gettempdir())
     try:
         call()
@@ -234,10 +234,10 @@ def _call(call: Callable[[], None], errors: IO[bytes], parent: int) -> None:
 
 
 def answer(request: dict[str, list[Any]]) -> list[Problem]:
-    """Do what a request asks: log one after the other, try side by side.
+    """Carry out a request: log versions one after the other, try them in parallel.
 
     Raises:
-        SystemExit: whoever asked has died.
+        SystemExit: the requesting process has died.
     """
     if "log" in request:
         return [Fork(partial(log_all, Path.cwd(), request["log"])).result(time.monotonic() + LOG_S)]
@@ -254,7 +254,7 @@ def answer(request: dict[str, list[Any]]) -> list[Problem]:
 def main() -> None:
     """Answer requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed
+    os.dup2(2, 1)  # everything else that is printed
     sqlalchemy.orm.configure_mappers()
     warn_dependency_requirement_mismatches(list(REQUIREMENTS))
     for line in sys.stdin:

@@ -1,6 +1,6 @@
 """Stage pairs: the minimal pairs of one set. `python -m tasks.pairs <set>`.
 
-It reads the section ``pairs.<set>`` and writes JSON lines, a pair each, the same bytes on every machine.
+It reads the section ``pairs.<set>`` and writes JSON lines, one pair per line, the same bytes on every machine.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
 SHOWN = 10
-"""Paradigms that the line at the end names."""
+"""The number of paradigms that the last line names at most."""
 
 
 def pairs(name: str) -> None:

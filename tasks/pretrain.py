@@ -102,7 +102,7 @@ def results(
 
 
 def mean_loss(held_out: list[Batch]) -> Callable[[Evaluate], Validation]:
-    """The validation of a training: mean nats a prediction, where a batch may continue the one before."""
+    """The validation of a training run: mean nats per prediction; a batch may continue the previous one."""
 
     def validate(evaluate: Evaluate) -> Validation:
         losses: list[Loss] = []
@@ -122,7 +122,7 @@ def documents_read(store: TokenStore, spans: list[list[TokenRange]]) -> str:
 def described_by(
     config: PretrainConfig, model: Any, tokenizer: Tokenizer, best: StepMetrics, lineage: checkpoint.Lineage
 ) -> checkpoint.CheckpointConfig:
-    """What the checkpoint says of itself."""
+    """The description of the checkpoint."""
     return checkpoint.CheckpointConfig(
         format=checkpoint.FORMAT,
         architecture=config.architecture,
@@ -136,7 +136,7 @@ def described_by(
 
 
 def run(name: str) -> None:
-    """Train ``pretrain.NAME`` of params.yaml in this process, or in one for each visible GPU, of each node."""
+    """Train ``pretrain.NAME`` of params.yaml in this process, or in one per visible GPU of each node."""
     rows = pretrain_section(name).training.batch
     ranks = ranks_wanted(rows)
     nodes = nodes_wanted(rows, ranks)
@@ -149,14 +149,14 @@ def run(name: str) -> None:
 
 
 def passed_over(reports: list[StepMetrics]) -> list[list[int]]:
-    """What rollbacks passed over, as ``checkpoint.Lineage.passed``: they go back to steps that were reported."""
+    """The batches that rollbacks skipped, as ``checkpoint.Lineage.passed``; rollbacks return to reported steps."""
     return [[one.step, other.passed] for one, other in pairwise(reports) if one.passed != other.passed] + (
         [[0, reports[0].passed]] if reports[0].passed else []
     )
 
 
 def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, section: str) -> Any:
-    """The model of a section before its training on ``text``: of random weights, or of those of its ``start``.
+    """The model of a section before it is trained on ``text``: with random weights, or those of its ``start``.
 
     Raises:
         UserError: the section describes no model, or one that its objective does not train, or see ``require_start``.

@@ -1,7 +1,7 @@
 """Stage report: one page, Markdown and HTML, from the metrics, curves and samples alone.
 
 What people read in a pull request (`report.md`) or a browser (`report.html`, one file with everything in it). It
-holds no time and no run id: the same results give the same bytes.
+contains no times or run ids: the same results give the same bytes.
 """
 
 import csv
@@ -36,7 +36,7 @@ def report() -> None:
     tasks = dict.fromkeys(params.names("finetune.tasks")) | after
     inputs = [paths.METRICS, paths.CURVES, paths.SAMPLES, paths.EVIDENCE]
     inputs += [paths.EXAMPLES] if tasks else []
-    inputs += [paths.SLICES] if paths.SLICES.exists() else []  # what a failed stage did not leave is left out
+    inputs += [paths.SLICES] if paths.SLICES.exists() else []  # missing if a stage failed
     with stage("report", SECTIONS, inputs, metrics=False) as run, atomic_folder(paths.REPORT, checksums=False) as new:
         reported = params.without("promotion", "registered_model", GateRules).reported
         scores, pictures = finetuned(models, tasks, seeds, reported)
@@ -82,7 +82,7 @@ def _likelihoods(evaluated: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _simple(columns: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What the stage text-baseline has measured of these columns, as rows; nothing where it has not run."""
+    """The results of the stage text-baseline for these columns, as rows; empty if it has not run."""
     if not (paths.METRICS / "text-baseline.json").is_file():
         return {}
     found = metrics_of("text-baseline")
@@ -100,7 +100,7 @@ def _cells(evaluated: dict[str, dict[str, Any]], name: str, form: str) -> dict[s
 
 
 def _best(cells: dict[str, str]) -> dict[str, str]:
-    """A column with the least, as it is shown, in bold, unless all are; blank cells are no number."""
+    """A column with its lowest value, as shown, in bold, unless all are equal; empty cells do not count."""
     shown = {cell for cell in cells.values() if cell}
     least = min(shown, key=float) if len(shown) > 1 else None
     return {model: f"**{cell}**" if cell == least else cell for model, cell in cells.items()}
@@ -118,7 +118,7 @@ def _corpus() -> dict[str, Any]:
 
 
 def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
-    """The curves of a model's trainings side by side, those of a task's seeds in one picture, as SVG."""
+    """The curves of a model's training runs side by side, as SVG; all seeds of a task are in one plot."""
     pyplot = plotting()
     trainings = {model: [model], **{f"{model}-{task}": [f"{model}-{task}-{seed}" for seed in seeds] for task in tasks}}
     figure, all_axes = pyplot.subplots(
@@ -134,7 +134,7 @@ def _figure(model: str, tasks: Sequence[str], seeds: Sequence[int]) -> str:
 
 
 def _draw(axes: Any, name: str, seed: str | None) -> None:
-    """One training: its loss as a line, its validations as dots, in a ring the one whose weights were kept."""
+    """Draw one training run: its loss as a line, its validations as dots, with a ring around the one that was kept."""
     with (paths.CURVES / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     valid = {int(r["step"]): float(r["valid_loss"]) for r in rows if r["valid_loss"]}

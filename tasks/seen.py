@@ -1,7 +1,7 @@
-"""The `seen` command: the batch that a training read at a step, decoded. `python -m tasks.seen NAME --step N`.
+"""The `seen` command: the batch that a training run read at a step, decoded. `python -m tasks.seen NAME --step N`.
 
-A batch is a function of the parameters, the token store and the step, so it is read again, not remembered. What lies in
-the workspace must be what the checkpoint was trained on, or the answer would be about another training.
+A batch is a function of the parameters, the token store and the step, so it is read again, not remembered. The
+workspace must hold what the checkpoint was trained on, or the answer would be about another training run.
 """
 
 import json
@@ -37,7 +37,7 @@ WIDTH = 110
 
 @dataclass(frozen=True)
 class Training:
-    """A pretraining whose checkpoint lies in the workspace together with all that it was made from."""
+    """A pretraining run whose checkpoint is in the workspace, together with everything it was made from."""
 
     described: checkpoint.CheckpointConfig
     lineage: checkpoint.Lineage
@@ -48,14 +48,14 @@ class Training:
 
 def seen(
     name: Annotated[str, Argument(help="Look at this section below `pretrain` in params.yaml.")],
-    step: Annotated[int, Option(help="Show this step, from 1, as in the column `step` of the curves.")],
-    rows: Annotated[int, Option(help="Show so many rows.")] = 3,
+    step: Annotated[int, Option(help="Show this step, counted from 1, as in the column `step` of the curves.")],
+    rows: Annotated[int, Option(help="Show at most this many rows.")] = 3,
     as_json: Annotated[bool, Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Show what a model read at a step of its pretraining: the first rows of the batch.
 
     Raises:
-        UserError: there is no such step, or the checkpoint was trained from something else than lies there now.
+        UserError: there is no such step, or the workspace has changed since the checkpoint was trained.
     """
     training = opened(name)
     loop = training.loop
@@ -79,13 +79,13 @@ def seen(
 
 
 def opened(name: str) -> Training:
-    """The training of a section, when nothing that it was made from has changed since."""
+    """The training run of a section; UserError if anything it was made from has changed since."""
     section = f"pretrain.{name}"
     folder = paths.MODELS / name
     values = params.read(section)
     loop = from_dict(LoopConfig, sized(values, section)["training"], f"{section}.training")
     described = checkpoint.describe(folder)
-    remedy = f"`dvc repro pretrain@{name}` trains on what lies there now"
+    remedy = f"`dvc repro pretrain@{name}` trains on what is there now"
     if described.lineage is None:
         raise UserError(f"{folder}: does not say what it was trained on; {remedy}")
     verify_checksums(paths.TOKENIZER)
@@ -98,7 +98,7 @@ def opened(name: str) -> Training:
         (f"{params.PARAMS} ({section})", described.lineage.parameters_sha256, digest(values)),
     ):
         if was != now:
-            raise UserError(f"{folder}: was trained from another {what} ({was[:12]}, now {now[:12]}); {remedy}")
+            raise UserError(f"{folder}: was trained with another {what} ({was[:12]}, now {now[:12]}); {remedy}")
     return Training(described, described.lineage, loop, store, tokenizer)
 
 
@@ -166,7 +166,7 @@ def _text(tokenizer: Tokenizer, ids: list[int], marks: dict[int, str]) -> Iterat
 
 
 def _word(tokenizer: Tokenizer, token: int) -> str:
-    """A token as people read it: a special one without its brackets, and its piece where it has no text of its own."""
+    """A token as people read it: a special one without its brackets, and its piece if it has no text of its own."""
     if token < len(PIECES):
         return PIECES[token].strip("<>")
     text = tokenizer.decode([token]).replace("\n", "↵")

@@ -1,10 +1,10 @@
 """A checkpoint as an MLflow pyfunc model "from code": registration logs this file, `mlflow models serve` runs it.
 
-The request is a column ``text``; the answer has ``text``, its ``continuation`` (empty from a masked model, which
-continues no text), the text's ``likelihood`` in bits a byte, and the ``quantity`` that this is: only numbers of the
-same quantity may be compared, and of a ``lossy_`` one only those of models with the same tokenizer. The whole text is
-scored, also where the evaluation reads excerpts.
-MLflow copies this file and ``plm_core`` into the model: a model of last year is served by last year's code.
+The request is a column ``text``; the answer has ``text``, its ``continuation`` (empty from a masked model, which does
+not continue text), the text's ``likelihood`` in bits per byte, and the ``quantity`` that it measures: only numbers of
+the same quantity may be compared, and for a ``lossy_`` one only those of models with the same tokenizer. The whole text
+is scored, even if the evaluation reads excerpts. MLflow copies this file and ``plm_core`` into the model: a model of
+last year is served by last year's code.
 """
 
 import logging
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 MAX_NEW_TOKENS = 1024
 MAX_TEXTS = 64
-"""In one request."""
+"""At most, in one request."""
 MAX_CHARACTERS = 20_000
-"""Of each text; all of it is scored."""
+"""At most, in each text; all of it is scored."""
 
 
 class Unrecognized(logging.Filter):
-    """MLflow leaves a misspelt parameter out with no more than this warning; here the warning is the answer."""
+    """MLflow ignores a misspelt parameter with only this warning; here the warning becomes the answer."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every other record pass.
@@ -48,7 +48,7 @@ class CheckpointModel(PythonModel):
     """Continues and scores texts with the checkpoint in the artifact ``checkpoint``."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load the checkpoint, once a process.
+        """Load the checkpoint, once per process.
 
         Raises:
             plm_core.config.UserError: the checkpoint is damaged.
@@ -66,7 +66,7 @@ class CheckpointModel(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Answer one row a text; ``params`` are max_new_tokens, temperature and seed.
+        """Answer with one row per text; ``params`` are max_new_tokens, temperature and seed.
 
         Raises:
             MlflowException: there are too many texts, one is empty or too long, or a parameter is out of its range;
@@ -92,7 +92,7 @@ class CheckpointModel(PythonModel):
             )
         read = [tokenized(text, self.loaded.tokenizer) for text in texts]
         if not all(text.ids for text in read):
-            raise MlflowException.invalid_parameter_value("text: no token in it; expected text")
+            raise MlflowException.invalid_parameter_value("text: found no tokens; expected text")
         silent = OBJECTIVES[self.loaded.config.objective].decoder is None
         return pd.DataFrame(
             {

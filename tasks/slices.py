@@ -1,7 +1,7 @@
 """Stage slices: what is known of a task's test examples without any model. `python -m tasks.slices <task>`.
 
-The length of each, its subset, and how much of it stands in the text that the models were pretrained on. The report
-and the evaluation without fine-tuning look at scores by it.
+The length of each, its subset, and how much of it occurs in the text that the models were pretrained on. Used by the
+report and the evaluation without fine-tuning.
 """
 
 from plm_core.benchmarks.examples import file_of, read_examples
@@ -35,7 +35,7 @@ def slices(name: str) -> None:
         run.outputs.append(table)
         print(
             f"{name}: {len(examples):,} test examples; {some:,} share 8 words in a row with the training text, "
-            f"{known:,} most of theirs"
+            f"{known:,} share most of theirs"
         )
 
 

@@ -1,6 +1,6 @@
 """The page of a sweep: ``python -m tasks.sweep_page FOLDER``. ``plm sweep`` runs it at its end.
 
-FOLDER has what the sweep has left: ``trials.json``, and Optuna's study, which Optuna draws.
+FOLDER has the sweep's ``trials.json`` and Optuna's study, which Optuna plots.
 """
 
 import json
@@ -16,7 +16,7 @@ from tasks.reporting.page import drawn, page, plotting
 from tasks.runtime.stage import main
 
 FEWEST = 2
-"""Of fewer trials there is no picture."""
+"""With fewer trials there are no pictures."""
 
 
 def write(folder: Path) -> None:
@@ -41,7 +41,7 @@ def write(folder: Path) -> None:
 
 
 def front(trials: Sequence[Mapping[str, Any]], sign: int) -> list[int]:
-    """The numbers of the trials, given from the best, that no other one beats in both the metric and the time."""
+    """The numbers of the trials, best first, that no other one beats in both the metric and the time."""
     kept: list[int] = []
     quickest = float("inf")
     for trial in sorted(trials, key=lambda t: (sign * t["value"], t["seconds"])):
@@ -52,7 +52,7 @@ def front(trials: Sequence[Mapping[str, Any]], sign: int) -> list[int]:
 
 
 def _drawn(folder: Path, metric: str) -> dict[str, str]:
-    """Pictures of the study, as SVG by file name: the values of all trials, and what each parameter does to the metric
+    """Pictures of the study, as SVG by file name: the values of all trials, and how important each parameter is
     (fANOVA: Hutter et al. 2014)."""
     pyplot = plotting()
     import optuna
@@ -76,7 +76,7 @@ def _drawn(folder: Path, metric: str) -> dict[str, str]:
     bars, axes = pyplot.subplots(figsize=(9, 1 + 0.4 * len(importances)), layout="constrained")
     axes.barh([*importances], [*importances.values()])
     axes.invert_yaxis()
-    axes.set(xlabel=f"share of the differences in {metric}")
+    axes.set(xlabel=f"share of the variance of {metric}")
     return {"parallel.svg": parallel, "importance.svg": drawn(bars)}
 
 
@@ -87,7 +87,7 @@ def _front(trials: Sequence[Mapping[str, Any]], metric: str, sign: int) -> Any:
         color = "#c0392b" if trial["number"] in kept else "#3b78b5"
         axes.plot(trial["seconds"], trial["value"], "o", color=color)
         axes.annotate(trial["number"], (trial["seconds"], trial["value"]), xytext=(4, 4), textcoords="offset points")
-    axes.set(xlabel="seconds of a trial", ylabel=metric)
+    axes.set(xlabel="seconds per trial", ylabel=metric)
     return figure
 
 

@@ -1,8 +1,8 @@
 """Stage text-baseline: the likelihood of the held-out text without a neural model. `python -m tasks.text_baseline`.
 
 Token frequencies, a 5-gram of the same tokens and the compressor PPMd learn from the training text that models read.
-The 5-gram's likelihood, and what it says of minimal pairs, are evidence like the models', under the name ``ngram``:
-``plm compare gpt ngram`` compares.
+The 5-gram's likelihood and its answers to minimal pairs are evidence like the models', under the name ``ngram``, so
+``plm compare gpt ngram`` works.
 """
 
 import math
@@ -43,7 +43,7 @@ TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 def text_baseline() -> None:
     """Learn from the training text, measure on the test split and the minimal pairs; write evidence and metrics."""
     config = params.section("evaluate", EvaluateConfig)
-    # What a failed stage did not leave is left out.
+    # A file is missing if its stage failed.
     pairs = [file for name in params.section_names("pairs") if (file := paths.PAIRS / f"{name}.jsonl").is_file()]
     inputs = [paths.TOKENIZER, paths.TOKENS, TRAIN, TEST, *pairs]
     with stage("text-baseline", ["evaluate", "pairs"], inputs) as run:

@@ -1,4 +1,4 @@
-"""Stage tokenizer: a tokenizer trained on the training split, and what its vocabulary is worth."""
+"""Stage tokenizer: a tokenizer trained on the training split, and measures of its vocabulary."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +32,7 @@ def tokenizer() -> None:
         else:
             model = train_tokenizer(texts, config)
         with atomic_folder(paths.TOKENIZER) as folder:
-            # Its name is that of its kind, which its content tells.
+            # The file is named after its kind, which follows from its content.
             (folder / "tokenizer").write_bytes(model)
             (folder / "tokenizer").rename(folder / open_tokenizer(folder / "tokenizer").file)
         trained = open_tokenizer(paths.TOKENIZER)
@@ -42,16 +42,16 @@ def tokenizer() -> None:
         kind = "given" if config.given else config.kind
         compression = run.metrics["bytes_per_token"]
         learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
-        print(f"{kind}, {trained.vocab_size} pieces, {compression:.2f} bytes a token held out{learned}")
+        print(f"{kind}, {trained.vocab_size} pieces, {compression:.2f} bytes per token on held-out text{learned}")
         for word in telling_words(unseen):
             print(f"  {word}: {split(trained, word)}")
 
 
 def read_given(given: GivenTokenizer) -> Tokenizer:
-    """A tokenizer that is not to be trained.
+    """A tokenizer that is given, not trained.
 
     Raises:
-        UserError: it cannot be used as one, or it is not the file that ``sha256`` names.
+        UserError: it is not a usable tokenizer, or not the file that ``sha256`` names.
     """
     tokenizer = open_tokenizer(Path(given.file))
     if tokenizer.sha256 != given.sha256:

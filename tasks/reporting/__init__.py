@@ -1,1 +1,1 @@
-"""The parts of pages for people: tables, figures and notes of the report, and of a training's costs."""
+"""The parts of pages for people: tables, figures and notes of the report, and the costs of training runs."""

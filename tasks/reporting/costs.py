@@ -1,7 +1,7 @@
-"""What trainings take of their machine: points for MLflow, a note for the terminal, a file for a page.
+"""What training runs cost: points for MLflow, a note for the terminal, a file for a page.
 
-Each training keeps ``artifacts/meters/<stage>.json``. It is no output of its stage, for it is not the same on another
-machine. ``meters.py`` makes a page of them all.
+Each training run keeps ``artifacts/meters/<stage>.json``. It is not an output of its stage, because it differs between
+machines. ``meters.py`` makes a page of all of them.
 """
 
 import json
@@ -25,22 +25,22 @@ GIB = 1 << 30
 
 @dataclass(config=STRICT)
 class Taken:
-    """What a training has taken so far: the content of its file, sums over the processes that did it."""
+    """What a training run has cost so far: the content of its file, summed over its processes."""
 
     stage: str
     """Its name in ``dvc.yaml``, with its key."""
     training: str
-    """Names all that the training depends on: a process with the same goes on from the one before."""
+    """Identifies everything that the training run depends on: a process with the same one continues its sums."""
     device: str
     threads: int
     finished: bool = False
     steps: int = 0
     positions: int = 0
     seconds: float = 0.0
-    """Wall clock, all included."""
+    """Wall-clock time of everything."""
     timed_positions: int = 0
     timed_seconds: float = 0.0
-    """Without first reports, validations and snapshots, as the three below."""
+    """Without first reports, validations and snapshots, like the next three."""
     split: dict[str, float] = field(default_factory=dict)
     """Seconds."""
     mfu_measured: float | None = 0.0
@@ -51,7 +51,7 @@ class Taken:
     cost: float | None = 0.0
 
     def add(self, meters: Throughput, steps: int, first: bool) -> None:
-        """Add the meters of so many steps; one that is not known makes its sum unknown."""
+        """Add the measurements of this many steps; an unknown one makes its sum unknown."""
         self.steps += steps
         self.positions += meters.positions
         self.peak_memory = max(self.peak_memory, meters.peak_memory)
@@ -67,16 +67,16 @@ class Taken:
 
 
 class CostReport:
-    """Follows the meters of one training: ``add`` each report, then take its ``points`` and its ``note``.
+    """Collects the costs of one training run: ``add`` each report, then take its ``points`` and its ``note``.
 
-    On leaving the block its file is written; a disk that does not take it is a warning.
+    Its file is written when the block is left; a full disk is only a warning.
     """
 
     def __init__(self, stage: str, training: str, device: Device, bytes_per_position: float | None = None) -> None:
-        """``stage`` and ``training`` are as in ``Taken``; ``bytes_per_position`` is None where it is not known.
+        """``stage`` and ``training`` are as in ``Taken``; ``bytes_per_position`` is None if it is not known.
 
         Raises:
-            UserError: ``PLM_PRICE_PER_HOUR`` is no price, or ``PLM_BUDGET`` no budget.
+            UserError: ``PLM_PRICE_PER_HOUR`` is not a price, or ``PLM_BUDGET`` is not a budget.
         """
         self._price = price()
         self._budget = budget()
@@ -99,7 +99,7 @@ class CostReport:
         self._keep()
 
     def add(self, steps: int, read: int, meters: Throughput | None, first: bool) -> None:
-        """A report about so many steps, its meters (None for a restored one), and positions read in all until then."""
+        """Add a report on this many steps: the positions read in total so far, and its meters (None if restored)."""
         self._read_so_far = read
         self._last = None
         if meters is not None:
@@ -110,19 +110,19 @@ class CostReport:
                 self._keep()  # what was spent stays spent, even if this process is killed
 
     def overspent(self) -> str:
-        """That the training has cost what it may by now, as a sentence; empty as long as it may go on."""
+        """A sentence saying that the training run has used up its budget; empty while it may continue."""
         if self._budget is None or self._price is None:
             return ""
         self._pay()
-        # Hours of a process that knew no price cost what they do now.
+        # Hours of a process without a price are charged at the current one.
         cost = self.taken.seconds / 3600 * self._price if self.taken.cost is None else self.taken.cost
         said = f"{self.taken.stage} has cost {cost:.4g} of {self._budget:g} (PLM_BUDGET)"
         return said if cost >= self._budget else ""
 
     def points(self) -> dict[str, float]:
-        """The last report for MLflow, by names that say the unit; what is not known is absent.
+        """The last report for MLflow, by names that contain the unit; unknown values are absent.
 
-        ``seconds_<lap>`` are of one step, ``seconds``, ``joules`` and ``cost`` of all that was measured so far,
+        ``seconds_<lap>`` are per step; ``seconds``, ``joules`` and ``cost`` are totals of what was measured so far,
         ``bytes_seen`` of all steps so far.
         """
         if self._last is None:
@@ -163,7 +163,7 @@ class CostReport:
             print(f"warning: {paths.METERS}: {failure}; the meters are not kept", file=sys.stderr, flush=True)
 
     def _pay(self) -> None:
-        """Add the wall clock since the last time, and what it costs."""
+        """Add the wall-clock time since the last call, and its cost."""
         now = monotonic()
         passed = now - self._since
         self._since = now
@@ -172,12 +172,12 @@ class CostReport:
 
 
 def write(taken: Taken) -> None:
-    """Write a training's file."""
+    """Write the file of a training run."""
     atomic_text(paths.METERS / f"{taken.stage}.json", json.dumps(asdict(taken), indent=2) + "\n")
 
 
 def read(file: Path) -> Taken | None:
-    """The content of a training's file; None when there is none, or one of another version."""
+    """The content of a training run's file; None if there is none, or it is from another version."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
         return from_dict(Taken, content, file.name)
@@ -186,5 +186,5 @@ def read(file: Path) -> Taken | None:
 
 
 def _sum(total: float | None, more: float | None, times: float = 1.0) -> float | None:
-    """``total`` + ``more`` x ``times``; None when one of them is not known."""
+    """``total`` + ``more`` x ``times``; None if either is unknown."""
     return None if total is None or more is None else total + more * times

@@ -1,6 +1,6 @@
-"""What lies behind the score of a GLUE-like task: slices, calibration, the worst answers. A part of the report.
+"""Details of the score of a GLUE-like task: slices, calibration, the worst answers. A part of the report.
 
-All of it comes from the evidence, the examples and what the stage slices knows of them. Used by ``scores.py``.
+All of it comes from the evidence, the examples and the output of the stage slices. Used by ``scores.py``.
 """
 
 from collections.abc import Iterable
@@ -22,26 +22,26 @@ from plm_core.shared import paths
 from tasks.reporting.page import drawn, plotting
 
 FEWEST = 20
-"""Of fewer examples no score is shown: its interval would hold almost any."""
+"""For fewer examples no score is shown: its interval would contain almost any value."""
 WORST = 5
-"""Answers that are listed of each model."""
+"""The number of answers listed per model."""
 LETTERS = 160
-"""Of each text of a listed example."""
+"""The number of characters shown of each text."""
 RESAMPLES = 2_000
 """For the interval of a slice: there are many slices, and their intervals are wide."""
 CHECKS = "checks/"
-"""How the names of their metrics begin."""
+"""The prefix of their metrics."""
 LIMITS = {"contaminated": CONTAMINATED, "fewest": FEWEST, "tolerance": TOLERANCE}
-"""The numbers that the page names."""
+"""The numbers that the page mentions."""
 
 
 def behind(
     task: GlueTask, rows: dict[str, Table], metrics: dict[str, dict[str, list[float]]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The figures, and pictures by file name, of each model's evidence and its metrics by seed.
+    """The figures, and pictures by file name, from each model's evidence and its metrics by seed.
 
     Raises:
-        UserError: the examples, or what is known of them, are missing or others than those of the evidence.
+        UserError: the examples, or their slices, are missing or not those of the evidence.
     """
     figures = {"slices": _slices(task.name, rows), "worst": _worst(task, rows), "checks": _checks(metrics)}
     if any(found.confidences is None or np.isnan(found.confidences).any() for found in rows.values()):
@@ -51,10 +51,10 @@ def behind(
 
 
 def sliced(task: str, tables: Iterable[Table]) -> list[tuple[Slice, ...]] | None:
-    """The slices of a task's test examples, of each table in turn; None where nothing is known of the examples.
+    """The slices of a task's test examples, of each table in turn; None if the stage slices has not run.
 
     Raises:
-        UserError: something is known of the examples, but not of all.
+        UserError: the output of the stage slices lacks an example.
     """
     path = paths.SLICES / f"{task}.csv"
     if not path.is_file():
@@ -87,7 +87,7 @@ def _score(part: Slice) -> Estimate | str:
 
 
 def unscored(part: Slice) -> str:
-    """Why no score of a slice is shown; empty where it is."""
+    """Why no score of a slice is shown; empty if it is."""
     if int(part.members.sum()) < FEWEST:
         return "too few"
     return "" if part.scored else "equal labels"
@@ -99,22 +99,22 @@ def score_of(part: Slice) -> float:
 
 
 def _reliability(rows: dict[str, Table]) -> str:
-    """Accuracy by confidence, the answers of all seeds together, and below it how many answers are how sure."""
+    """Plot accuracy by confidence, over the answers of all seeds, and below it a histogram of confidence."""
     pyplot = plotting()
     figure, (above, below) = pyplot.subplots(
         2, 1, figsize=(5.2, 5.2), height_ratios=(3, 1), sharex=True, layout="constrained"
     )
     low = min(float(_sure(found).min()) for found in rows.values())
     edges = np.linspace(np.floor(low * 20) / 20, 1, 21)
-    above.plot(edges[[0, -1]], edges[[0, -1]], color="gray", lw=1, ls=":", label="as sure as right")
+    above.plot(edges[[0, -1]], edges[[0, -1]], color="gray", lw=1, ls=":", label="perfectly calibrated")
     for model, found in rows.items():
         sure = _sure(found).ravel()
         counts, means, shares = bins(sure, _results(found).right().ravel())
         least, most = int(counts.min()), int(counts.max())
         size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        (line,) = above.plot(means, shares, "o-", ms=4, lw=1.2, label=f"{model} ({size} answers a point)")
+        (line,) = above.plot(means, shares, "o-", ms=4, lw=1.2, label=f"{model} ({size} answers per point)")
         below.hist(sure, edges, histtype="step", color=line.get_color())
-    above.set(ylabel="right", ylim=(-0.02, 1.02))
+    above.set(ylabel="accuracy", ylim=(-0.02, 1.02))
     above.legend(frameon=False, fontsize="small")
     below.set(xlabel="confidence", ylabel="answers")
     for axes in (above, below):
@@ -123,7 +123,7 @@ def _reliability(rows: dict[str, Table]) -> str:
 
 
 def _worst(task: GlueTask, rows: dict[str, Table]) -> list[dict[str, Any]]:
-    """The examples on which each model is surely wrong, or furthest off, with their texts."""
+    """The examples on which each model is most confidently wrong, or furthest off, with their texts."""
     path = file_of(paths.EXAMPLES / task.name, "test")
     examples = {example.id: example for example in read_examples(path, task)}
     listed = []
@@ -138,7 +138,7 @@ def _worst(task: GlueTask, rows: dict[str, Table]) -> list[dict[str, Any]]:
 
 
 def _surest(found: Table) -> list[tuple[int, str, float]]:
-    """The places of wrong answers, the answer given most surely, and the mean confidence in wrong ones over seeds."""
+    """The places of wrong answers, the most confident answer, and the mean confidence in wrong ones over seeds."""
     right = _results(found).right()
     wrong = np.where(right, 0.0, np.nan_to_num(_sure(found)))
     order = [int(i) for i in np.argsort(-wrong.mean(axis=0), kind="stable")[:WORST] if not right[:, i].all()]
@@ -158,20 +158,20 @@ def _cut(text: str | None) -> str | None:
 
 
 def _checks(metrics: dict[str, dict[str, list[float]]]) -> dict[str, list[tuple[int, Estimate]]]:
-    """Of each check, how each model did."""
+    """The results of each model, by check."""
     names = dict.fromkeys(n.split("/")[1] for found in metrics.values() for n in found if n.startswith(CHECKS))
     return {name: [_failed(found, CHECKS + name) for found in metrics.values()] for name in names}
 
 
 def _failed(found: dict[str, list[float]], check: str) -> tuple[int, Estimate]:
-    """How often a model was asked, and the share of it that it fails."""
+    """How often a model was asked, and the share of these that it fails."""
     asked = int(found[f"{check}/asked"][0])
     share = float(np.mean(found[f"{check}/failed"])) / asked
     return asked, Estimate(share, significance.wilson(share, asked))
 
 
 def _results(found: Table) -> Any:
-    """The answers to a task; each kind of results can be resampled, taken a part of, and tells what is right."""
+    """The answers to a task; every kind of results can be resampled and sliced, and says which answers are right."""
     return found.results
 
 

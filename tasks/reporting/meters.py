@@ -1,7 +1,7 @@
-"""The page of what trainings took of their machine: ``python -m tasks.reporting.meters``.
+"""The page on what training runs cost: ``python -m tasks.reporting.meters``.
 
-Written by the stage report, and by ``plm run`` at its end, when MLflow knows the runs. Not by the trainings: none is to
-be run again for a word of a page.
+Written by the stage report, and by ``plm run`` at its end, when MLflow knows the runs. Not by training stages, which
+would depend on the wording of a page.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tasks.reporting.page import page
 
 
 def meters() -> None:
-    """Write ``artifacts/meters/index.html`` from the files of all trainings; a disk that takes none is a warning."""
+    """Write ``artifacts/meters/index.html`` from the files of all training runs; a full disk is only a warning."""
     found = [each for file in sorted(paths.METERS.glob("*.json")) if (each := read(file)) is not None]
     links = {each.stage: link for each in found if (link := _link(each.stage))}
     text = render("tasks/reporting/templates/costs.md.j2", trainings=found, links=links)
@@ -25,7 +25,7 @@ def meters() -> None:
 
 
 def _link(stage: str) -> str | None:
-    """The address of the training's run, where its recorder has reached MLflow."""
+    """The address of the training run in MLflow; None if its recorder has not reached MLflow."""
     try:
         return (paths.RUN_LINKS / f"{stage}.txt").read_text(encoding="utf-8").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""One HTML file out of Markdown, with everything in it, and pictures: the looks of report, card and meters."""
+"""Markdown as one self-contained HTML file, and pictures: the look of report, card and meters."""
 
 import io
 import re
@@ -10,11 +10,11 @@ from plm_core.templates import render
 
 SUMMARY = "<p>&lt;details&gt;&lt;summary&gt;(.*?)&lt;/summary&gt;</p>"
 END = "<p>&lt;/details&gt;</p>"
-"""How the folded parts of a page come out of a renderer that lets no HTML through."""
+"""How collapsible parts of a page leave a renderer that escapes HTML."""
 
 
 def page(template: str, text: str, figures: Mapping[str, str] | None = None) -> str:
-    """The Markdown in an HTML template; images named in ``figures`` (SVG by file name) go inside."""
+    """The Markdown in an HTML template; images named in ``figures`` (SVG by file name) are embedded."""
     from markdown_it import MarkdownIt
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
@@ -27,12 +27,12 @@ def page(template: str, text: str, figures: Mapping[str, str] | None = None) -> 
 
 
 def plotting() -> Any:
-    """``matplotlib.pyplot`` for pictures that are the same bytes wherever they are drawn."""
+    """``matplotlib.pyplot`` for pictures that are byte-identical on every machine."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "plm"
-    # A name with two dollar signs is no formula.
+    # A name with two dollar signs is not a formula.
     matplotlib.rcParams["text.parse_math"] = False
     from matplotlib import pyplot
 

@@ -1,4 +1,4 @@
-"""The report's section on minimal pairs: which text of each pair a model finds likelier, by paradigm.
+"""The report's section on minimal pairs: which text of each pair a model finds more likely, by paradigm.
 
 All of it comes from the evidence. Used by the stage report.
 """
@@ -18,7 +18,7 @@ from tasks.settings import params
 
 
 def minimal_pairs(models: Sequence[str], share: float) -> list[dict[str, Any]]:
-    """The section's figures, a set each; ``share`` of the documents are those that the gate never sees."""
+    """The section's figures, one item per set; the gate never sees ``share`` of the documents."""
     return [_set(name, models, share) for name in params.section_names("pairs")]
 
 
@@ -47,7 +47,7 @@ def _by_paradigm(table: Table) -> dict[str, Estimate]:
 
 
 def _sizes(table: Table) -> dict[str, int]:
-    """How many pairs are of each paradigm."""
+    """The number of pairs per paradigm."""
     strata, subsets = table.results.strata, table.results.subsets
     return {"": len(strata)} | {name: int((strata == i).sum()) for i, name in enumerate(subsets) if name}
 

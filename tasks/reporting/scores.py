@@ -1,4 +1,4 @@
-"""The report's section on fine-tuning: scores with their intervals, who is better, and which classes are mixed up.
+"""The report's section on fine-tuning: scores with their intervals, the better models, and confused classes.
 
 All of it comes from the evidence, example by example, and from the metrics files. Used by the stage report.
 """
@@ -20,9 +20,9 @@ from tasks.reporting import diagnosis
 from tasks.reporting.page import drawn, plotting
 
 MOST_CLASSES = 8
-"""More do not fit a picture."""
+"""More do not fit into a picture."""
 UNSHOWN = ("score", "baseline", "best_step")
-"""Metrics that stand elsewhere."""
+"""Metrics that are shown elsewhere."""
 
 Tables = dict[str, dict[str, Table]]
 """By task and model."""
@@ -31,14 +31,14 @@ Tables = dict[str, dict[str, Table]]
 def finetuned(
     models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int], share: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The section's figures, and its pictures by file name; ``tasks`` with those that each was learned after.
+    """The section's figures, and its pictures by file name; ``tasks`` gives the task that each was fine-tuned after.
 
-    ``share`` of the examples are those that the gate never sees.
+    The gate never sees ``share`` of the examples.
 
     Raises:
         UserError: evidence is missing or damaged.
     """
-    # By seeds: one that was taken out of the parameters leaves its file there.
+    # By seed: the file of a seed that was removed from the parameters is still there.
     files = {(m, t): [paths.EVIDENCE / m / f"{t}.{seed}.csv" for seed in seeds] for m in models for t in tasks}
     tables = {task: {model: read_task(files[model, task]) for model in models} for task in tasks}
     told = [_task(task, rows, seeds, share) for task, rows in tables.items()]
@@ -84,7 +84,7 @@ def _task(
 
 
 def apart(rows: Mapping[str, Table], share: float) -> dict[str, Any] | None:
-    """How many examples the gate never sees, and each model's score on them; None where it sees all."""
+    """How many examples the gate never sees, and each model's score on them; None if it sees all."""
     parts = {model: found.parted(share)[1] for model, found in rows.items()}
     some = next(iter(parts.values()))
     if some is None:
@@ -96,7 +96,7 @@ def apart(rows: Mapping[str, Table], share: float) -> dict[str, Any] | None:
 
 
 def _guesses(tables: Tables, name: str) -> list[float | None]:
-    """A figure of the stage baseline for each task, and the mean of several tasks where all are known."""
+    """A figure of the stage baseline for each task, and the mean of several tasks if all are known."""
     each = [metrics_of(f"baseline-{task}")[name] if _known(task) else None for task in tables]
     known = [value for value in each if value is not None]
     mean = float(np.mean(known)) if known and len(known) == len(each) else None
@@ -104,13 +104,13 @@ def _guesses(tables: Tables, name: str) -> list[float | None]:
 
 
 def _known(task: str) -> bool:
-    """Whether the stage baseline has left its evidence and its figures."""
+    """Whether the evidence and the metrics of the stage baseline exist."""
     evidence = paths.WORDS / f"{task}.{paths.WORDS_SEED}.csv"
     return evidence.is_file() and (paths.METRICS / f"baseline-{task}.json").is_file()
 
 
 def _pairs(models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequence[int]) -> list[Comparison]:
-    """Each two models at all tasks, and each with words alone, which learn no task after another."""
+    """Every two models on all tasks, and each with words alone, except on tasks learned after another."""
     alone = [task for task, before in tasks.items() if before is None and _known(task)]
     pairs = [(one, two, list(tasks)) for one, two in itertools.combinations(models, 2)]
     pairs += [(model, paths.WORDS.name, alone) for model in models if alone]
@@ -122,7 +122,7 @@ def _pairs(models: Sequence[str], tasks: Mapping[str, str | None], seeds: Sequen
 
 
 def _constant(found: Table) -> list[str]:
-    """The classes that seeds give to every example, one a seed that does so."""
+    """The class of each seed that gives the same answer to every example."""
     answers = found.results
     if not isinstance(answers, Answers) or not answers.classes:
         return []
@@ -130,7 +130,7 @@ def _constant(found: Table) -> list[str]:
 
 
 def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
-    """True classes by answered ones, shares of each true class, all seeds together: a picture a model."""
+    """Plot the confusion matrix of each model: shares of each true class, all seeds together."""
     pyplot = plotting()
     side = 1.6 + 0.55 * len(labels)
     figure, all_axes = pyplot.subplots(

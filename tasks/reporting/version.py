@@ -1,4 +1,4 @@
-"""What is known of a model beside its evidence: what its version's run in MLflow shows, and what it is compared by.
+"""What is known of a model besides its evidence, for the run of its version in MLflow.
 
 Used by ``tasks/package.py``. All of it is for people: what is missing is left out.
 """
@@ -17,12 +17,12 @@ from tasks.settings import params
 from tasks.settings.labels import labels
 
 SIZES = ("parameters", "positions")
-"""The metrics of a pretraining that say how large a model is and how much it has read."""
+"""The metrics of a pretraining run that say how large a model is and how much it has read."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run is made of; names are those of the stages' runs, so that MLflow compares them."""
+    """The content of a run; names are those of the stages' runs, so that MLflow can compare them."""
 
     tags: dict[str, str]
     params: dict[str, Any]
@@ -31,7 +31,7 @@ class Facts:
     data: dict[str, str]
     """The sha256 of the splits of the corpus and of the examples of each task, by path."""
     files: dict[str, Path]
-    """Files and folders by the folder of the run that they are for."""
+    """Files and folders, by the run's folder that they go into."""
 
 
 def facts(model: str) -> Facts:

@@ -1,1 +1,1 @@
-"""What every stage runs in: the guard of provenance, signals, processes, progress, how it ends."""
+"""The environment of every stage: the provenance guard, signals, processes, progress, exit statuses."""

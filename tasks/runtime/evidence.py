@@ -19,5 +19,5 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def write_sealed(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write rows that the gate compares, whole or not at all, with the digest that tells of damage."""
+    """Write rows that the gate compares, whole or not at all, with a digest that reveals damage."""
     atomic_text(path, sealed(columns, rows))

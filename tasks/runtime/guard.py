@@ -1,4 +1,4 @@
-"""The guard of provenance: what a stage began with must still be there when it ends. Every stage runs inside one.
+"""The provenance guard: what a stage started with must be unchanged when it ends. Every stage runs inside one.
 
 DVC hashes a stage's dependencies when its command has *ended*: a source file or parameter edited in the meantime
 would be recorded as what made the old output, and the stage as up to date. The guard makes such a stage fail
@@ -24,7 +24,7 @@ from tasks.settings import params
 OWN_PACKAGES = ("tasks", "plm_core")
 GRAPH = Path("dvc.yaml")
 HALF_WRITTEN = 0.5
-"""Seconds after which a section that differs is looked at again: an editor may have been saving another one."""
+"""Seconds after which a changed section is read again: an editor may have been saving another one."""
 
 
 class Edited(UserError):
@@ -45,12 +45,12 @@ class Guard:
 
     @property
     def code(self) -> str:
-        """The digest of the first-party source files when the guard began: of those that were loaded, and of those that
-        DVC lists for the stage, some of which are loaded later."""
+        """The digest of the first-party source files when the guard began: those that were loaded, and those that DVC
+        lists for the stage, some of which are loaded later."""
         return digest({path.as_posix(): sha for path, sha in (self._sources | self._listed).items()})
 
     def check(self) -> None:
-        """Raise Edited when anything is not as it was; cheap enough for every report of a training."""
+        """Raise Edited if anything has changed; cheap enough for every report of a training run."""
         sources = loaded_sources()
         for path, sha in self._sources.items():
             if not path.is_file() or sha256_file(path) != sha:
@@ -67,7 +67,7 @@ class Guard:
 
     def _require_older(self, sources: Iterable[Path]) -> None:
         for path in sources:
-            # One dated ahead comes from another clock, or from this one before it was set: that says nothing.
+            # A date in the future comes from another clock, or from this one before it was set: it proves nothing.
             if self._started < path.stat().st_mtime <= time.time():
                 raise _edited(path)
 
@@ -89,7 +89,7 @@ def loaded_sources() -> list[Path]:
 
 
 def listed_sources() -> list[Path]:
-    """The source files that ``dvc.yaml`` lists for the stage that this process runs; none for what is no stage."""
+    """The source files that ``dvc.yaml`` lists for the stage that this process runs; none if it is not a stage."""
     module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
     stage = rf"cmd: python -m {re.escape(module)}\b(?:(?!cmd:).)*?{paths.SOURCES}\n(.*?)\]"
     graph = GRAPH.read_text(encoding="utf-8") if GRAPH.exists() else ""
@@ -103,13 +103,13 @@ def _process_start() -> float:
     """When this process began, in seconds since 1970, rounded up by two ticks: still before it read its sources."""
     if sys.platform != "linux":
         return psutil.Process().create_time()
-    # psutil adds the ticks to the time of boot, which the kernel tells in whole seconds only.
+    # psutil adds the ticks to the time of boot, which the kernel reports only in whole seconds.
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started(os.getpid())) / os.sysconf("SC_CLK_TCK")
     return time.time() - age + 0.02
 
 
 def _stands(name: str, value: Any) -> bool:
-    """Whether this section of the parameters can be read and is still this one."""
+    """Whether this section of the parameters can be read and still has this value."""
     try:
         return bool(params.read(name) == value)
     except UserError:
@@ -124,5 +124,5 @@ def _stat(path: Path) -> list[tuple[str, int, int]]:
 def _edited(what: Any) -> Edited:
     return Edited(
         f"{what}: changed while the stage ran, so its result belongs to neither version; "
-        "run again (a training goes on from its snapshot when the change is taken back)"
+        "run again (if you undo the change, training resumes from its snapshot)"
     )

@@ -1,7 +1,7 @@
 """One stage on several GPUs, of one or more nodes: torchrun's launcher, started by the stage itself. Used by pretrain.
 
-How many processes train is the machine's business: all visible GPUs, or what ``PLM_RANKS`` says, on as many nodes as
-the flow has to give. Who started the stage (a person, DVC, a flow) sees one process with the exit status of any stage.
+The number of processes depends on the machine: one per visible GPU, or ``PLM_RANKS``, on as many nodes as the flow
+provides. Whoever started the stage (a person, DVC, a flow) sees one process with the exit status of any stage.
 """
 
 import contextlib
@@ -22,22 +22,22 @@ from tasks.settings.machine import count
 
 PR_SET_PDEATHSIG = 1
 JOIN_S = 24 * 3600
-"""How long nodes may take to be there."""
+"""How long nodes may take to join."""
 RESTARTS = 3
-"""How many nodes and processes may be lost before a training over several nodes ends; the next run goes on."""
+"""How many nodes and processes may be lost before training on several nodes ends; the next run resumes it."""
 
 
 def ranks_wanted(rows: int) -> int:
-    """How many processes this one is to start for batches of so many rows; 1 to do the work itself.
+    """The number of processes to start for batches of this many rows; 1 to do the work in this one.
 
-    As many as there are GPUs, or ``PLM_RANKS`` of them, but a number that divides the rows.
+    One per GPU, or ``PLM_RANKS``, but a number that divides the rows evenly.
 
     Raises:
-        UserError: ``PLM_RANKS`` is no number of processes, or more than there are GPUs.
+        UserError: ``PLM_RANKS`` is not a number of processes, or is more than there are GPUs.
     """
     if "RANK" in os.environ:
         if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
-            # Should the launcher, or the torchrun of this machine, be killed, nobody else would end this process.
+            # If the launcher or this machine's torchrun is killed, nothing else ends this process.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         return 1
     import torch
@@ -48,24 +48,24 @@ def ranks_wanted(rows: int) -> int:
         raise UserError(f"PLM_RANKS: {most}; this machine shows {gpus} GPUs, expected no more processes")
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)
     if wanted < most:
-        print(f"{wanted} of {most} processes: more do not divide a batch of {rows} rows evenly", flush=True)
+        print(f"{wanted} of {most} processes: a batch of {rows} rows does not divide evenly among more", flush=True)
     return wanted
 
 
 def nodes_wanted(rows: int, ranks: int) -> int:
-    """On how many nodes so many processes each are to train on batches of so many rows: a number that divides them."""
+    """The number of nodes to train on, with ``ranks`` processes each: one that divides this many rows evenly."""
     most = 1 if "RANK" in os.environ else nodes_given()
     wanted = next(n for n in range(most, 0, -1) if rows % (n * ranks) == 0)
     if wanted < most:
-        print(f"{wanted} of {most} nodes: more do not divide a batch of {rows} rows evenly", flush=True)
+        print(f"{wanted} of {most} nodes: a batch of {rows} rows does not divide evenly among more", flush=True)
     return wanted
 
 
 def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> None:
-    """Run ``python -m module arguments`` as so many processes that train together on each node, and end as they do.
+    """Run ``python -m module arguments`` as ``ranks`` processes per node that train together, and exit as they do.
 
-    The other nodes are asked for, and it begins when all are there. When one is lost, the processes wait for another in
-    its place, and go on from the last snapshot.
+    It requests the other nodes and starts when all have joined. When one is lost, the processes wait for a replacement
+    and resume from the last snapshot.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -75,8 +75,8 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
     meeting = "localhost:0"
     if nodes > 1:
         meeting = f"{socket.gethostname()}:{_free_port()}"
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else restarted processes find addresses of dead ones
-        print(f"trains on {nodes} nodes, and begins when all are there", flush=True)
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or restarted processes find addresses of dead ones
+        print(f"training on {nodes} nodes; starts when all of them have joined", flush=True)
         ask_for_help(_joining(meeting, run_id, nodes, ranks, [module, *arguments]))
     config = LaunchConfig(
         min_nodes=nodes,
@@ -93,13 +93,13 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
         elastic_launch(config, sys.executable)("-m", module, *arguments)
     except ChildFailedError as error:
         codes = {failure.exitcode for failure in error.failures.values()}
-        # The launcher's own SIGTERM, to the others once one has failed, says nothing of why.
+        # The launcher sends SIGTERM to the others once one has failed: that is not the cause.
         told = codes - {-signal.SIGTERM} or codes
         for status in (USER_ERROR, BUDGET_SPENT):
             if status in told:
                 sys.exit(status)
         if (killed := min(told)) < 0:
-            # As a process that trains alone and is killed: its snapshots are there, another try is worth it.
+            # Like a single process that is killed: there are snapshots, so it is worth a retry.
             print(f"interrupted: a process was killed by signal {-killed}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)
         sys.exit(INTERRUPTED if INTERRUPTED in told else 1)
@@ -110,14 +110,14 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
 
 @contextlib.contextmanager
 def tried_once() -> Iterator[None]:
-    """Around the work of one process: if it failed for good, a restart of it fails at once, with the same error.
+    """Wrap the work of one process: after a permanent failure, a restart fails at once with the same error.
 
-    torchrun restarts all processes when one of them has failed, whatever its exit status.
+    torchrun restarts all processes when one of them fails, whatever its exit status.
     """
     if not (place := os.environ.get("TORCHELASTIC_ERROR_FILE")):
         yield
         return
-    # In the agent's own folder: this file is in one of the attempt's, in one of the process's.
+    # In the agent's folder: torchrun's file is in the process's folder, inside the attempt's.
     noted = Path(place).parents[2] / f"failed-{os.environ['LOCAL_RANK']}"
     if noted.exists():
         status, _, said = noted.read_text(encoding="utf-8").partition("\n")
@@ -131,7 +131,7 @@ def tried_once() -> Iterator[None]:
 
 
 def _joining(meeting: str, run_id: str, nodes: int, ranks: int, program: list[str]) -> list[str]:
-    """The command by which another node joins."""
+    """The command with which another node joins."""
     return [
         *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
         *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"),

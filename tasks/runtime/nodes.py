@@ -1,4 +1,4 @@
-"""Other nodes of a cluster, as a stage asks for them; the flow brings them (``flows/helpers.py``). Used by stages."""
+"""Requests for other nodes of a cluster, which the flow provides (``flows/helpers.py``). Used by stages."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 from plm_core.files import atomic_text
 
 HELP = "PLM_HELP"
-"""The variable that names the file in which help is asked for; it is not set where there is none."""
+"""The variable that names the file for the request; not set if there are no other nodes."""
 
 
 def nodes_given() -> int:
-    """On how many nodes the stage may work, this one included."""
+    """The number of nodes that the stage may use, including this one."""
     return int(os.environ.get("PLM_NODES", "1")) if HELP in os.environ else 1
 
 

@@ -1,4 +1,4 @@
-"""The processes that work on the parts of a corpus for a stage, and where. Used by the stages that have parts."""
+"""The processes that work on the parts of a corpus for a stage. Used by the stages that have parts."""
 
 import contextlib
 import shutil
@@ -16,17 +16,17 @@ from tasks.settings.machine import cores
 
 @contextlib.contextmanager
 def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
-    """Yield a pool for the block, which goes on where a run of the same stage was killed or had no room left.
+    """Yield a pool for the block, which resumes where a run of the same stage was killed or ran out of disk space.
 
-    ``parameters`` are all on which results depend besides the stage's inputs and its code; the pool's folder is named
-    by all of them. Nothing is left of it when the block ends well, or with a UserError, which does not pass by itself.
+    ``parameters`` are what results depend on besides the stage's inputs and its code; the pool's folder is named after
+    all of them. It is deleted when the block succeeds, or fails with a UserError, which a retry would not fix.
     """
     folder = paths.PARTS / stage.name / digest(*parameters, stage.inputs, stage.guard.code)[:16]
     for other in folder.parent.glob("*"):
         if other != folder:
             _discard(other)
     if folder.exists():
-        print(f"{stage.name}: goes on with the parts that are done in {folder}", flush=True)
+        print(f"{stage.name}: resuming with the finished parts in {folder}", flush=True)
     command = [sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(cores())]
     found = Pool(folder, cores(), ask=lambda: ask_for_help(command))
     keep = True
@@ -44,7 +44,7 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
 
 
 def _discard(folder: Path) -> None:
-    """Delete a folder; one that is half deleted has another name, or what is left would be taken for results."""
+    """Delete a folder, renamed first, or what is left of a half-deleted one would be taken for results."""
     going = folder.with_name(f".{folder.name.lstrip('.')}.going")
     shutil.rmtree(going, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):

@@ -34,12 +34,12 @@ class ProgressBar:
             self._bar.stop()
 
     def resume(self, done: int) -> None:
-        """``done`` of the total was done by a process before this one, which says nothing of the time that is left."""
+        """An earlier process did ``done`` of the total, which does not count in the estimate of the time left."""
         self._start = self._last = monotonic()
         self._before = done
 
     def update(self, done: int, note: str = "") -> None:
-        """``done`` of the total is done; ``note`` is what else to say."""
+        """Show that ``done`` of the total is done, with a note."""
         now = monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=done, note=note)

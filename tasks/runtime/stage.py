@@ -1,4 +1,4 @@
-"""What every stage has around it: clear errors and exit statuses, the guard, the MLflow run, the metrics file."""
+"""What surrounds every stage: clear errors and exit statuses, the guard, the MLflow run, the metrics file."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class BudgetSpent(UserError):
-    """A training has cost what it may, and its state is saved."""
+    """A training run has used up its budget, and its state is saved."""
 
 
 @dataclass
@@ -63,10 +63,9 @@ def stage(
 ) -> Iterator[Stage]:
     """Run the block as a stage: guarded, tracked, and with its ``metrics`` written as JSON when it ends well.
 
-    ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. A ``training`` that was
-    interrupted goes on in its MLflow run, as it does from its snapshot. ``filled`` are sections with what the stage has
-    filled in: MLflow shows them so. ``model`` is the one of ``models`` that it works on; ``tags`` are what else its run
-    can be found by.
+    ``sections`` are the dotted sections of ``params.yaml`` that the result depends on. An interrupted ``training``
+    continues in its MLflow run, as it does from its snapshot. ``filled`` are sections as completed by the stage, which
+    MLflow shows. ``model`` is the one of ``models`` that it works on; ``tags`` are further tags of its run.
 
     Raises:
         UserError: an input is missing, or something the result depends on was edited while the block ran.
@@ -95,11 +94,11 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     """Run a task as a process: its one-line error and its exit status are the contract with whoever started it.
 
     The signature of the task is the command line. It sees as many of the machine's GPUs as ``gpus`` says, and nobody
-    else uses them meanwhile; those of a torchrun of the user's own are the user's to share. What torch compiles is
-    kept below ``artifacts/`` from one process to the next, unless the environment says where.
+    else uses them in the meantime; under a torchrun of their own, users share GPUs themselves. What torch compiles is
+    kept below ``artifacts/`` for later processes, unless the environment says where.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
-    # Python's own form is two lines, and one of them is code.
+    # Python's own format has two lines, and one of them is code.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
 
     @functools.wraps(task)
@@ -129,7 +128,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     if not parameters:
         run()
     elif required == [str] * len(words) and not any(word.startswith("-") for word in words):
-        run(*words)  # as in dvc.yaml; typer would take a tenth of a second to say the same
+        run(*words)  # as in dvc.yaml; typer would take a tenth of a second to do the same
     else:
         import typer
 
@@ -139,21 +138,21 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
 
 
 def _of_the_machine(error: Exception, stage: str) -> str | None:
-    """What a machine lacks that made a stage fail, and what to do; None where it is not the machine."""
+    """What the machine lacks that made a stage fail, and what to do; None if the machine is not the cause."""
     if is_out_of_memory(error):
         return f"out of memory: {error}; {needs_less(stage)}"
     if type(error).__name__ == "AcceleratorError":  # torch's, which is not imported for this
         reason = (str(error).splitlines() or ["it says nothing"])[0]
         return (
             f"the GPU failed: {reason}; expected one that works (nvidia-smi lists them, CUDA_VISIBLE_DEVICES chooses "
-            "among them); a training goes on from the state that it saved last"
+            "among them); training resumes from its last snapshot"
         )
     return None
 
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether SIGTERM or SIGINT has come; a second signal ends the process at once."""
+    """Yield a function that says whether SIGTERM or SIGINT has arrived; a second signal ends the process at once."""
     received: list[int] = []
 
     def note(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Follows a training for a stage: reports to MLflow and the terminal, edits and signals noticed in time."""
+"""Follows a training run for a stage: reports to MLflow and the terminal, edits and signals noticed in time."""
 
 import contextlib
 import json
@@ -130,15 +130,15 @@ def _explained(
 
 
 def write_curve(path: Path, reports: list[StepMetrics]) -> None:
-    """Write the loss curve as CSV: the step, the loss, and between validations empty the validation's loss (both in
-    nats) and whether its weights are the ones that stay."""
+    """Write the loss curve as CSV: the step, the loss, and, only at validations, the validation loss (both in nats) and
+    whether its weights are the ones that are kept."""
     best = best_report(reports)
     rows = ((r.step, r.loss, r.valid_loss, None if r.valid_loss is None else int(r is best)) for r in reports)
     write_rows(path, ("step", "loss", "valid_loss", "best"), rows)
 
 
 def _tell(stage: str, report: StepMetrics) -> None:
-    """Say it to who watches from outside: a line of JSON more in the file that ``PLM_REPORTS`` names."""
+    """Append a line of JSON to the file that ``PLM_REPORTS`` names, for outside observers."""
     if (path := os.environ.get("PLM_REPORTS")) and leads():
         line = json.dumps({"stage": stage, "step": report.step, "metrics": _points(report)}) + "\n"
         with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:

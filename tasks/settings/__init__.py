@@ -1,1 +1,1 @@
-"""What stages are told: parameters, paths, and what the machine's environment says."""
+"""The settings of stages: parameters, tags, and the machine's environment."""

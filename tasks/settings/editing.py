@@ -1,4 +1,4 @@
-"""Parameters changed in the text of their file, so that all else in it, comments too, stays as it is. Used by init."""
+"""Changes parameters in the text of their file; everything else in it, including comments, stays. Used by init."""
 
 import re
 from collections.abc import Mapping
@@ -11,21 +11,18 @@ from tasks.settings.params import PARAMS
 
 
 def edited(text: str, changes: Mapping[str, Any]) -> str:
-    """The text of a parameter file with other values for these dotted names.
+    """The text of a parameter file with new values for these dotted names.
 
-    A section's parameters stand on a line each; a name that is not there yet is added at the end of its section.
+    A section's parameters are on one line each; a new name is added at the end of its section.
 
-    Raises:
-        UserError: the section that a name belongs to is not there, or is none; or the file is written in a way that
-            only a person can change.
+    Raises: UserError: the section of a name does not exist or is not a section; or the file is written in a way that
+    only a person can edit.
     """
     text = text if text.endswith("\n") else f"{text}\n"
     for name, value in changes.items():
         text = _with(text, name, value)
         if not _says(text, name, value):
-            raise UserError(
-                f"{PARAMS}: {name} is written in a way that is not changed here; expected it to be set by hand"
-            )
+            raise UserError(f"{PARAMS}: {name} is written in a way that cannot be edited automatically; set it by hand")
     return text
 
 
@@ -68,7 +65,7 @@ def _entry(section: Any, key: str) -> tuple[Any, Any]:
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Where a value ends; a section or a text written on lines ends, for the parser, where something follows it."""
+    """Where a value ends; for the parser, a section or a text over several lines ends where the next item begins."""
     if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
         return node.start_mark.index + len(text[node.start_mark.index : node.end_mark.index].rstrip())
     if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
@@ -86,7 +83,7 @@ def _end(text: str, node: yaml.Node) -> int:
 
 
 def _lines(value: Mapping[str, Any], column: int) -> str:
-    """The parameters of a section, a line each, below each other."""
+    """The parameters of a section, one per line."""
     return f"\n{' ' * column}".join(f"{one_line(name)}: {one_line(each)}" for name, each in value.items())
 
 

@@ -1,4 +1,4 @@
-"""What the machine may be used for, from the environment: facts of the machine are no parameters. Read by tasks."""
+"""Limits of the machine, from the environment: facts about the machine are not parameters. Read by tasks."""
 
 import math
 import os
@@ -14,7 +14,7 @@ def cores() -> int:
 
 
 def leads() -> bool:
-    """Whether this process writes and says what is written and said once: the first of those that train together."""
+    """Whether this process is the first of those that train together, which alone writes files and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -40,7 +40,7 @@ def budget() -> float | None:
     """What one training may cost before it stops with its state saved: ``PLM_BUDGET``, in the currency of ``price``.
 
     Raises:
-        UserError: it is not a number above 0, or there is no price to reckon with.
+        UserError: it is not a number above 0, or there is no price.
     """
     value = os.environ.get("PLM_BUDGET")
     if value is None:
@@ -49,12 +49,12 @@ def budget() -> float | None:
     if not 0 < found < math.inf:
         raise UserError(f"PLM_BUDGET: found {value!r}; expected a number above 0, such as 50")
     if not price():
-        raise UserError(f"PLM_BUDGET: {value}, but nothing says what an hour costs; expected PLM_PRICE_PER_HOUR too")
+        raise UserError(f"PLM_BUDGET: {value}, but the price of an hour is not set; expected PLM_PRICE_PER_HOUR too")
     return found
 
 
 def price() -> float | None:
-    """What an hour of this machine costs, in whatever currency: ``PLM_PRICE_PER_HOUR``; None when it is not said.
+    """The price of an hour of this machine, in any currency: ``PLM_PRICE_PER_HOUR``; None if it is not set.
 
     Raises:
         UserError: it is not a number from 0 upwards.

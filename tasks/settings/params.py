@@ -17,21 +17,21 @@ PARAMS = Path("params.yaml")
 
 
 class _StrictLoader(yaml.CSafeLoader):
-    """YAML without two traps, a key that occurs twice and one such as ``no``, which is false; by libyaml, ten times as
-    fast as PyYAML's own parser."""
+    """YAML without two traps: a key that appears twice, and one such as ``no``, which means false. It uses libyaml, ten
+    times as fast as PyYAML's own parser."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value]
         for key, _ in node.value:
             where = f"{PARAMS}:{key.start_mark.line + 1}: {key.value}"
             if keys.count(key.value) > 1:
-                raise UserError(f"{where} stands twice in its section")
+                raise UserError(f"{where} appears twice in its section")
             if key.tag == "tag:yaml.org,2002:bool":
                 raise UserError(f"{where} as a name is true or false in YAML; expected it in quotes")
         return super().construct_mapping(node, deep)
 
 
-# A date is text, as JSON has it: sections are checked as JSON.
+# A date is text, as in JSON: sections are checked as JSON.
 _StrictLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
 
 
@@ -44,7 +44,7 @@ def read(name: str) -> Any:
     try:
         value = _parsed(PARAMS.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{PARAMS}: missing; expected to be run in the project's folder") from None
+        raise UserError(f"{PARAMS}: missing; run this in the project's folder") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{PARAMS}: not valid YAML: {' '.join(str(error).split())}") from error
     for depth, key in enumerate(name.split(".")):
@@ -58,7 +58,7 @@ def read(name: str) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _parsed(text: str) -> Any:
-    """Parsed once for as long as it stays the same: a stage asks for many sections, and at every report again."""
+    """Parsed once while it stays the same: a stage reads many sections, and does so again at every report."""
     return yaml.load(text, _StrictLoader)
 
 
@@ -99,7 +99,7 @@ def names(name: str) -> list[str]:
 
 
 def require_examples(where: str, tasks: Iterable[str]) -> None:
-    """Raise UserError, which begins with ``where``, when one of the tasks is no section of ``examples``."""
+    """Raise UserError, which begins with ``where``, if one of the tasks is not a section of ``examples``."""
     known = section_names("examples")
     for task in tasks:
         if task not in known:
@@ -108,7 +108,7 @@ def require_examples(where: str, tasks: Iterable[str]) -> None:
 
 
 def missing(path: Path) -> UserError:
-    """The error for an input that is not there: one that a stage writes, or one that the user names."""
+    """The error for an input that does not exist: one that a stage writes, or one that the user names."""
     if path.is_relative_to(paths.ARTIFACTS):
         return UserError(f"{path}: missing; run the stage that writes it (`dvc repro` runs what is needed, in order)")
     return UserError(f"{path}: missing; put it there, or name another file or folder in {PARAMS}")

@@ -1,4 +1,4 @@
-"""A section of ``pretrain``, and all of it that can be checked without data and without torch: by stage and check."""
+"""A section of ``pretrain``, and its checks that need neither data nor torch. Used by the stage and by check."""
 
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from tasks.settings import params
 
 @section
 class StartConfig:
-    """Section ``pretrain.<name>.start``: the digest makes it a decision that DVC sees, not a folder that changes."""
+    """Section ``pretrain.<name>.start``: because of the digest, DVC notices a change of the checkpoint."""
 
     checkpoint: str
-    """A checkpoint's folder, such as ``plm import`` leaves; ``architecture`` and ``model`` must match it."""
+    """A checkpoint's folder, such as ``plm import`` writes; ``architecture`` and ``model`` must match it."""
     sha256: str
     """Its digest, as ``plm import`` prints it."""
 
@@ -39,9 +39,9 @@ class PretrainConfig:
     training: LoopConfig
     """The loop and its optimizer."""
     valid_windows: PositiveInt = 256
-    """How many windows of the validation split choose the best checkpoint."""
+    """How many windows of the validation split are used to choose the best checkpoint."""
     start: StartConfig | None = None
-    """The checkpoint whose weights and tokenizer the training begins with; null to begin from random weights."""
+    """The checkpoint whose weights and tokenizer training starts from; null to start from random weights."""
 
     def __post_init__(self) -> None:
         if "vocab_size" in self.model:
@@ -55,9 +55,9 @@ def pretrain_section(name: str) -> PretrainConfig:
 
 
 def require_start(config: PretrainConfig, tokenizer_sha256: str | None, section: str) -> None:
-    """Check the checkpoint to start from, where there is one, without reading its weights.
+    """Check the checkpoint to start from, if there is one, without reading its weights.
 
-    ``tokenizer_sha256`` is the digest of the tokenizer's file; None where that is not known yet.
+    ``tokenizer_sha256`` is the digest of the tokenizer's file; None if that is not known yet.
 
     Raises:
         UserError: it is missing, not the one that ``sha256`` names, made with another tokenizer, or another model.
@@ -78,16 +78,16 @@ def require_start(config: PretrainConfig, tokenizer_sha256: str | None, section:
         )
     if config.architecture != theirs.architecture:
         found = f"{section}.architecture: found {config.architecture}"
-        raise UserError(f"{found}; expected {theirs.architecture}, as {folder}, which it starts from")
+        raise UserError(f"{found}; expected {theirs.architecture}, as in {folder}, from which it starts")
     their_model = shape(theirs.architecture, theirs.model, str(folder / CONFIG_FILE))
     model = shape(config.architecture, config.model | {"vocab_size": their_model.vocab_size}, section)
     if names := differing(model, their_model):
         ours, expected = (", ".join(f"{n}: {getattr(m, n)}" for n in names) for m in (model, their_model))
-        raise UserError(f"{section}.model: found {ours}; expected {expected}, as {folder}, which it starts from")
+        raise UserError(f"{section}.model: found {ours}; expected {expected}, as in {folder}, from which it starts")
 
 
 def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> None:
-    """Check all of a pretraining that needs no data.
+    """Check everything about a pretraining run that needs no data.
 
     Raises:
         UserError: the section describes no model, or one that its objective does not train.
@@ -96,7 +96,7 @@ def require_trainable(config: PretrainConfig, vocab_size: int, section: str) -> 
     objective = build_objective(config.objective, f"{section}.objective")
     if (asked := config.objective["name"]) not in (able := MODELS[config.architecture].objectives):
         raise UserError(
-            f"{section}.objective.name: {asked} does not train architecture {config.architecture}; expected "
+            f"{section}.objective.name: {asked} cannot train architecture {config.architecture}; expected "
             f"{' or '.join(able)}"
         )
     try:

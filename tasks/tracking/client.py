@@ -1,10 +1,10 @@
-"""MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it; it never disturbs one.
+"""MLflow for one stage process: ``with tracked(...) as tracker``. Every stage uses it, and it never disturbs one.
 
 The stage itself never imports MLflow nor waits for it. It appends what happens, one JSON line at a time, to the run's
 journal (``journal.py``), and the checkout's recorder (``recorder.py``), which is started when there is none, sends it
-to MLflow. So an outage or a hang of the server is the recorder's trouble, and what could not be sent lies on the disk.
-The stage holds a lock on its journal: one that dies by SIGKILL leaves a run marked KILLED, because the recorder finds
-the lock free. Only what the disk does not take is sent by a process that the stage waits for.
+to MLflow. So only the recorder is affected when the server is down or hangs, and what could not be sent stays on disk.
+The stage holds a lock on its journal: after a SIGKILL the recorder finds the lock free and marks the run KILLED. Only
+what does not fit on the disk is sent by a process that the stage waits for.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from tasks.tracking import service
 from tasks.tracking.journal import FORMAT, Journal, milliseconds, unfinished
 
 LOOK_S = 15.0
-"""How often a stage that records looks whether its recorder lives."""
+"""How often a stage checks that its recorder is alive."""
 
 
 class Tracker:
-    """What a stage tells MLflow. Every method returns at once and none of them raises because of MLflow."""
+    """What a stage reports to MLflow. Every method returns at once, and none raises because of MLflow."""
 
     def __init__(self, stage: str = "", training: str | None = None) -> None:
         self._stage, self._training = stage, training
@@ -38,23 +38,23 @@ class Tracker:
         self._service: service.Service | None = None
         self._looked = 0.0
         self._refused: list[dict[str, Any]] = []
-        """Messages that the disk did not take yet."""
+        """Messages that did not fit on the disk so far."""
         self._known: set[tuple[str, int]] = set()
-        """Points (name, step) whose first record stays: those from before an interruption, which a training repeats,
-        and a checkpoint's, which the summary repeats."""
+        """Points (name, step) that are not recorded again: those from before an interruption, which a training run
+        repeats, and a checkpoint's, which the summary repeats."""
         self._step = 0
 
     def open(self, params: Mapping[str, object], inputs: Mapping[str, str], tags: Mapping[str, str]) -> None:
-        """Begin the run, or go on in that of the same training; ``tracked`` calls it."""
+        """Begin the run, or continue that of the same training; ``tracked`` calls it."""
         self._open = True
         store = None
         try:
             store = service.store()
-            # A pipeline has a recorder of its own, which says itself what is wrong.
+            # A pipeline has its own recorder, which reports problems itself.
             if not os.environ.get("PLM_PARENT_RUN_ID", "").startswith(BY_JOURNAL):
                 self._service = service.Service(store)
         except UserError as error:
-            service.warn(f"{error}; the run waits in its journal")
+            service.warn(f"{error}; the run is kept in its journal")
         kind = self._stage.partition("-")[0]
         tags = {
             "dvc.stage": os.environ.get("PLM_STAGE", self._stage),
@@ -88,7 +88,7 @@ class Tracker:
             self._send("metrics", points=points)
 
     def repeat(self, step: int) -> None:
-        """A training went back: points from this step on are recorded once more; MLflow shows both."""
+        """Training was rolled back: points from this step on are recorded again; MLflow shows both."""
         self._known = {point for point in self._known if point[1] < step}
 
     def summary(self, metrics: Mapping[str, float]) -> None:
@@ -112,7 +112,7 @@ class Tracker:
         """Close the run as FINISHED, FAILED or KILLED; ``tracked`` calls it."""
         self._send("end", status=status, time=milliseconds())
         if self._refused:
-            # A process sends the run with what the disk did not take.
+            # Another process sends the run, with what did not fit on the disk.
             lines = "".join(json.dumps(message, default=str) + "\n" for message in self._refused)
             path = [str(self._journal.path)] if self._journal else []
             with contextlib.suppress(OSError):
@@ -135,13 +135,13 @@ class Tracker:
                 del self._refused[0]
         except OSError as error:
             if first:
-                service.warn(f"no journal ({error}); the stage goes on, and sends the run at its end")
+                service.warn(f"no journal ({error}); the stage continues, and sends the run at its end")
         if self._journal and self._service and time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
             try:
                 service.ensure(self._service)
             except OSError as error:
-                service.warn(f"no recorder could be started ({error}); the run waits in its journal")
+                service.warn(f"no recorder could be started ({error}); the run is kept in its journal")
 
 
 @contextlib.contextmanager
@@ -154,9 +154,9 @@ def tracked(
 ) -> Iterator[Tracker]:
     """Show the block as a run named ``stage`` whose status is how the block ended.
 
-    ``params`` are the stage's sections of ``params.yaml``, nested or not; ``inputs`` maps the path of each input to
-    its sha256. ``training`` is the digest of all that a training depends on: one that was interrupted goes on in its
-    run. ``tags`` are what the run can be found by. With ``PLM_TRACKING=off`` the tracker does nothing. A failure of
+    ``params`` are the stage's sections of ``params.yaml``, nested or not; ``inputs`` maps the path of each input to its
+    sha256. ``training`` is the digest of everything that a training run depends on: an interrupted one continues in its
+    MLflow run. ``tags`` are for finding the run. With ``PLM_TRACKING=off`` the tracker does nothing. A failure of
     MLflow is a warning on stderr.
     """
     tracker = Tracker(stage, training)
@@ -173,7 +173,7 @@ def tracked(
 def origin(source: str) -> dict[str, str]:
     """The program, the host, the commit, and whether code or parameters differ from it, as tags of a run.
 
-    What the pipeline writes does not count. Of a tag that begins with ``mlflow.`` the UI makes a column of its own.
+    What the pipeline writes does not count. The UI shows tags that begin with ``mlflow.`` in columns of their own.
     """
     known = {"plm.host": socket.gethostname(), "mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
     changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!artifacts"]

@@ -1,13 +1,13 @@
-"""The journal of a run: what happened, on disk before MLflow hears of it. Knows no MLflow.
+"""The journal of a run: what happened, on disk before it is sent to MLflow. Does not import MLflow.
 
-``client.py`` appends JSON lines, ``recorder.py`` reads them and sends them. Appending is one
-``write`` to the page cache: it outlives any process, and waits for nobody. It is not flushed to the disk: what a crash
-of the machine takes, a training that goes on from its snapshot (which is flushed) says again.
+``client.py`` appends JSON lines, ``recorder.py`` reads and sends them. Appending is one ``write`` to the page cache,
+which survives the process and never waits. It is not flushed to the disk: what is lost when the machine crashes is
+repeated by a training run that resumes from its snapshot (which is flushed).
 
-A line is the message as JSON behind its CRC-32 in hexadecimal digits; in format 1 it was the JSON alone. Every line
-begins with an end of line too, so that one which a full disk or a crash cut short harms no other; what is no message is
-skipped by every reader, and told by the one that sends. Beside the file lies what MLflow has acknowledged. A file that
-MLflow has whole is deleted, but that of a training which may go on is kept.
+A line is the CRC-32 of the message in hexadecimal digits, then the message as JSON; in format 1 it was the JSON alone.
+Every line also begins with a newline, so that one cut short by a full disk or a crash damages no other; readers skip
+what is not a message, and the sender reports it. A file next to the journal holds what MLflow has acknowledged. A
+journal that MLflow has in full is deleted, except that of a training run that may be resumed.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from plm_core.files import atomic_text
 from plm_core.shared.paths import JOURNALS
 
 FORMAT = 2
-"""Stands in the first message. Messages of older formats are read too."""
+"""Written in the first message. Messages of older formats are read too."""
 
 LIMIT_BYTES = 256 << 20
-"""A journal takes no more than this: a million reports of a training, or the system metrics of 90 days."""
+"""The maximum size of a journal: a million reports of a training run, or the system metrics of 90 days."""
 
 KEPT_S = 30 * 86400.0
-"""How long the journal of a training that did not finish is kept for it to go on."""
+"""How long the journal of an unfinished training run is kept so that it can resume."""
 
 WRITER, SENDER = 0, 1
-"""The bytes of the file that are locked by the process whose run it is, and by the one that is sending it. These locks
-(fcntl, not flock) end with the process, whatever it has forked."""
+"""The bytes of the file that are locked by the process of the run, and by the one that is sending it. These locks
+(fcntl, not flock) end with the process, even if it has forked."""
 
 FIELDS: dict[str, dict[str, type]] = {
     "open": {"name": str, "params": dict, "inputs": dict, "tags": dict, "start_time": int},
@@ -51,7 +51,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "checkpoint_metrics": {"digest": str, "points": list},
     "end": {"status": str, "time": int},
 }
-"""The kinds of messages, and what each must hold. A training that goes on opens its run once more."""
+"""The kinds of messages, and what each must hold. A resumed training run opens its run again."""
 
 POINT: tuple[Any, ...] = (str, (int, float), int, int)
 """A point: name, value, milliseconds since 1970, step."""
@@ -88,14 +88,14 @@ class Journal:
         path = path_of(f"{milliseconds()}-{kind}-{secrets.token_hex(4)}")
         begun = path.with_suffix(".new")
         made = cls(path, os.open(begun, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644))
-        # It gets its name when it is locked: a journal that nobody holds is that of a run which has ended.
+        # It is renamed once it is locked, because an unlocked journal is that of a run which has ended.
         made.lock(WRITER)
         begun.rename(path)
         return made
 
     @classmethod
     def existing(cls, path: Path) -> Self:
-        """A journal that lies there. Raises OSError."""
+        """Open an existing journal. Raises OSError."""
         return cls(path, os.open(path, os.O_RDWR | os.O_APPEND))
 
     def lock(self, which: int, wait: bool = False) -> bool:
@@ -108,18 +108,18 @@ class Journal:
         return True
 
     def unlock(self, which: int) -> None:
-        """Let another process be it."""
+        """Release this role to another process."""
         fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, which)
         self._held.discard(which)
 
     def written(self) -> bool:
-        """Whether a process that lives writes it, this one or another."""
+        """Whether a running process writes it, this one or another."""
         return WRITER in self._held or held(self.descriptor, WRITER)
 
     @property
     def on_disk(self) -> bool:
-        """Whether its path still leads to it; not once it is sent, nor when it is only a memory of a full disk."""
-        # Links are not counted: a copy of the checkout by `cp -al` holds one, too.
+        """Whether its path still leads to it; not after it is sent, nor if it is a stand-in because of a full disk."""
+        # Links are not counted, because a copy of the checkout by `cp -al` has one too.
         with contextlib.suppress(OSError):
             return os.path.samestat(self.path.stat(), os.fstat(self.descriptor))
         return False
@@ -145,7 +145,7 @@ class Journal:
                 yield message, end
 
     def damaged(self) -> int:
-        """How many lines are no messages, an unfinished last one among them."""
+        """The number of lines that are not messages, including an unfinished last one."""
         count = whole = 0
         for line, whole in self._lines():  # noqa: B007 where the last one ends
             count += bool(line) and parsed(line) is None
@@ -161,14 +161,14 @@ class Journal:
                 yield line, offset
 
     def opening(self) -> dict[str, Any]:
-        """Its first message, ``open``; empty when that is not there yet, or was damaged."""
+        """Its first message, ``open``; empty if it does not exist yet or is damaged."""
         if not self._opening:
             first = next(self.messages(), ({}, 0))[0]
             self._opening = first if first.get("kind") == "open" else {}
         return self._opening
 
     def ending(self, more: Iterable[Mapping[str, Any]] = ()) -> tuple[str | None, int]:
-        """The status that the run ended with, None when nobody said so, and when that was (milliseconds since 1970).
+        """The status that the run ended with, None if none was written, and when that was (milliseconds since 1970).
 
         ``more`` are messages after those of the journal.
         """
@@ -182,12 +182,12 @@ class Journal:
         return status, when
 
     def points(self) -> set[tuple[str, int]]:
-        """The points (name, step) of curves that it has."""
+        """The points (name, step) of its curves."""
         metrics = (message for message, _ in self.messages() if message["kind"] == "metrics")
         return {(name, step) for message in metrics for name, _, _, step in message["points"]}
 
     def sent(self) -> Sent:
-        """What MLflow has; nothing when that is not known, since all can be sent again."""
+        """What MLflow has; nothing if that is not known, because everything can be sent again."""
         try:
             sent = Sent(**json.loads(self._sent.read_text()))
             # After a crash of the machine the journal may be shorter than it was.
@@ -196,12 +196,12 @@ class Journal:
             return Sent()
 
     def acknowledge(self, sent: Sent) -> None:
-        """Remember what MLflow has; when the disk is full, it is sent once more."""
+        """Remember what MLflow has; if the disk is full, it is sent again."""
         with contextlib.suppress(OSError):
             atomic_text(self._sent, json.dumps(asdict(sent)) + "\n")
 
     def outdated(self) -> bool:
-        """Whether its training is not waited for any more."""
+        """Whether it is too old to wait for its training run to resume."""
         return time.time() - os.fstat(self.descriptor).st_mtime > KEPT_S
 
     def discard(self) -> None:
@@ -211,12 +211,12 @@ class Journal:
             self._sent.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file and of its locks."""
+        """Close the file, which releases its locks."""
         os.close(self.descriptor)
 
 
 def held(descriptor: int, byte: int) -> bool:
-    """Whether another process has locked this byte of a file; asked, since who tries keeps others from it."""
+    """Whether another process has locked this byte of a file; only queried, because trying would lock others out."""
     kind = (fcntl.F_WRLCK, os.SEEK_SET)
     where = (byte, 1, 0)
     mac = sys.platform == "darwin"
@@ -252,12 +252,12 @@ def milliseconds() -> int:
 
 
 def path_of(key: str) -> Path:
-    """Where the journal with this key lies."""
+    """The path of the journal with this key."""
     return JOURNALS / f"{key}.jsonl"
 
 
 def unfinished(training: str) -> Journal | None:
-    """The journal of the training with this digest, if it did not finish; this process writes it from now on."""
+    """The journal of the training run with this digest, if it did not finish; this process writes it from now on."""
     for path in sorted(JOURNALS.glob("*.jsonl"), reverse=True):
         with contextlib.suppress(OSError):
             journal = Journal.existing(path)

@@ -1,8 +1,8 @@
-"""How an experiment opens in MLflow's UI: a note that says what to look at, and views with the columns that matter.
+"""How an experiment looks in MLflow's UI: a note that says what to look at, and views with the columns that matter.
 
-The table that opens first shows MLflow's own columns, and no server can set others: the UI keeps them in the browser.
-What can be set are saved views (MLflow 3.15), in the menu `Views` and by their links in the note. They are tags of the
-experiment. Used by ``store.py``.
+The default view shows MLflow's own columns and cannot be configured: the UI keeps it in the browser. What can be set
+are saved views (MLflow 3.15), in the menu `Views` and by links in the note. They are tags of the experiment. Used by
+``store.py``.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from plm_core.templates import render
 from tasks.settings import params
 
 VIEW = "mlflow.sharedViewState."
-"""Begins the tag of a saved view."""
+"""The prefix of the tag of a saved view."""
 SIZES = ["parameters", "positions", "seconds", "joules", "cost"]
 RECIPE = ["steps", "batch", "optimizer.name", "optimizer.learning_rate"]
 
@@ -33,7 +33,7 @@ class View(NamedTuple):
     """The tags by which runs are grouped; the columns show the means of a group."""
 
     def tag(self) -> str:
-        """As MLflow's UI keeps it."""
+        """The tag as MLflow's UI stores it."""
         keys = [{"mode": "tag", "groupByData": name} for name in self.groups]
         state = {
             "searchFilter": f"tags.`plm.stage` = '{self.stage}'",
@@ -47,7 +47,7 @@ class View(NamedTuple):
 
 
 def tags(experiment: str, present: Mapping[str, str]) -> dict[str, str]:
-    """The tags that an experiment with this id lacks. A note that is there stays: a person may have written it."""
+    """The tags that an experiment with this id lacks. An existing note stays: a person may have written it."""
     views = _views()
     wanted = {f"{VIEW}{name}": view.tag() for name, view in views.items()}
     if NOTE not in present:
@@ -56,7 +56,7 @@ def tags(experiment: str, present: Mapping[str, str]) -> dict[str, str]:
 
 
 def _views() -> dict[str, View]:
-    """By their names in addresses."""
+    """The views, by their names in addresses."""
     paper = [_tag(name) for name in ("plm.model", "plm.architecture", "plm.objective")]
     recipe = [f"params.`pretrain.training.{name}`" for name in RECIPE]
     origin = ["attributes.`Dataset`", _tag("plm.data"), "attributes.`Version`"]
@@ -65,9 +65,9 @@ def _views() -> dict[str, View]:
     tuned = [_tag("plm.seed"), *map(_metric, ("score", "baseline", "examples", "best_step")), *origin]
     return {
         "models": View("Models, as the gate saw them", "register", _metric("score"), judged),
-        "pretrainings": View("Pretrainings", "pretrain", "attributes.start_time", trained),
+        "pretrainings": View("Pretraining runs", "pretrain", "attributes.start_time", trained),
         "fine-tunings": View(
-            "Fine-tunings, by model and task", "finetune", _metric("score"), tuned, ("plm.model", "plm.task")
+            "Fine-tuning runs, by model and task", "finetune", _metric("score"), tuned, ("plm.model", "plm.task")
         ),
     }
 

@@ -1,14 +1,14 @@
-"""What sends a checkout's journals to MLflow, one process for all stages: ``python -m tasks.tracking.recorder``.
+"""Sends a checkout's journals to MLflow, one process for all stages: ``python -m tasks.tracking.recorder``.
 
-- ``recorder`` goes when nothing is left to send and no stage has begun for a while. A stage starts it in the
-  background when there is none (``tasks/tracking/service.py``).
+- ``recorder`` exits when nothing is left to send and no stage has started for a while. A stage starts it in the
+  background if none is running (``tasks/tracking/service.py``).
 - ``recorder --pipeline NAME [KEY]`` also keeps a journal of its own, for a run that groups others, and prints its key;
-  ``flows/tracking.py`` starts it and writes the run's status to its stdin. With KEY it goes on for one that died.
-- ``recorder --leftovers`` goes when what waits is sent, or MLflow is away; ``plm run`` starts it.
-- ``recorder --alone [JOURNAL]`` sends one run, of which the messages on stdin found no room on the disk.
+  ``flows/tracking.py`` starts it and writes the run's status to its stdin. With KEY it takes over from one that died.
+- ``recorder --leftovers`` exits when what waits is sent, or MLflow is unreachable; ``plm run`` starts it.
+- ``recorder --alone [JOURNAL]`` sends one run, whose messages on stdin did not fit on the disk.
 
-A run whose journal nobody holds any more has ended: as its last message says, or KILLED. What goes wrong here is a line
-on stderr, never the end of a stage.
+A run whose journal is no longer locked has ended: as its last message says, or KILLED. A problem here is a line on
+stderr, and never ends a stage.
 """
 
 import contextlib
@@ -37,28 +37,28 @@ if TYPE_CHECKING:
     from tasks.tracking.run import Run
 
 TICK_S = 0.25
-"""How often journals are looked at."""
+"""How often journals are checked."""
 
 LONGEST_PAUSE_S = 30.0
-"""While MLflow is away it is tried again after 1, 2, 4 ... and at most so many seconds; a run that it does not take
-while it takes others, after a second."""
+"""While MLflow is unreachable it is tried again after 1, 2, 4 ... and at most this many seconds; a run that it refuses
+while it accepts others, after a second."""
 
 GRACE_S = 5.0
-"""How long after the last run has ended a recorder goes on trying before it leaves the journals to a later one."""
+"""How long after the last run has ended a recorder keeps trying before it leaves the journals to a later one."""
 
 SAMPLES_S = (2.0, 30.0)
-"""Sampling interval of CPU, memory, disk, network and GPU: at first, so that a stage of 10 s has points, and at most;
-between them a twentieth of the youngest run's age."""
+"""Sampling interval of CPU, memory, disk, network and GPU: the shortest, so that a stage of 10 s has points, and the
+longest; in between, a twentieth of the youngest run's age."""
 
 LINGER_S = 10.0
-"""How long one in the background waits for the next stage."""
+"""How long a background recorder waits for the next stage."""
 
 ENVIRONMENT = {
     **QUIET,
-    # With MLflow's defaults a dead server blocks a call for four minutes; whoever is to try again is this process.
+    # With MLflow's defaults a dead server blocks a call for four minutes; this process retries instead.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    # What goes wrong is told once.
+    # A problem is reported once.
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
 }
 
@@ -77,15 +77,15 @@ class Recorder:
         self.sampled = float("-inf")
         self.connection: tuple[MlflowClient, str] | None = None
         self.away = False
-        """Whether MLflow takes nothing."""
+        """Whether MLflow is unreachable."""
         self.due = 0.0
         self.pause = 1.0
         self.progress = time.monotonic()
 
     def serve(self, linger: float = 0.0) -> None:
-        """Send until every run that has ended is sent, or MLflow is away for too long after that.
+        """Send until every run that has ended is sent, or MLflow is unreachable for too long after that.
 
-        One that lingers stays as long as any run lives, and so much longer.
+        With ``linger`` it stays as long as any run is alive, and this many seconds longer.
         """
         quiet = time.monotonic()
         while True:
@@ -95,13 +95,13 @@ class Recorder:
             if not waiting and now - quiet >= linger:
                 return
             if waiting and now - quiet > GRACE_S:
-                why = self.trouble or "another recorder does not get on"
-                warn(f"{why}; {JOURNALS} keeps what it has not, and the next stage or `plm run` sends it")
+                why = self.trouble or "another recorder makes no progress"
+                warn(f"{why}; {JOURNALS} keeps what has not been sent, and the next stage or `plm run` sends it")
                 return
             time.sleep(TICK_S)
 
     def serve_all(self) -> None:
-        """Send for every stage until none has begun for a while; returns at once where another recorder does so."""
+        """Send for every stage until none has begun for a while; returns at once if another recorder does so."""
         while self.service.take():
             self.serve(LINGER_S)
             known = set(self.journals)
@@ -111,7 +111,7 @@ class Recorder:
                 return
 
     def round(self) -> tuple[bool, bool]:
-        """Look at each journal once; whether a run lives, and whether one that has ended waits."""
+        """Check each journal once; return whether a run is alive, and whether one that has ended waits."""
         if sends := self.service.take():
             self.service.beat(self.trouble)
         living = list[Journal]()
@@ -120,7 +120,7 @@ class Recorder:
             lives = journal.written()
             run = self.runs.get(journal.path)
             sent = run.sent if run else journal.sent()
-            if not lives and sent.closed and sent.offset >= journal.size:  # it is kept for its training to go on
+            if not lives and sent.closed and sent.offset >= journal.size:  # kept so that its training run can resume
                 if journal.outdated():
                     journal.discard()
                 continue
@@ -139,12 +139,12 @@ class Recorder:
         return next((run.trouble for run in self.runs.values() if run.trouble), None)
 
     def _mine(self) -> Iterator[Journal]:
-        """What is this recorder's to send, the oldest first, so that parents come before their children."""
+        """The journals that this recorder sends, oldest first, so that parents come before their children."""
         for path in {*JOURNALS.glob("*.jsonl")} - {*self.journals}:
             with contextlib.suppress(OSError):
                 self.journals[path] = journal = Journal.existing(path)
                 if (found := journal.opening().get("format", 1)) > FORMAT:
-                    warn(f"{path}: is of format {found}; expected at most {FORMAT}: the version that wrote it sends it")
+                    warn(f"{path}: has format {found}; expected at most {FORMAT}: the version that wrote it sends it")
         for path, journal in sorted(self.journals.items()):
             if self._is_another_s(journal) or not journal.on_disk:
                 self.journals.pop(path).close()
@@ -153,15 +153,15 @@ class Recorder:
                 yield journal
 
     def _is_another_s(self, journal: Journal) -> bool:
-        """Whether it is meant for another MLflow, and somebody is there to send it."""
+        """Whether it is meant for another MLflow, and another process sends it."""
         store = journal.opening().get("store")
         if store in (None, self.store):
             return False
         return journal.written() or service.Service(store).holder() is not None
 
     def _attend(self, journal: Journal, lives: bool) -> None:
-        """Send what is due of a run. What MLflow does not take of this one alone holds up no other."""
-        # MLflow takes seconds to import: only who has something to send does.
+        """Send what is due of a run. What MLflow refuses of this one alone does not hold up others."""
+        # MLflow takes seconds to import: only if there is something to send.
         from tasks.tracking.run import Run
         from tasks.tracking.store import connect
 
@@ -173,7 +173,7 @@ class Recorder:
         try:
             self.connection = self.connection or connect()
             run.send(lives, *self.connection)
-        except Exception as error:  # noqa: BLE001 what MLflow and its database may raise is not to be listed
+        except Exception as error:  # noqa: BLE001 what MLflow and its database may raise cannot be listed
             run.trouble = one_line(error) if self.connection is None else f"{one_line(error)} ({journal.path})"
             run.due = time.monotonic() + self.pause
             if self.connection is None:
@@ -183,7 +183,7 @@ class Recorder:
                     self.away = True
                     self.progress = time.monotonic()
                     warn(f"{run.trouble}; {JOURNALS} keeps the runs until MLflow has them")
-            self.connection = None  # whether MLflow is there at all, the next try tells
+            self.connection = None  # the next try shows whether MLflow is reachable at all
             return
         self.progress = time.monotonic()
         if self.away:
@@ -192,7 +192,8 @@ class Recorder:
         self.pause = 1.0
 
     def _sample(self, living: Sequence[Journal]) -> None:
-        """Add what is seen of the machine to its living runs, when it is due; its step is the run's age in seconds."""
+        """Add system metrics to this machine's running runs, when they are due; their step is the run's age in
+        seconds."""
         when = milliseconds()
         opened = ((each, opening) for each in living if (opening := each.opening()))
         ages = {
@@ -218,7 +219,7 @@ class Recorder:
 
 
 def _send_pipeline(recorder: Recorder, name: str, key: str | None = None) -> None:
-    """Send for a pipeline until stdin says how it ended, and keep its run; one that ends without a word is KILLED."""
+    """Send for a pipeline until stdin says how it ended, and keep its run; one that ends silently is KILLED."""
     journal = Journal.existing(path_of(key)) if key else Journal.new(name)
     journal.lock(WRITER)
     if not key:
@@ -237,7 +238,7 @@ def _send_pipeline(recorder: Recorder, name: str, key: str | None = None) -> Non
 
 
 def _send_alone(path: str | None = None) -> None:
-    """Send one run with the messages on stdin, which the disk did not take; its stage waits."""
+    """Send one run with the messages on stdin, which did not fit on the disk; its stage waits."""
     from tasks.tracking.run import Run
     from tasks.tracking.store import connect
 
@@ -248,12 +249,12 @@ def _send_alone(path: str | None = None) -> None:
         try:
             Run(journal, messages).send(False, *connect())
         except Exception as error:  # noqa: BLE001 as above
-            warn(f"{one_line(error)}; there is no room to keep this run, and some of it is lost")
+            warn(f"{one_line(error)}; there is no disk space to keep this run, and part of it is lost")
 
 
 def main() -> None:
     """Serve as the command line says."""
-    # Whoever ends the stage's processes means the stage; this one ends when everything is sent.
+    # A signal to the stage's processes is meant for the stage; this one ends when everything is sent.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     recorder = Recorder()
@@ -271,6 +272,6 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except Exception as error:  # noqa: BLE001 what was not foreseen is one line instead of a traceback
-        warn(f"{one_line(error)}; what it has not waits in {JOURNALS}, the work goes on")
+    except Exception as error:  # noqa: BLE001 an unexpected error is one line instead of a traceback
+        warn(f"{one_line(error)}; what has not been sent stays in {JOURNALS}, and the work continues")
         sys.exit(1)

@@ -1,7 +1,7 @@
 """A run on its way from its journal to MLflow. Used by the recorder, which imports it when there is one to send.
 
 All of it may be done twice: MLflow keeps a point of the same name, value, time and step once, a run is found by the
-key of its journal and a checkpoint by its digest. So whatever failed is done again, from what was acknowledged last.
+key of its journal and a checkpoint by its digest. So whatever failed is repeated, from what was acknowledged last.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ JOURNAL_TAG = "plm.journal"
 """The tag of a run that holds the key of its journal."""
 
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE")
-"""MLflow's errors that every other try would meet again."""
+"""MLflow's errors that a retry would meet again."""
 
 
 class Run:
     """One journal, and what MLflow has of it."""
 
     def __init__(self, journal: Journal, unkept: Sequence[dict[str, Any]] = ()) -> None:
-        """``unkept`` are the last messages of the run, which the disk did not take."""
+        """``unkept`` are the last messages of the run, which did not fit on the disk."""
         self.journal = journal
         self.unkept = unkept
         self.sent = journal.sent()
@@ -53,13 +53,13 @@ class Run:
         self._told = False
 
     def send(self, living: bool, client: MlflowClient, experiment: str) -> None:
-        """Send what MLflow has not, and the end of a run that has ended.
+        """Send what MLflow does not have yet, and the end of a run that has ended.
 
         Raises what MLflow raises; what it acknowledged until then need not be sent again.
         """
         if not self.journal.lock(SENDER):
             return
-        if not self.unkept and not self.journal.on_disk:  # another one has sent it all since it was looked at
+        if not self.unkept and not self.journal.on_disk:  # another recorder has sent it all in the meantime
             self.journal.unlock(SENDER)
             return
         self.client = client
@@ -78,7 +78,7 @@ class Run:
                 self._close()
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                self._remember(Sent())  # a new database: there the journal begins anew
+                self._remember(Sent())  # a new database: the journal is sent from its start
             raise
         finally:
             self.journal.unlock(SENDER)
@@ -98,7 +98,7 @@ class Run:
             self.journal.discard()
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Do what a message asks; what MLflow refuses of it must not keep what comes after."""
+        """Process a message; what MLflow refuses of it must not hold up what follows."""
         kind = message["kind"]
         try:
             if kind == "open":
@@ -128,7 +128,7 @@ class Run:
             self._remember(Sent(self.sent.run, offset))
 
     def _log(self, kind: str, items: Sequence[Any]) -> None:
-        """Send metrics, params or tags; one that MLflow refuses must not keep the others."""
+        """Send metrics, params or tags; one that MLflow refuses must not hold up the others."""
         if not items:
             return
         try:
@@ -154,7 +154,7 @@ class Run:
 
     @property
     def run(self) -> str:
-        """The run's id: it is found by the key of the journal, or made."""
+        """The run's id, found by the key of the journal, or that of a new run."""
         if self.sent.run is None:
             self._remember(Sent(self._find_run(self.journal.key) or self._create_run()))
         assert self.sent.run is not None
@@ -172,14 +172,14 @@ class Run:
             key = parent.removeprefix(BY_JOURNAL)
             parent = self._find_run(key)
             if parent is None and path_of(key).exists():
-                raise LookupError(f"the parent's run is not there yet ({path_of(key)})")
+                raise LookupError(f"the parent's run does not exist yet ({path_of(key)})")
         if parent:
             tags["mlflow.parentRunId"] = parent
-        name = opening.get("name", self.journal.key)  # what is damaged at its beginning is shown as far as it goes
+        name = opening.get("name", self.journal.key)  # a journal with a damaged beginning is shown as far as possible
         return self.client.create_run(self.experiment, opening.get("start_time"), tags, name).info.run_id
 
     def _open(self, opening: Mapping[str, Any]) -> None:
-        """A run that goes on is opened once more."""
+        """Open the run; a resumed one is opened again."""
         self.client.update_run(self.run, status="RUNNING")
         self._log("tags", [RunTag(name, value) for name, value in opening["tags"].items()])
         self._log("params", [Param(name, str(value)[:6000]) for name, value in flat(opening["params"])])
@@ -200,7 +200,7 @@ class Run:
         return found[0].model_id if found else None
 
     def _linked_model(self, path: str, digest: str) -> str:
-        """The checkpoint's LoggedModel, made where there is none, as an output of the run."""
+        """The checkpoint's LoggedModel, made if there is none, as an output of the run."""
         model = self._find_model(digest)
         if model is None:
             tags = {"checkpoint.sha256": digest, "checkpoint.path": path}
@@ -214,7 +214,7 @@ def datasets(inputs: Mapping[str, str]) -> list[DatasetInput]:
     """Files and folders by path, with their sha256, as a run's datasets; the context says which part of the data."""
     return [
         DatasetInput(
-            # MLflow cuts no digest and refuses one of more than 36 characters.
+            # MLflow does not shorten a digest and refuses one of more than 36 characters.
             Dataset(path, digest[:36], "local", json.dumps({"uri": path}), profile=json.dumps({"sha256": digest})),
             tags=[InputTag("mlflow.data.context", _context(Path(path))), InputTag("sha256", digest)],
         )

@@ -1,6 +1,6 @@
-"""Who sends a checkout's journals to MLflow: one recorder, found by its lock, started when there is none.
+"""The one recorder that sends a checkout's journals to MLflow: found by its lock, started if there is none.
 
-Stages call ``ensure`` (``tasks/tracking/client.py``), the recorder itself holds the ``Service``. Knows no MLflow.
+Stages call ``ensure`` (``tasks/tracking/client.py``), the recorder holds the ``Service``. Does not import MLflow.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ from tasks.settings import params
 from tasks.tracking.journal import held
 
 HUNG_S = 150.0
-"""A recorder of this machine that has not said for so long that it is alive is killed, and another one started. A call
-of MLflow takes 10 s at most on a server, and about a minute on a database that others hold."""
+"""A recorder on this machine that has not reported for this long is killed, and another one started. A call to MLflow
+takes at most 10 s on a server, and about a minute on a database that others have locked."""
 
 STATE_BYTES = 4096
-"""What the holder says, and spaces."""
+"""The holder's state, padded with spaces."""
 
 READS = 5
-"""How often it is read before what cannot be understood counts as not known."""
+"""How often an unreadable state is read before it counts as unknown."""
 
 
 class Service:
-    """The right to send the journals that are meant for one MLflow: a lock, and beside it what its holder says."""
+    """The right to send the journals that are meant for one MLflow: a lock, together with the state of its holder."""
 
     def __init__(self, store: str) -> None:
         self._path = JOURNALS / f"{store}.recorder"
         self._lock: int | None = None
 
     def take(self) -> bool:
-        """Become the one who sends, until ``leave`` or the end of this process; whether this is so."""
+        """Become the sender, until ``leave`` or the end of this process; return whether that succeeded."""
         with contextlib.suppress(OSError):
             if self._lock is None:
                 JOURNALS.mkdir(parents=True, exist_ok=True)
@@ -49,11 +49,11 @@ class Service:
         return False
 
     def beat(self, says: str | None) -> None:
-        """Say as the one who sends that this process lives, and what is wrong with MLflow, None when nothing is."""
+        """Report, as the sender, that this process is alive and what is wrong with MLflow, None if nothing is."""
         assert self._lock is not None
         state = json.dumps({"place": place(), "pid": os.getpid(), "beat": time.monotonic(), "says": says}).encode()
         with contextlib.suppress(OSError):  # a full disk: what it says is not known
-            # In one call and of one length, for others read it at any moment; seldom in the middle of it.
+            # In one call and with a fixed length, because others may read it at any moment.
             os.pwrite(self._lock, state.ljust(STATE_BYTES), 0)
 
     def leave(self) -> None:
@@ -63,8 +63,8 @@ class Service:
             self._lock = None
 
     def holder(self) -> dict[str, Any] | None:
-        """What the living holder said last (``place``, ``pid``, ``beat``, ``says``; empty when it is not known); None:
-        nobody."""
+        """The last state of the running holder (``place``, ``pid``, ``beat``, ``says``; empty if unknown); None if
+        there is none."""
         for _ in range(READS):
             try:
                 with self._path.open("rb") as file:
@@ -79,7 +79,7 @@ class Service:
 
 
 def store() -> str:
-    """Names the MLflow that this process's environment and ``params.yaml`` mean; no password is part of the name.
+    """A name for the MLflow that the environment and ``params.yaml`` select; it contains no password.
 
     Raises:
         UserError: ``params.yaml`` has no section ``tracking``.
@@ -88,7 +88,7 @@ def store() -> str:
 
 
 def ensure(service: Service) -> None:
-    """Start a recorder in the background unless one is there; end one that hangs, if it is on this machine.
+    """Start a recorder in the background unless one is running; kill one on this machine that hangs.
 
     Raises:
         OSError: it cannot be started.
@@ -99,7 +99,7 @@ def ensure(service: Service) -> None:
             os.kill(holder["pid"], signal.SIGKILL)
     elif holder is not None:
         return
-    with (JOURNALS / "recorder.log").open("wb") as log:  # where it says what goes wrong
+    with (JOURNALS / "recorder.log").open("wb") as log:  # for its warnings
         subprocess.Popen(
             RECORDER,
             stdin=subprocess.DEVNULL,
@@ -111,10 +111,10 @@ def ensure(service: Service) -> None:
 
 
 def warn(what: str) -> None:
-    """Say on stderr what is wrong with MLflow; it never ends a stage."""
+    """Report a problem with MLflow on stderr; it never ends a stage."""
     print(f"warning: MLflow: {what}", file=sys.stderr, flush=True)
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in a line that is not too long and holds no password."""
+    """The message of an error, as one line of limited length without passwords."""
     return f"{type(error).__name__}: {' '.join(shown(str(error)).split())[:300]}"

@@ -41,7 +41,7 @@ def _create(uri: str, artifacts: str) -> None:
 
 
 def page_of(client: MlflowClient, experiment: str, run: str) -> str:
-    """Where MLflow shows a run: on its server or, of a file, where ``plm ui mlflow`` serves it."""
+    """The address of a run's page: on MLflow's server or, for a file, where ``plm ui mlflow`` serves it."""
     uri = shown(client.tracking_uri)
     server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{experiment}/runs/{run}"

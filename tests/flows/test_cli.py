@@ -168,7 +168,7 @@ def test_a_model_goes_out_to_transformers_and_comes_back(project, tmp_path, make
     assert f"start:\n  checkpoint: artifacts/imported/again\n  sha256: {digest}\n" in done.stdout
     assert checkpoint.load(project / "artifacts/imported/again").digest == digest
     done = plm(project, "import", "--from", "hf", "out", "--name", "again")
-    assert done.stderr.startswith("error: name: artifacts/imported/again exists; expected a name that is free")
+    assert done.stderr.startswith("error: name: artifacts/imported/again exists; choose another name")
     done = plm(project, "import", "--from", "hf", "params.yaml", "--name", "file")
     assert done.stderr.endswith("params.yaml/config.json: missing; expected a folder of transformers\n")
     done = plm(project, "import", "--from", "hf", "out", "--name", "../out")

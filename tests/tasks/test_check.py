@@ -78,7 +78,7 @@ def test_a_model_that_cannot_be_built_is_told(changed, model, message):
 def test_an_objective_that_does_not_train_the_model_is_told(changed):
     changed.change(pretrain__gpt__objective={"name": "masked"})
     found = lines(changed)
-    assert found[0].startswith("error: pretrain.gpt.objective.name: masked does not train architecture gpt")
+    assert found[0].startswith("error: pretrain.gpt.objective.name: masked cannot train architecture gpt")
     assert found[1].startswith("error: fewshot.models: gpt is a masked model")
     changed.change(pretrain__gpt__objective={"name": "causal", "streams": True})
     assert lines(changed)[0].startswith("error: pretrain.gpt.objective.streams: True for a model with memory None")

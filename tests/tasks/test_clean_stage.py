@@ -101,7 +101,7 @@ def test_when_nothing_is_left_the_old_corpus_stays_and_the_removals_can_be_looke
     assert {name for name in after if after[name] != before[name]} == {f"{REMOVED}/00000.parquet"}
     (line,) = err.splitlines()
     assert line.startswith(
-        "error: clean: no document is left of 41 (removed: {'documents_empty': 2, 'documents_words': 39"
+        "error: clean: none of 41 documents is left (removed: {'documents_empty': 2, 'documents_words': 39"
     )
     assert f"see {REMOVED}" in line
     assert sum(r.rule == "words" and r.paragraph is None for r in read_removals(project.root / REMOVED)) == 39
@@ -140,5 +140,5 @@ def test_raw_documents_that_are_missing_damaged_or_out_of_order_are_refused_by_n
 def test_what_a_source_left_that_is_no_more_is_not_taken_into_the_corpus(project):
     project.change(sources__letters=...)
     out, _ = project.run("tasks.clean")
-    assert "artifacts/corpus/raw/letters.parquet: is of no source in the parameters (sources); not read" in out
+    assert "artifacts/corpus/raw/letters.parquet: belongs to no source in the parameters (sources); not read" in out
     assert {d.source for d in read_documents(project.root / CLEAN)} == {"made-up"}

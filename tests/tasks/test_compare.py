@@ -76,7 +76,7 @@ def test_bad_input_is_one_line_and_status_2(project):
     evidence(project / "artifacts/evidence/other", 60, sha="t")
     (project / "empty").mkdir()
     for arguments, message in [
-        (("gpt", "grt"), "error: grt: no evidence of a model of this name, and no folder; models with evidence: bert"),
+        (("gpt", "grt"), "error: grt: neither a model with evidence nor a folder; models with evidence: bert"),
         (
             ("gpt", "other"),
             "error: artifacts/evidence/other/era.1.csv: holds other examples than artifacts/evidence/gp",

@@ -67,7 +67,7 @@ def test_more_held_out_text_than_is_looked_for_at_once_is_looked_for_in_turns_wi
     assert metrics["removed_paragraphs_contaminated"]
     (project.root / "few_words.py").write_text(FEW_WORDS)
     out, _ = project.run("few_words")
-    assert "train: pass 3 to look for held-out text, for there is much of it" in out
+    assert "train: pass 3 to look for held-out text, too much for one pass" in out
     assert "copies: 1\n" in out
     corpus = project.root / "artifacts/corpus"
     assert {name: list(read_documents(corpus / f"splits/{name}.parquet")) for name in splits} == splits

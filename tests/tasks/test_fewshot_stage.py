@@ -97,7 +97,7 @@ def test_nothing_may_be_asked(small):
     assert small.metrics("fewshot-gpt") == {}
     small.change(fewshot__models=[])
     small.run("tasks.report")
-    assert "Nothing is asked" in (small.root / "artifacts/report/report.md").read_text()
+    assert "Nothing is evaluated" in (small.root / "artifacts/report/report.md").read_text()
 
 
 OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}

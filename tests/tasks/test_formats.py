@@ -103,7 +103,7 @@ def test_journals_of_formats_1_and_2(old, capsys, monkeypatch):
     assert list(recorder._mine()) == list(recorder._mine()) == []
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "x.jsonl: is of format 3; expected at most 2: the version that wrote it sends it" in said
+    assert "x.jsonl: has format 3; expected at most 2: the version that wrote it sends it" in said
 
 
 def test_what_is_written_today_is_what_lies_there(old):

@@ -135,7 +135,7 @@ def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
     known = {"metrics": {"parameters": 1234567, "seconds": 90.0}, "params": {"device": "some CPU"}}
     text, page = papers(tmp_path, True, **known)
     assert text.startswith(
-        "Passed by the gate, compared on the same examples with version 1, the champion of that time"
+        "Passed by the gate, compared on the same examples with version 1, the champion at that time"
     )
     rows = [re.split(r"[\u2003\u200c]+\| ", line[2:-2]) for line in text.splitlines() if line.startswith("| ")]
     assert ["", "champion, version 1", "challenger, version 3"] in rows
@@ -146,7 +146,7 @@ def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
     judged = ["bits_per_byte (lower is better)", "9", "0.2885", "0.1443", difference, "0", "better"]
     assert judged in rows
     unknown = "architecture, objective, tokens read, energy, price, data, commit"
-    assert f"- what is known of neither: {unknown}\n" in text
+    assert f"- known of neither side: {unknown}\n" in text
     assert "the champion's run (deleted)" in text
     assert "[The run of this version](#/experiments/7/runs/a1)" in text
     assert "<td>1,234,567" in page
@@ -156,7 +156,7 @@ def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
 def test_a_paper_says_what_was_not_compared_and_why(tmp_path):
     text, _ = papers(tmp_path, True, quantity="pseudo_bits_per_byte")
     why = "the challenger's evidence holds bits_per_byte, the champion's pseudo_bits_per_byte"
-    assert f"### Not compared\n\n- bits_per_byte: {why}\n- what they write: no samples are kept\n" in text
+    assert f"### Not compared\n\n- bits_per_byte: {why}\n- samples: none are kept\n" in text
     assert "| bits_per_byte" not in text
 
 

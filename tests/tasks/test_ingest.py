@@ -93,7 +93,7 @@ def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
     (small.root / "data/x.jsonl").write_text("{\n")
     small.change(sources__own__max_quarantined=1.0)
     _, err = small.run("tasks.ingest", "own", code=2)
-    assert err.startswith("error: data: no document in it")
+    assert err.startswith("error: data: no documents in it")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -284,7 +284,7 @@ def test_no_damaged_journal_keeps_another_one_from_mlflow(folder):
     done = stage(folder, SEND)
     assert done.returncode == 0
     assert [path.name for path in journals(folder)] == ["0.jsonl"]
-    assert "(artifacts/journals/0.jsonl); artifacts/journals keeps what it has not" in done.stderr
+    assert "(artifacts/journals/0.jsonl); artifacts/journals keeps what has not been sent" in done.stderr
     client = client_of(folder)
     runs = {run.data.tags["plm.journal"]: run for run in runs_of(client)}
     assert runs.keys() == {good.key, *(f"1-{number}" for number in range(len(places)))}

@@ -135,7 +135,7 @@ def test_what_is_not_known_is_absent(now):
     found = kept("finetune-gpt-sotu-era")
     assert (found["joules"], found["cost"], found["mfu_measured"]) == (None, None, None)
     row = rows()["finetune-gpt-sotu-era"]
-    assert [row[head] for head in ("energy, kJ", "cost", "MFU of measured", "MFU of datasheet")] == ["–"] * 4
+    assert [row[head] for head in ("energy, kJ", "cost", "MFU (measured peak)", "MFU (datasheet peak)")] == ["–"] * 4
 
 
 def test_a_row_tells_what_a_training_took(now, monkeypatch):
@@ -151,8 +151,8 @@ def test_a_row_tells_what_a_training_took(now, monkeypatch):
         "training": "pretrain-gpt",
         "run": "–",
         "tokens/s": "250",  # 8,000 in 32 s
-        "MFU of measured": "10.0%",  # by the time: (8 x 0.25 + 24 x 0.05) / 32
-        "MFU of datasheet": "–",
+        "MFU (measured peak)": "10.0%",  # by the time: (8 x 0.25 + 24 x 0.05) / 32
+        "MFU (datasheet peak)": "–",
         "data": "6.2%",
         "forward": "12.5%",
         "backward": "25.0%",

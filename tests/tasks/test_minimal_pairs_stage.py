@@ -133,4 +133,4 @@ def test_without_pairs_the_others_go_on(small):
     assert [path.name for path in (small.root / "artifacts/evidence/ngram").iterdir()] == ["likelihood.csv"]
     small.run("tasks.report")
     text = (small.root / "artifacts/report/report.md").read_text()
-    assert "Nothing of gpt, 5-gram: the stage left nothing." in text
+    assert "No results for gpt, 5-gram: the stage has no output." in text

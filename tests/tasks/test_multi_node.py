@@ -155,7 +155,7 @@ def torchruns(project):
 
 def test_the_pipeline_places_and_joins_the_nodes_itself(small, pipeline, undisturbed):
     said = pipeline()
-    assert "trains on 2 nodes, and begins when all are there" in said
+    assert "training on 2 nodes; starts when all of them have joined" in said
     assert sum("80/80" in line for line in said) == 1
     assert_same(small, undisturbed)
     assert torchruns(small) == []
@@ -194,6 +194,6 @@ def test_nodes_that_do_not_divide_the_batch_are_left_out(monkeypatch, capsys):
     monkeypatch.setenv("PLM_HELP", "help")
     monkeypatch.setenv("PLM_NODES", "3")
     assert nodes_wanted(8, 2) == 2
-    assert capsys.readouterr().out == "2 of 3 nodes: more do not divide a batch of 8 rows evenly\n"
+    assert capsys.readouterr().out == "2 of 3 nodes: a batch of 8 rows does not divide evenly among more\n"
     monkeypatch.delenv("PLM_HELP")
     assert nodes_wanted(8, 2) == 1

@@ -1,4 +1,5 @@
-"""The process that logs and tries models: how a try ends, and that none is left when whoever asked has died."""
+"""The process that logs and tries models: how a try ends, and that none is left when the requesting process has
+died."""
 
 import json
 import os
@@ -89,7 +90,7 @@ def test_a_wrong_version_is_told_from_a_full_machine_and_no_try_outlives_whoever
 def test_a_try_ends_when_its_time_is_over_or_nobody_waits_for_it(packager, tmp_path):
     late = packager(2)
     fork = hanging(late, tmp_path)
-    assert json.loads(late.stdout.readline()) == [{"error": "it did not end in time", "passing": True}]
+    assert json.loads(late.stdout.readline()) == [{"error": "it did not finish in time", "passing": True}]
     assert ends(fork)
     (tmp_path / "pid").unlink()
     alone = packager(600)

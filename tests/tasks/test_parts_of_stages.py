@@ -201,6 +201,6 @@ def test_whoever_is_killed_what_is_done_is_not_done_again_and_the_bytes_are_the_
     (other / "documents").mkdir(parents=True)
     process = project.start("small_parts", stage, STAGES[stage], PLM_CORES="3")
     out, _ = finish(process, 0)
-    assert f"{stage}: goes on with the parts that are done in artifacts/parts/{stage}/" in out
+    assert f"{stage}: resuming with the finished parts in artifacts/parts/{stage}/" in out
     assert project.files() == calm.files()
     assert not (project.root / "artifacts/parts" / stage).exists()

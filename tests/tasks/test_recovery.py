@@ -227,4 +227,4 @@ def test_several_processes_are_interrupted_as_one_and_one_goes_on(small, undistu
 def test_what_the_user_must_mend_is_said_by_several_processes_with_the_same_status(small):
     small.change(pretrain__gpt__objective__name="masked")
     _, err = finish(small.start("tasks.pretrain", "gpt", PLM_RANKS="2"), code=2)
-    assert "error: pretrain.gpt.objective.name: masked does not train architecture gpt" in err
+    assert "error: pretrain.gpt.objective.name: masked cannot train architecture gpt" in err

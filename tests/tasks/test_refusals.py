@@ -63,7 +63,7 @@ TRAININGS = [
     (
         ["pretrain", "gpt"],
         {"objective": {"name": "masked"}},
-        "objective.name: masked does not train architecture gpt",
+        "objective.name: masked cannot train architecture gpt",
         "expected causal",
     ),
     (["pretrain", "gpt"], {"valid_windows": 0}, "valid_windows: found 0", "above 0"),
@@ -150,7 +150,7 @@ def test_a_parameter_file_that_cannot_be_used_is_refused_with_its_line(small, ch
     assert found.startswith(error)
     if "      min: 3" in str(changed):
         line = changed.splitlines().index("      min: 2") + 1
-        assert f"params.yaml:{line}: min stands twice" in found
+        assert f"params.yaml:{line}: min appears twice" in found
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_seed_that_collapsed_counts_in_the_score(results, tmp_path):
 
 
 def test_who_is_better_is_said_where_it_is_beyond_chance(page):
-    assert "- gpt and wide: no difference is beyond chance" in page or "- gpt and wide: **wide** at next" in page
+    assert "- gpt and wide: no significant difference" in page or "- gpt and wide: **wide** on next" in page
     (line,) = [line for line in page.splitlines() if line.startswith("- gpt and bert: ")]
     assert "**gpt** at sotu-era (-0.2" in line
     assert "**bert** at next (+0.4" in line
@@ -279,7 +279,7 @@ def test_a_template_that_is_edited_while_the_report_is_made_is_an_edit_of_its_so
 def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):
     found = table(page, "### sotu-era: accuracy")
     assert list(found) == ["gpt", "without reading"]
-    assert list(found["gpt"]) == ["model", "shots", "sum", "per byte", "per token", "unconditional", "sum, of all"]
+    assert list(found["gpt"]) == ["model", "shots", "sum", "per byte", "per token", "unconditional", "sum, all"]
     assert list(found["gpt"].values())[1:] == ["2", *["0.700 [0.700, 0.700]"] * 4, "0.250"]
     assert list(found["without reading"].values())[2:] == [*["0.375"] * 4, "0.400"]
     assert "| gpt | 0 | 0.500 [0.500, 0.500] |" in page
@@ -354,9 +354,9 @@ def test_what_a_failed_stage_did_not_leave_is_left_out_and_said(results, tmp_pat
     found = table(text, "## Fine-tuning")
     assert list(found["words alone"].values())[1:] == ["-" if whole else "0.650", "-", "-"]
     assert found["gpt"]["next: accuracy"] == table(results_page(results), "## Fine-tuning")["gpt"]["next: accuracy"]
-    assert f"No baseline for {'sotu-era, next' if whole else 'next'}: the stage left nothing." in text
-    assert text.count("None: the stage `slices` left nothing for this task.") == (2 if whole else 1)
-    assert "No answers of gpt: the stage `fewshot` left nothing." in text
+    assert f"No baseline for {'sotu-era, next' if whole else 'next'}: the stage has no output." in text
+    assert text.count("None: the stage `slices` has no output for this task.") == (2 if whole else 1)
+    assert "No answers from gpt: the stage `fewshot` has no output." in text
 
 
 def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):

@@ -109,11 +109,11 @@ def test_a_step_that_was_not_is_refused(trained):
 
 def test_what_was_trained_from_something_else_is_refused(small):
     small.run("tasks.seen", "gpt", "--step=1")
-    remedy = "`dvc repro pretrain@gpt` trains on what lies there now"
+    remedy = "`dvc repro pretrain@gpt` trains on what is there now"
     batch = TRAINING["batch"]
     small.change(pretrain__gpt__training__batch=2 * batch)
     error = small.refused("tasks.seen", "gpt", "--step=1")
-    assert error.startswith("error: artifacts/models/gpt: was trained from another params.yaml (pretrain.gpt) (")
+    assert error.startswith("error: artifacts/models/gpt: was trained with another params.yaml (pretrain.gpt) (")
     assert error.endswith(remedy)
     small.change(pretrain__gpt__training__batch=batch)
     small.run("tasks.seen", "gpt", "--step=1")
@@ -121,7 +121,7 @@ def test_what_was_trained_from_something_else_is_refused(small):
     for stage in ("deduplicate", "pack"):
         small.run(f"tasks.{stage}")
     error = small.refused("tasks.seen", "gpt", "--step=1")
-    assert error.startswith("error: artifacts/models/gpt: was trained from another artifacts/token")
+    assert error.startswith("error: artifacts/models/gpt: was trained with another artifacts/token")
     assert error.endswith(remedy)
 
 

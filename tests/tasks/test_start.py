@@ -88,8 +88,8 @@ def test_what_the_import_prints_is_a_section_that_starts_from_it(small):
     """The sizes too, of which not all have a shape."""
     small.run("tasks.export", "exported", "--checkpoint", "artifacts/models/gpt")
     said, _ = small.run("tasks.import_", "exported", "--name", "mine")
-    section, given = said.split("in its section of params.yaml:\n")[1].split(
-        "and in section tokenizer, its tokenizer:\n"
+    section, given = said.split("add to its section of params.yaml:\n")[1].split(
+        "and its tokenizer, in section tokenizer:\n"
     )
     path = small.root / "params.yaml"
     params = yaml.safe_load(path.read_text())

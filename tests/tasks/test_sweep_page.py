@@ -73,4 +73,4 @@ def test_a_sweep_with_one_trial_has_no_picture_and_one_without_says_so(folder):
     assert "<svg" not in text
     assert "The best is trial 0 with 3" in text
     write(folder, study, 0)
-    assert "No trial has ended well." in page(folder)
+    assert "No trial has succeeded." in page(folder)

@@ -1,4 +1,4 @@
-"""The decision paper: all that is known of a challenger beside the champion, for the people who decide.
+"""The decision record: all that is known of challenger and champion, for the people who decide.
 
 MLflow shows it as the description of the version that was judged. Used by the task gate.
 """
@@ -19,11 +19,11 @@ from tasks.reporting.page import page
 LIMIT = 5_000
 """Characters of a description that MLflow's databases keep; SQLite keeps more, but a registry may move."""
 LETTERS = 120
-"""Of each sample of text."""
+"""The number of characters shown of each sample of text."""
 PROMPTS = 2
-"""Of which samples are shown."""
+"""The number of samples shown per side."""
 FILLS = 3
-"""Of each gap that a model filled, the likeliest words that are shown."""
+"""The number of most likely words shown for each blank that a model filled."""
 UNKNOWN = "not known"
 LINK = re.compile(r"\[([^]]*)\]\(#[^)]*\)")
 """A link inside MLflow's UI."""
@@ -34,7 +34,7 @@ class Side(TypedDict):
 
     version: str
     run: str
-    """Its id, or empty."""
+    """Its id; empty if there is none."""
     tags: Mapping[str, str]
     params: Mapping[str, str]
     metrics: Mapping[str, float]
@@ -42,23 +42,23 @@ class Side(TypedDict):
     """As stage evaluate writes them."""
 
 
-def paper(
+def record(
     decision: Mapping[str, Any], evidence: Sequence[Evidence], sides: Sequence[Side], experiment: str, level: str
 ) -> str:
-    """The paper as Markdown.
+    """The record as Markdown.
 
-    ``decision`` is what the gate has found, with its rows as they are written. ``evidence`` and ``sides`` are of the
-    champion, if there is one, and of the challenger. ``experiment`` is the id of that of their runs, ``level`` that of
-    the gate's intervals.
+    ``decision`` is the gate's decision, with its rows as they are written. ``evidence`` and ``sides`` are those of the
+    champion, if there is one, and of the challenger. ``experiment`` is the id of their runs' experiment, ``level`` the
+    level of the gate's intervals.
     """
     found = "difference" if len(sides) == 2 else "challenger"
     rows = [row for row in decision["table"] if row.get(found) is not None]
     notes = _notes(row for row in decision["table"] if row not in rows or row["note"])
-    notes += [] if any(side["samples"] for side in sides) else ["what they write: no samples are kept"]
+    notes += [] if any(side["samples"] for side in sides) else ["samples: none are kept"]
     facts = _facts(evidence, sides)
     roles = ["champion", "challenger"][-len(sides) :]
     return render(
-        "tasks/reporting/templates/paper.md.j2",
+        "tasks/reporting/templates/record.md.j2",
         decision=decision,
         rows=rows,
         sides=sides,
@@ -75,21 +75,21 @@ def paper(
     )
 
 
-def shortened(paper: str) -> str:
-    """As many whole lines as a description holds, and a word on the others."""
-    if len(paper) <= LIMIT:
-        return paper
+def shortened(record: str) -> str:
+    """As many whole lines as fit into a description, and a note on the rest."""
+    if len(record) <= LIMIT:
+        return record
     end = f"\nCut here: MLflow keeps {LIMIT:,} characters. All of it is in `decision.html` of this version's run.\n"
-    return paper[: paper.rindex("\n", 0, LIMIT - len(end)) + 1] + end
+    return record[: record.rindex("\n", 0, LIMIT - len(end)) + 1] + end
 
 
-def as_page(paper: str) -> str:
-    """All of it in HTML; without links, for they lead nowhere from the frame in which MLflow shows a page."""
-    return page("tasks/reporting/templates/decision.html.j2", LINK.sub(r"\1", paper))
+def as_page(record: str) -> str:
+    """All of it in HTML; without links, which do not work in the frame in which MLflow shows a page."""
+    return page("tasks/reporting/templates/decision.html.j2", LINK.sub(r"\1", record))
 
 
 def _notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Which metrics were not judged and why, those for the same reason together."""
+    """Which metrics were not judged and why, grouped by reason."""
     metrics: dict[str, list[str]] = {}
     for row in rows:
         metrics.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
@@ -97,7 +97,7 @@ def _notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, list[str]]:
-    """What is known of each side, by what it is."""
+    """What is known of each side, by label."""
 
     def tag(name: str) -> list[str]:
         return [plain(side["tags"].get(name, UNKNOWN)) for side in sides]
@@ -115,16 +115,16 @@ def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, lis
         "parameters": metric("parameters", ",.0f"),
         "tokens read": metric("positions", ",.0f"),
         "pretrained in": metric("seconds", ",.1f", " minutes", 60),
-        "on": [plain(side["params"].get("device", UNKNOWN)) for side in sides],
+        "device": [plain(side["params"].get("device", UNKNOWN)) for side in sides],
         "energy": metric("joules", ",.1f", " kJ", 1000),
-        "price": metric("cost", ",.4f"),
+        "cost": metric("cost", ",.4f"),
         "data": tag("plm.data"),
         "commit": [commit[:10] for commit in tag("git.commit")],
     }
 
 
 def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Each slice of each task with its scores, and of two sides the difference; what is not known goes to the notes."""
+    """Each slice of each task with its scores, and with the difference of two sides; gaps are added to the notes."""
     for name in evidence[-1].tables:
         tables = [each.tables[name] for each in evidence if name in each.tables]
         if name == LIKELIHOOD or len(tables) < len(evidence):
@@ -135,7 +135,7 @@ def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str
             notes.append(f"{name} by slice: {error}")
             continue
         if found is None:
-            notes.append(f"{name} by slice: nothing is known of its examples, for stage slices has not run")
+            notes.append(f"{name} by slice: nothing is known of its examples, because stage slices has not run")
         for parts in found or ():
             title = f"{name}, {parts[0].kind}: {parts[0].name}"
             if not parts[0].scored:
@@ -154,7 +154,7 @@ def _compared(results: Sequence[Any], scores: Sequence[float]) -> dict[str, Any]
 
 
 def _samples(number: int, side: Side) -> Iterator[dict[str, Any]]:
-    """What a side was given and what it wrote."""
+    """What a side was prompted with and what it wrote."""
     for sample in side["samples"][:PROMPTS]:
         if "cloze" in sample:
             fills = (f"{word.removeprefix('▁')} ({share:.0%})" for word, share in sample["fills"][:FILLS])
