@@ -222,11 +222,9 @@ def ui(
         port = port or 4200
         command = [sys.executable, "-m", "prefect", "server", "start"]
         environment = {"PREFECT_SERVER_API_PORT": str(port)}
-        # Or any page in a browser of this user could start runs.
-        origins = f"http://127.0.0.1:{port},http://localhost:{port}"
-        environment["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"] = os.environ.get(
-            "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS", origins
-        )
+        # By default any page in the user's browser could start runs.
+        name = "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"
+        environment[name] = os.environ.get(name) or f"http://127.0.0.1:{port},http://localhost:{port}"
     else:
         port = port or 5000
         uri = settings.read(root)[0].uri

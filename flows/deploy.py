@@ -37,11 +37,11 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     url = server.configured_url()
     if url is None:
         raise UserError(
-            "PREFECT_API_URL: not set, and a schedule needs a server; start one with `prefect server start`"
+            "PREFECT_API_URL: not set, and a schedule needs a server; start one with `plm ui prefect`"
             " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         )
     prepare_environment()
-    prefects.require(url, "is `prefect server start` up?")
+    prefects.require(url, "is `plm ui prefect` running?")
     counted = _schedule(cron)
     from prefect.schedules import Cron
 

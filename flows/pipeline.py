@@ -41,7 +41,7 @@ def run(
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         nights.tell_missed(root)
         if configured := server.configured_url():
-            prefects.require(configured, "start one with `prefect server start`, or unset it to run without")
+            prefects.require(configured, "start one with `plm ui prefect`, or unset it to run without")
             return _run_flow(checkout, track, registration)
         if result := idle(checkout, registration):
             send_leftovers(root)

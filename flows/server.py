@@ -59,7 +59,7 @@ def answers(url: str) -> bool:
     return True
 
 
-def reach(url: str, otherwise: str = "start one with `prefect server start`") -> None:
+def reach(url: str, otherwise: str = "start one with `plm ui prefect`") -> None:
     """Make sure that a Prefect server answers, if only to ask for credentials.
 
     Raises:

@@ -113,7 +113,7 @@ def test_a_schedule_without_a_server_says_how_to_get_one(project):
     done = plm(project, "deploy", "--cron", "0 3 * * *")
     assert done.returncode == 2
     assert "PREFECT_API_URL" in done.stderr
-    assert "prefect server start" in done.stderr
+    assert "plm ui prefect" in done.stderr
 
 
 def test_a_broken_setting_names_the_parameter(project):

@@ -292,7 +292,7 @@ def test_a_wrong_cron_line_is_refused_before_anything_starts(tmp_path, prefect_u
 
 
 def test_a_schedule_without_a_server_says_what_to_do(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"PREFECT_API_URL: not set.*prefect server start"):
+    with pytest.raises(UserError, match=r"PREFECT_API_URL: not set.*plm ui prefect"):
         deploy.serve(tmp_path, "0 3 * * *")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(UserError, match="no Prefect server answers"):
