@@ -18,11 +18,11 @@ from plm_core.finetuning.input_formats import InputFormat
 def attention_maps(model: Any, ids: Tensor, input_format: InputFormat) -> Tensor:
     """The attention weights of one text, ids ``[1, T]``, as ``[L, H, T, T]``; each row of a map sums to one.
 
-    The text is read as the input format has it for fine-tuning: from left to right, or in both directions (XLNet: the
-    content stream).
+    The text is read in the direction of the input format, as in fine-tuning: from left to right, or in both directions
+    (XLNet: the content stream).
 
     Raises:
-        ValueError: ids hold another number of rows than one.
+        ValueError: ids do not have exactly one row.
     """
     if len(ids) != 1:
         raise ValueError(f"ids: {len(ids)} rows; expected 1")
@@ -33,7 +33,7 @@ def attention_maps(model: Any, ids: Tensor, input_format: InputFormat) -> Tensor
 
 
 class _Recorder(TorchFunctionMode):
-    """Computes the weights beside every call of ``scaled_dot_product_attention``, which does not give them away."""
+    """Also computes the weights at every call of ``scaled_dot_product_attention``, which does not return them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +57,6 @@ def weights(
     scale: float | None = None,
 ) -> Tensor:
     """softmax(q k^T scale + mask) as ``[B, H, Q, K]`` (Vaswani et al. 2017, equation 1), from the arguments of
-    ``scaled_dot_product_attention``: what it makes of one-hot values. Dropout is left out."""
+    ``scaled_dot_product_attention``: its result for one-hot values. Dropout is left out."""
     values = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
     return F.scaled_dot_product_attention(q, k, values, attn_mask, is_causal=is_causal, scale=scale)

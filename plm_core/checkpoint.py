@@ -44,7 +44,7 @@ class Loaded:
     """A checkpoint in memory."""
 
     model: Any
-    """The model, in evaluation mode on the asked device."""
+    """The model, in evaluation mode on the requested device."""
     tokenizer: Tokenizer
     """The tokenizer it was trained with."""
     config: CheckpointConfig
@@ -52,7 +52,7 @@ class Loaded:
     digest: str
     """The sha256 of its ``SHA256SUMS``: the identity of all its bytes."""
     extra: dict[str, torch.Tensor]
-    """Weights beyond the architecture's own (a fine-tuned head), by name."""
+    """Additional weights by name, such as a fine-tuned head."""
 
 
 def build(architecture: str, model: dict[str, Any], where: str) -> nn.Module:
@@ -68,7 +68,7 @@ def save(
     config: CheckpointConfig,
     extra: dict[str, torch.Tensor] | None = None,
 ) -> str:
-    """Write a checkpoint folder of a model's ``state_dict`` whole or not at all, and return its digest."""
+    """Write a model's ``state_dict`` as a checkpoint folder, atomically, and return its digest."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     with atomic_folder(folder) as temporary:
         save_file(tensors | (extra or {}), temporary / WEIGHTS_FILE)
@@ -81,14 +81,14 @@ def describe(folder: Path) -> CheckpointConfig:
     """Verify a checkpoint and read what it says of itself, without its weights.
 
     Raises:
-        UserError: a file is missing or damaged, or the checkpoint is of another format.
+        UserError: a file is missing or damaged, or the checkpoint has another format.
     """
     verify_checksums(folder)
     return read_description(folder)
 
 
 def _outline(config: CheckpointConfig, folder: Path) -> nn.Module:
-    """The model without its weights; RuntimeError unless it has their shapes, before either takes memory."""
+    """The model without its weights; RuntimeError if the file's shapes differ, before either takes memory."""
     with safe_open(folder / WEIGHTS_FILE, "pt") as file:
         found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no mapping
     where = str(folder / CONFIG_FILE)
@@ -106,8 +106,8 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     """Read, verify and build a checkpoint.
 
     Raises:
-        UserError: a file is missing or damaged, of another format, or its weights do not fit its configuration or are
-            not finite.
+        UserError: a file is missing or damaged, or has another format; or the weights do not fit the configuration or
+            are not finite.
     """
     config = describe(folder)
     tokenizer = open_tokenizer(folder)
@@ -116,10 +116,10 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Loaded:
     try:
         model = _outline(config, folder)
         tensors = load_file(folder / WEIGHTS_FILE)
-        # Copied, for what the library reads is the file itself in memory, and not aligned as torch's own tensors.
+        # Copied, because the library maps the file itself into memory, not aligned like torch's own tensors.
         own = {name: tensors.pop(name).to(like.dtype, copy=True) for name, like in model.state_dict().items()}
         model.load_state_dict(own, assign=True)
-    # Of sizes beyond 64 bits torch tells by one of the last four, on many lines.
+    # For sizes beyond 64 bits torch raises one of the last four, with a message of many lines.
     except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE} ({reason})") from error

@@ -1,7 +1,7 @@
 """Strict configuration: a plain dict becomes a frozen dataclass or one clear error. Used by every room.
 
-Pydantic checks types and ranges; what is wrong is said in this project's words, with the parameter's dotted name.
-``UserError`` is the project's one exception for what the user can mend: a parameter, a file, a folder.
+Pydantic checks types and ranges; errors are reported in this project's words, with the parameter's dotted name.
+``UserError`` is the project's one exception for what the user can fix: a parameter, a file, a folder.
 """
 
 import dataclasses
@@ -21,13 +21,13 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-"""An int is accepted for a float, nothing else is converted."""
+"""An int is accepted for a float; nothing else is converted."""
 Share = Annotated[float, Field(ge=0, le=1)]
-"""From 0 to 1."""
+"""A number from 0 to 1."""
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
-"""Above 0, at most 1."""
+"""A number above 0, at most 1."""
 Probability = Annotated[float, Field(ge=0, lt=1)]
-"""From 0, below 1: of zeroing an activation, for example."""
+"""A number from 0, below 1, such as a dropout probability."""
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -45,25 +45,25 @@ EXPECTED = {
     "less_than": "below {lt:,.12g}",
     "less_than_equal": "at most {le:,.12g}",
 }
-"""Our words for pydantic's, which are those of JSON; its others stand as they are."""
+"""Our wording for pydantic's, which uses JSON's terms; its other messages are kept."""
 
 
 class UserError(Exception):
     """Something that the user gave cannot be used; the message names the place and what was expected."""
 
     beside: tuple["UserError", ...] = ()
-    """What else was found in the same section."""
+    """Further errors in the same section."""
 
     def lines(self) -> list[str]:
-        """This message and those beside it, one line each."""
+        """This message and those in ``beside``, one line each."""
         return [str(self), *(line for other in self.beside for line in other.lines())]
 
 
 @typing.dataclass_transform(frozen_default=True)
 def section(cls: C) -> C:
-    """Make a class a section of the parameters: a frozen dataclass whose fields are checked whenever one is built.
+    """Make a class a section of the parameters: a frozen dataclass whose fields are validated on construction.
 
-    ``__post_init__`` checks what fields have to do with each other; its ValueError begins with the field's name.
+    ``__post_init__`` checks constraints between fields; its ValueError begins with the field's name.
     """
     return typing.cast(C, checked(cls, frozen=True, config=STRICT))
 
@@ -75,22 +75,22 @@ def from_dict(cls: type[T], data: object, where: str) -> T:
 
     Raises:
         UserError: an unknown or missing key, a wrong type, a value out of its range, or one that ``__post_init__``
-            refuses; the first of them, with the others ``beside`` it.
+            refuses. The first one is raised, with the others in ``beside``.
     """
     assert hasattr(cls, "__pydantic_config__"), f"{cls} is not a section, and would not be read strictly"
     try:
-        # As JSON: YAML's lists become tuples, and its dictionaries dataclasses, where the types say so.
+        # As JSON: YAML's lists become tuples, and its mappings dataclasses, if the types say so.
         return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         found = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "unexpected_keyword_argument")
         first, *others = [UserError(_refusal(cls, each, where)) for each in found]
-    # Not from pydantic's error: its references are not seen by the garbage collector, and would keep all modules alive.
+    # Not "from" pydantic's error: its references, hidden from the garbage collector, would keep all modules alive.
     first.beside = tuple(others)
     raise first
 
 
 def from_json(cls: type[T], path: Path, expected: str = "JSON as this pipeline writes it") -> T:
-    """As ``from_dict``, of what a JSON file holds.
+    """``from_dict`` on the content of a JSON file.
 
     Raises:
         UserError: as ``from_dict``, or the file cannot be read as JSON; ``expected`` ends the message.
@@ -102,10 +102,10 @@ def from_json(cls: type[T], path: Path, expected: str = "JSON as this pipeline w
 
 
 def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> T:
-    """As ``from_dict``, of the section in ``table`` that the parameter ``key`` names; the rest are its own parameters.
+    """``from_dict`` for the section in ``table`` that the parameter ``key`` names; the rest are its own parameters.
 
     Raises:
-        UserError: the name is none of the table's, or as ``from_dict``.
+        UserError: the name is not in the table, or as ``from_dict``.
     """
     given = dict(data) if isinstance(data, Mapping) else {}
     name = given.pop(key, None)
@@ -115,13 +115,13 @@ def choose(table: Mapping[str, type[T]], key: str, data: object, where: str) -> 
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
-    """Names in one line, the first few of many."""
+    """The names in one line, shortened to the first ``most``."""
     shown = list(names)
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing where none is like it."""
+    """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -157,7 +157,7 @@ def _refusal(cls: type, error: Any, where: str) -> str:
 
 
 def _at(kind: Any, place: Iterable[str | int]) -> Any:
-    """The dataclass that describes what stands at a place of the parameters."""
+    """The dataclass that describes the given place in the parameters."""
     for step in place:
         kind = typing.get_type_hints(kind)[str(step)] if dataclasses.is_dataclass(kind) else typing.get_args(kind)[-1]
         if typing.get_origin(kind) in (typing.Union, types.UnionType):

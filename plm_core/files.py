@@ -1,6 +1,6 @@
 """Files that are whole or absent: atomic writes, digests, checksum lists. Used by every room that keeps a file.
 
-Whatever a library makes of a full disk, from here it comes as an OSError that names the file.
+However a library reports a full disk, it is raised from here as an OSError that names the file.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ CHECKSUMS = "SHA256SUMS"
 """The checksum list of a folder, in the format of ``sha256sum``: ``sha256sum --check SHA256SUMS`` reads it too."""
 
 SETTLED_S = 2
-"""Seconds after which another change of a file is sure to show in its time of change."""
+"""Seconds after which another change of a file is certain to show in its change time (ctime)."""
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""What a disk can have: it is full, a quota or a limit is reached, it cannot be written to, or it fails."""
+"""Disk errors: it is full, a quota or a limit is reached, it is read-only, or it fails."""
 
 RESTORE = "restore it with `dvc checkout` or `dvc pull`, or delete it and run its stage again"
 
@@ -35,7 +35,7 @@ def sha256_text(text: str) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """The sha256 (hex) of a file's bytes. A process reads a file once for as long as nobody writes to it."""
+    """The sha256 (hex) of a file's bytes. A process reads an unchanged file only once."""
     found = path.stat()
     if time.time() - found.st_ctime < SETTLED_S:
         return _digest(path)
@@ -62,7 +62,7 @@ def sha256_path(path: Path) -> str:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
-    """Yield a new empty folder that becomes ``path`` when the block ends well, and vanishes when it does not.
+    """Yield a new empty folder that becomes ``path`` if the block succeeds, and is removed otherwise.
 
     The files and the rename are flushed to the disk, so that after a crash ``path`` is the old folder, the new one or
     absent, never half of one. With ``checksums`` a ``SHA256SUMS`` of its files is added.
@@ -84,7 +84,7 @@ def atomic_folder(path: Path, checksums: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a name to write to that becomes ``path`` when the block ends well, and vanishes when it does not."""
+    """Yield a name to write to that becomes ``path`` if the block succeeds, and is removed otherwise."""
     with _temporary(path) as temporary:
         yield temporary
         _flush(temporary)
@@ -93,14 +93,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(beside: Path) -> Iterator[Path]:
-    """Yield an empty folder on the disk of ``beside``, hidden next to it, which vanishes with the block."""
+    """Yield an empty hidden folder next to ``beside``, on the same disk, which is removed after the block."""
     with _temporary(beside, "scratch.") as folder:
         folder.mkdir()
         yield folder
 
 
 def atomic_text(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, never a part."""
+    """Write a text file so that readers see the old content or the new, never part of it."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -132,8 +132,8 @@ def verify_checksums(folder: Path) -> None:
     for name in recorded.keys() - present:
         raise UserError(f"{folder / name}: missing, though {listing} names it; {RESTORE}")
     if rest or present - recorded.keys():
-        odd = ", ".join(sorted(present - recorded.keys())) or "its last line has no end"
-        raise UserError(f"{listing}: does not name every file that lies there ({odd}); {RESTORE}")
+        odd = ", ".join(sorted(present - recorded.keys())) or "its last line has no newline"
+        raise UserError(f"{listing}: does not list every file in its folder ({odd}); {RESTORE}")
     for name, expected in recorded.items():
         if (found := sha256_file(folder / name)) != expected:
             raise UserError(
@@ -143,10 +143,10 @@ def verify_checksums(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
-    """The hidden name under which ``path`` is written; what the block, or killed processes, left under such goes.
+    """Yield the hidden name under which ``path`` is written; leftovers of the block or of killed processes are removed.
 
     Raises:
-        OSError: the block could not write, in whatever words its libraries say so; it names a file.
+        OSError: the block could not write, however its libraries report that; it names a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f"{kind}{path.name}")
@@ -154,7 +154,7 @@ def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
     temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-    except Exception as error:  # whatever library wrote; what is not the disk's goes on as it is
+    except Exception as error:  # whatever the library raises; anything but a disk error is raised unchanged
         number = _number(error)
         if number not in DISK or getattr(error, "filename", None):
             raise
@@ -164,7 +164,7 @@ def _temporary(path: Path, kind: str = "") -> Iterator[Path]:
 
 
 def _number(error: Exception) -> int:
-    """The number of the operating system's error, 0 for none; safetensors and Arrow tell it in words alone."""
+    """The operating system's errno, 0 for none; safetensors and Arrow give it only in their messages."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     found = re.search(r"\b(?:os error|errno) (\d+)", str(error))
@@ -172,7 +172,7 @@ def _number(error: Exception) -> int:
 
 
 def _clear(path: Path, ending: str) -> None:
-    """Remove what killed processes left beside ``path``."""
+    """Remove what killed processes left next to ``path``."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*.{ending}"):
         _remove(leftover)
 
@@ -185,7 +185,7 @@ def _remove(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Have the disk hold the folder and all that is in it."""
+    """Flush the folder and everything in it to the disk."""
     for file in (*path.rglob("*"), path):
         _flush(file)
 

@@ -1,8 +1,8 @@
-"""Pages for people from Jinja templates: Python has the figures, a template the words and the layout.
+"""Pages for people from Jinja templates: Python supplies the figures, a template the words and the layout.
 
-A template is named by its path in the project, as a string in double quotes, where it is filled in and where another
-template includes it: by that ``flows/sources.py`` finds which stages depend on it. Used by everything that writes a
-page or a card.
+A template is named by its path in the project, as a string in double quotes, both where it is rendered and where
+another template includes it: this is how ``flows/sources.py`` finds the stages that depend on it. Used by everything
+that writes a page or a card.
 """
 
 import json
@@ -24,23 +24,23 @@ MARKUP = "|".join(
         r"(?<=\d)\.(?=\s|$)|[-+](?=\s|$)",  # of a list
     )
 )
-"""Characters that may mean something in Markdown, where they stand."""
+"""Characters that may be Markdown syntax at their position."""
 READ: set[Path] = set()
 """The templates that this process has read."""
 
 
 def render(template: str, **figures: Any) -> str:
-    """The text of a template with these figures filled in; ``paths`` are known to all of them.
+    """Render a template with these figures; ``paths`` are available to all templates.
 
     Raises:
         FileNotFoundError: there is no such template.
-        UndefinedError: it asks for a figure that is not given.
+        UndefinedError: it uses a figure that is not given.
     """
     return _ENVIRONMENT.get_template(template).render(figures)
 
 
 def cell(text: str) -> str:
-    """Text that ends no cell and starts no markup."""
+    """Escape text so that it ends no table cell and starts no markup."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`").replace("*", "\\*")
 
 
@@ -53,21 +53,21 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Any text as Markdown that shows it, on one line, also in a table, and where bare addresses become links.
+    """Any text as Markdown that shows it literally on one line, also in tables and where bare URLs become links.
 
-    By character references: there is no Markdown in which they start anything, and which backslashes count differs.
+    It uses character references, which start no markup in any dialect; the rules for backslashes differ.
     """
     return re.sub(MARKUP, lambda found: f"&#{ord(found[0])};", " ".join(text.split()))
 
 
 def spaced(table: str) -> str:
     """A Markdown table with room between its cells, for pages that give it none."""
-    # MLflow's renderer cuts off what is a blank, so a character of no width ends it.
+    # MLflow's renderer strips spaces, so a zero-width character comes last.
     return re.sub(r"(?<=[^-]) \|(?=.)", "\u2003\u200c|", table)
 
 
 def aligned(table: str) -> str:
-    """A Markdown table with columns as wide as what they hold."""
+    """A Markdown table with its columns padded to equal width."""
     rows = [line[2:-2].split(" | ") for line in table.splitlines()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = ([c.ljust(w, "-" if c == "---" else " ") for c, w in zip(row, widths, strict=True)] for row in rows)

@@ -29,7 +29,7 @@ def generate(
     """Print each prompt with the model's continuation.
 
     Raises:
-        UserError: the checkpoint is damaged, its model does not continue texts, or a field of ``sampling`` is wrong.
+        UserError: the checkpoint is damaged, its model cannot continue texts, or a field of ``sampling`` is wrong.
     """
     config = from_dict(SamplingConfig, sampling, "generate")
     loaded = checkpoint.load(folder, prepare().device)

@@ -1,6 +1,6 @@
 """Text from a model, token by token. Used by evaluation samples, the `generate` command and serving.
 
-``reading`` gets the next token's logits from a model, ``sampling`` draws from them; here they become texts.
+``decoding`` gets the next token's logits from a model, ``sampling`` draws from them; here they become texts.
 Shapes: B rows, V vocabulary.
 """
 
@@ -24,12 +24,12 @@ def continue_ids(
 ) -> Iterator[list[int | None]]:
     """Yield the next id of every row, step by step, after EOS and the row's prompt; None for a row that has ended.
 
-    Row i draws with the seed ``config.seed + i``, and what it draws depends on no other row. Special tokens are never
-    drawn but for EOS, which ends a row and is not yielded. Without ``use_cache`` every step reads the whole window
-    again: the tokens are the same.
+    Row i draws with the seed ``config.seed + i``, independently of other rows. Special tokens are never drawn, except
+    EOS, which ends a row and is not yielded. Without ``use_cache`` every step reads the whole window again: the tokens
+    are the same.
 
     Raises:
-        UserError: a model of this objective does not continue texts.
+        UserError: a model of this objective cannot continue texts.
     """
     if not prompts:
         return
@@ -43,7 +43,7 @@ def continue_ids(
         seen[row, list(prompt)] = True
     model.eval()
     for _ in range(config.max_new_tokens):
-        # In float64 on the CPU: the same draws on every machine, and sums of probabilities that are exact enough.
+        # In float64 on the CPU: the same draws on every machine, and sufficiently exact sums of probabilities.
         logits = reading.logits(texts).double().cpu()
         logits[:, never] = float("-inf")
         shares = distribution(logits, seen, config)
@@ -61,16 +61,16 @@ def generate(loaded: Loaded, prompt: str, config: SamplingConfig) -> str:
     """The continuation of a prompt, as text.
 
     Raises:
-        UserError: a model of this objective does not continue texts.
+        UserError: a model of this objective cannot continue texts.
     """
     return generate_batch(loaded, [prompt], config)[0]
 
 
 def generate_batch(loaded: Loaded, prompts: Sequence[str], config: SamplingConfig) -> list[str]:
-    """The continuation of each prompt, read together; prompt i has the text of ``generate`` with the seed ``seed + i``.
+    """The continuation of each prompt, in one batch; prompt i has the text of ``generate`` with the seed ``seed + i``.
 
     Raises:
-        UserError: a model of this objective does not continue texts.
+        UserError: a model of this objective cannot continue texts.
     """
     starts = [loaded.tokenizer.encode(prompt) for prompt in prompts]
     texts = [start.copy() for start in starts]
@@ -83,10 +83,10 @@ def generate_batch(loaded: Loaded, prompts: Sequence[str], config: SamplingConfi
 
 
 def stream(loaded: Loaded, prompt: str, config: SamplingConfig) -> Iterator[str]:
-    """``generate`` piece by piece; a character spelled in several byte tokens comes when it is whole.
+    """``generate`` piece by piece; a character of several byte tokens is yielded once it is complete.
 
     Raises:
-        UserError: a model of this objective does not continue texts.
+        UserError: a model of this objective cannot continue texts.
     """
     decode = loaded.tokenizer.decode
     ids: list[int] = loaded.tokenizer.encode(prompt)

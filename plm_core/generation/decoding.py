@@ -1,9 +1,9 @@
-"""The logits of the next token of growing texts, and what is kept of reading them. Used by ``continue_ids``.
+"""The next-token logits of growing texts, with a cache. Used by ``continue_ids``.
 
-A model sees a window of a text: at first as much of the prompt's end as fits. While the text fits, what was read is
-kept as a cache and only new tokens are read. When it outgrows the window, the window's start jumps so that half of it
-remains, and the cache is made anew: so the tokens are those of reading the whole window every time. Where a window
-starts depends on the lengths of its own prompt and text alone.
+A model sees a window of a text: at first as much of the prompt's end as fits. While the text fits, a cache is kept and
+only new tokens are read. When it outgrows the window, the window's start jumps so that half of it remains, and the
+cache is rebuilt: the tokens are the same as if the whole window were read every time. The start of a window depends
+only on the lengths of its own prompt and text.
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -22,9 +22,9 @@ from plm_core.objectives import OBJECTIVES
 from plm_core.text.special import MASK, PAD
 
 Decoder = Callable[[Any, Tensor, Tensor | None, Any], tuple[Tensor, Any]]
-"""``(model, ids, attention_mask, state)`` to the logits ``[B, V]`` of the token after ``ids`` [B, T], and a state to go
-on from. ``attention_mask`` [B, T] is false for padding (None: no padding); ``state`` is what the call before returned,
-None at first."""
+"""``(model, ids, attention_mask, state)`` to the logits ``[B, V]`` of the token after ``ids`` [B, T], and a state to
+continue from. ``attention_mask`` [B, T] is false for padding (None: no padding); ``state`` is what the previous call
+returned, None at first."""
 
 
 def causal(model: Any, ids: Tensor, attention_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
@@ -39,7 +39,7 @@ def causal(model: Any, ids: Tensor, attention_mask: Tensor | None, state: Any) -
 def permutation(model: Any, ids: Tensor, attention_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     """The next token of XLNet: the query stream at the next position predicts it (Yang et al. 2019, section 2.3).
 
-    That position holds MASK, comes last in the order, and so is seen by none; the memory goes without it.
+    That position holds MASK, comes last in the order, and so is never seen; it does not enter the memory.
     """
     state = model.empty_memory(len(ids), 0) if state is None else state
     *earlier, (part, kept) = _pieces(ids, attention_mask, model.config.context - 1)
@@ -59,24 +59,24 @@ class Decoding:
         """Without ``use_cache`` nothing is kept.
 
         Raises:
-            UserError: models of this objective continue no texts.
+            UserError: models of this objective cannot continue texts.
         """
         if (decoder := OBJECTIVES[objective].decoder) is None:
             able = ", ".join(name for name, other in OBJECTIVES.items() if other.decoder)
             raise UserError(
-                f"objective: found {objective!r}; expected one of {able}. A {objective} model does not continue texts "
-                "(one that fills gaps does so in the report's samples): name another by --model"
+                f"objective: found {objective!r}; expected one of {able}. A {objective} model cannot continue texts "
+                "(one that fills blanks does so in the report's samples): choose another with --model"
             )
         self.model, self.use_cache = model, use_cache
         self.read: Decoder = resolve_name(decoder)
-        # Of the papers' models, the one with a memory sees further back than it reads at once.
+        # A model with a memory sees further back than it reads at once.
         self.window = model.config.context + getattr(model.config, "memory", 0)
         self.device = next(model.parameters()).device
         self.starts: list[int] = []
         self.state: Any = None
 
     def logits(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """The logits ``[B, V]`` of the token after each text, which is that of the call before and one token more."""
+        """The logits ``[B, V]`` of the token after each text, which is that of the previous call plus one token."""
         before = self.starts or [max(0, len(text) - self.window) for text in texts]
         self.starts = [window_start(start, len(text), self.window) for start, text in zip(before, texts, strict=True)]
         if self.state is not None and self.starts == before:
@@ -94,14 +94,13 @@ class Decoding:
 
 
 def window_start(start: int, length: int, window: int) -> int:
-    """Where the window of a text that has grown to ``length`` tokens starts: at ``start`` as before while it fits, else
-    so that half a window remains."""
+    """Where the window of a text that has grown to ``length`` tokens starts: still at ``start`` while it fits,
+    otherwise so that half a window remains."""
     return start if length - start <= window else length - (window + 1) // 2
 
 
 def left_padded(texts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Ids ``[B, T]`` that end together and ``attention_mask`` [B, T], false for padding; None when there is no
-    padding."""
+    """Right-aligned ids ``[B, T]`` and ``attention_mask`` [B, T], false for padding; None if there is no padding."""
     longest = max(len(text) for text in texts)
     ids = torch.tensor([[PAD] * (longest - len(text)) + list(text) for text in texts], device=device)
     if all(len(text) == longest for text in texts):

@@ -1,6 +1,6 @@
 """Interchange with Hugging Face transformers, without importing it. Used by the ``export`` and ``import`` commands.
 
-A model type is a file with one ``Family``: its sizes and weights, ours and theirs. ``FAMILIES`` names them by our
+Each model type is a file with one ``Family``, which maps our sizes and weights to theirs. ``FAMILIES`` has them by our
 architecture.
 """
 

@@ -1,4 +1,4 @@
-"""BERT as ``BertForPreTraining``. Their queries, keys and values have a projection each; ours share one, [3 D, D]."""
+"""BERT as ``BertForPreTraining``. Their queries, keys and values have separate projections; ours are one, [3 D, D]."""
 
 import torch
 
@@ -70,4 +70,4 @@ FAMILY = Family(
     "does not say.",
     ignored=("embeddings.position_ids",),
 )
-"""BERT, also as RoBERTa trains it."""
+"""BERT, also with RoBERTa's training."""

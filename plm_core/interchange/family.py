@@ -1,6 +1,6 @@
-"""What a paper's model is called by Hugging Face transformers: a table of sizes and one of weights, read both ways.
+"""The mapping of a model to Hugging Face transformers: a table of sizes and one of weights, used in both directions.
 
-Used by the files of the papers, each of which holds one ``Family``, and by ``interchange.folder``. Shapes: D width,
+Used by the files of the papers, each of which has one ``Family``, and by ``interchange.folder``. Shapes: D width,
 H heads.
 """
 
@@ -15,12 +15,12 @@ from plm_core.config import UserError, listed
 
 
 class Layout(NamedTuple):
-    """How one of our tensors lies in theirs. Only the order of numbers changes, so gradients map in the same way."""
+    """How one of our tensors maps to theirs. Only the order of elements changes, so gradients map in the same way."""
 
     ours: Callable[[list[Tensor]], Tensor]
     """From their tensors to ours."""
     theirs: Callable[[Tensor, int], Sequence[Tensor]]
-    """From ours and H to their tensors."""
+    """From our tensor and H to their tensors."""
 
 
 SAME = Layout(lambda theirs: theirs[0], lambda ours, heads: [ours])
@@ -41,7 +41,7 @@ class Weight:
 
 
 def both(ours: str, theirs: str, layout: Layout = SAME) -> tuple[Weight, Weight]:
-    """The lines of a layer's weight, which lies in theirs as ``layout`` says, and of its bias."""
+    """The lines of a layer's weight, which maps to theirs by ``layout``, and of its bias."""
     return Weight(f"{ours}.weight", (f"{theirs}.weight",), layout), Weight(f"{ours}.bias", (f"{theirs}.bias",))
 
 
@@ -52,9 +52,9 @@ class Size:
     ours: str
     """The field of our configuration."""
     theirs: tuple[str, ...]
-    """Their keys, with a dot where one is in a section: all are written, the first that is there is read."""
+    """Their keys, with a dot for one in a section: all are written, the first that is present is read."""
     default: float | None = None
-    """What is read where their keys are absent; None when one must be there."""
+    """The value if their keys are absent; None if one is required."""
 
 
 @dataclass(frozen=True)
@@ -66,35 +66,35 @@ class Family:
     model_type: str
     """Their name for it."""
     model_class: str
-    """Their class that computes all that ours does."""
+    """Their class that computes everything that ours does."""
     auto_class: str
     """The automatic class that loads it."""
     objective: str
-    """The name in ``OBJECTIVES`` of the training that their class is for."""
+    """The name in ``OBJECTIVES`` of the objective that their class is for."""
     sizes: tuple[Size, ...]
     """The table of sizes."""
     fixed: Mapping[str, tuple[Any, ...]]
-    """What their configuration must say for the computation to be ours: the first is written, an absent key is fine."""
+    """What their configuration must contain for an equal computation: the first is written, an absent key is fine."""
     marks: Mapping[str, int]
     """The special tokens that their configuration names; written, not read."""
     follows: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    """What follows from our configuration, by their keys: written, and read to be the same; an absent key is fine."""
+    """What follows from our configuration, by their keys: written, and checked when read; an absent key is fine."""
     weights: tuple[Weight, ...]
-    """The table of weights: all of theirs but the tied ones, and all of ours."""
+    """The table of weights: all of theirs except the tied ones, and all of ours."""
     base: str
-    """The prefix of the encoder's weights; a folder may leave it out. What has another prefix is a head."""
+    """The prefix of the encoder's weights; a folder may omit it. Weights with another prefix are a head."""
     tied: Mapping[str, str]
-    """Their weights that are others of theirs: never written, and equal where a folder holds both."""
+    """Their weights that are tied to others: never written, and equal if a folder holds both."""
     frame: tuple[tuple[str, int], ...]
     """The row of one text A, with the special tokens around it: pieces and their segments."""
     frame_of_two: tuple[tuple[str, int], ...]
     """The row of two texts, A and B."""
     padding_side: str
-    """Where padding stands by default."""
+    """The default side of padding."""
     use: str
-    """For people, how inputs are framed, as Markdown."""
+    """How inputs are framed, for people, as Markdown."""
     ignored: tuple[str, ...] = ()
-    """The ends of names that are no weights."""
+    """The suffixes of tensors that are not weights."""
 
     @property
     def segmented(self) -> bool:
@@ -118,7 +118,7 @@ class Family:
         """Their weights, or their gradients, under our names.
 
         Raises:
-            UserError: a weight is missing, one has no place in our model, or two that are one differ.
+            UserError: a weight is missing, one has no place in our model, or two tied ones differ.
         """
         names = {self._full_name(name): name for name in tensors if not name.endswith(self.ignored)}
         given = {full: tensors[name] for full, name in names.items()}
@@ -132,7 +132,7 @@ class Family:
                 found[ours] = layout.ours([given[name] for name in theirs]).contiguous()
             except (RuntimeError, IndexError) as error:
                 shapes = ", ".join(f"{name} {tuple(given[name].shape)}" for name in theirs)
-                raise UserError(f"{where}: {shapes}: not of the shapes of a {self.model_class}") from error
+                raise UserError(f"{where}: {shapes}: not the shapes of a {self.model_class}") from error
         used = {name for _, theirs, _ in self.lines(layers) for name in theirs}
         for name, other in self.tied.items():
             if name in given and other in given and not torch.equal(given[name], given[other]):
@@ -142,11 +142,11 @@ class Family:
             raise UserError(f"{where}: lacks {lacking}; expected the weights of a {self.model_class}")
         if unknown := given.keys() - used - self.tied.keys():
             known = listed(sorted(names[name] for name in unknown), 7)
-            raise UserError(f"{where}: holds {known}, which {self.model_class} of {layers} layers has not")
+            raise UserError(f"{where}: contains {known}, which a {self.model_class} with {layers} layers does not have")
         return found
 
     def _full_name(self, name: str) -> str:
-        """Their name with the prefix that a folder may leave out."""
+        """Their name with the prefix that a folder may omit."""
         known = {n.split(".", 1)[0] for w in self.weights for n in w.theirs} | {n.split(".", 1)[0] for n in self.tied}
         return name if name.split(".", 1)[0] in known else self.base + name
 
@@ -161,13 +161,13 @@ class Family:
         """Our configuration of a model with their configuration ``theirs``.
 
         Raises:
-            UserError: a size is missing, or the configuration asks for a computation that is not ours.
+            UserError: a size is missing, or the configuration requires a computation that is not ours.
         """
         for name, accepted in self.fixed.items():
             if (found := _value(theirs, name, accepted[0])) not in accepted:
                 raise UserError(
                     f"{where}.{name}: found {found!r}; expected {' or '.join(repr(a) for a in accepted)}: "
-                    f"{self.architecture} computes nothing else"
+                    f"{self.architecture} supports nothing else"
                 )
         model: dict[str, Any] = {}
         for size in self.sizes:
@@ -187,7 +187,7 @@ class Family:
 
 
 def _value(theirs: Mapping[str, Any], key: str, absent: Any = None) -> Any:
-    """What stands under a key, in a section where it has a dot; ``absent`` where nothing does."""
+    """The value of a key, in a section if it has a dot; ``absent`` if there is none."""
     *sections, last = key.split(".")
     for name in sections:
         inside = theirs.get(name)
@@ -196,7 +196,7 @@ def _value(theirs: Mapping[str, Any], key: str, absent: Any = None) -> Any:
 
 
 def _in_sections(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by their keys, each in the section that its key names before a dot."""
+    """Nest flat values: each goes into the section that its key names before the dot."""
     found: dict[str, Any] = {}
     for key, value in flat.items():
         *sections, last = key.split(".")

@@ -1,7 +1,7 @@
 """Checkpoints as folders that transformers loads, and such folders as checkpoints.
 
-Used by the ``export`` and ``import`` commands. What comes out of ``export_hf`` gives the same checkpoint, bit for bit,
-when ``import_hf`` reads it.
+Used by the ``export`` and ``import`` commands. ``import_hf`` turns the output of ``export_hf`` back into the same
+checkpoint, bit for bit.
 """
 
 import json
@@ -32,29 +32,29 @@ OWN = "plm_checkpoint"
 
 @section
 class Origin:
-    """What a checkpoint says of its training and transformers has no key for; 0 where it is not known."""
+    """What a checkpoint records about its training and transformers has no key for; 0 if it is not known."""
 
     step: int = 0
-    """The step whose weights these are."""
+    """The step that these weights are from."""
     valid_nats: float = 0.0
-    """Validation loss at that step, in nats a prediction."""
+    """Validation loss at that step, in nats per prediction."""
     lineage: checkpoint.Lineage | None = None
-    """What its pretraining read."""
+    """What its pretraining run read."""
     objective: str | None = None
-    """The name in ``OBJECTIVES`` that it was trained by; None for the one that their class is for."""
+    """The name in ``OBJECTIVES`` of the objective it was trained with; None for the one that their class is for."""
     model: dict[str, Any] = field(default_factory=dict)
-    """What its configuration says beyond the table of sizes."""
+    """The keys of its configuration that are not in the table of sizes."""
 
 
 def export_hf(checkpoint_folder: Path, target: Path) -> None:
     """Write a checkpoint as a folder that transformers' automatic classes load without a network.
 
     Raises:
-        UserError: the checkpoint is damaged, fine-tuned or of a training that transformers has no model for, or
-            ``target`` holds something.
+        UserError: the checkpoint is damaged, fine-tuned or has no counterpart in transformers, or ``target`` is not
+            empty.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target}: holds something; expected an empty or a new folder")
+        raise UserError(f"{target}: is not empty; expected an empty or a new folder")
     loaded = checkpoint.load(checkpoint_folder)
     family = _family(loaded.config, checkpoint_folder)
     sizes = asdict(loaded.model.config)
@@ -75,11 +75,11 @@ def export_hf(checkpoint_folder: Path, target: Path) -> None:
 def import_hf(source: Path, target: Path) -> str:
     """Write a folder of transformers as a checkpoint, and return the checkpoint's digest.
 
-    Where the folder does not say how it was trained, the checkpoint names the objective that the folder's class is for,
+    If the folder does not say how it was trained, the checkpoint names the objective that the folder's class is for,
     with a step and a loss of 0.
 
     Raises:
-        UserError: the folder lacks a file or a tokenizer of this project, or its model is not one that we compute.
+        UserError: the folder lacks a file or a tokenizer of this project, or its model is not supported.
     """
     place = source / checkpoint.CONFIG_FILE
     theirs = _read(place)
@@ -134,26 +134,26 @@ def _family(config: checkpoint.CheckpointConfig, folder: Path) -> Family:
     family = FAMILIES.get(config.architecture)
     if family is None:
         raise UserError(
-            f"{folder}: of architecture {config.architecture}, which cannot be written for transformers; "
+            f"{folder}: the architecture {config.architecture} cannot be exported to transformers; "
             f"expected one of {', '.join(FAMILIES)}"
         )
     if not _computed(config.objective, family):
         raise UserError(
-            f"{folder}: is {config.architecture} trained by the {config.objective} objective, which has no counterpart "
-            f"in transformers; expected the {family.objective} objective, as {family.model_class}"
+            f"{folder}: is {config.architecture} trained with the {config.objective} objective, which has no "
+            f"counterpart in transformers; expected the {family.objective} objective, as {family.model_class}"
         )
     return family
 
 
 def _computed(objective: str, family: Family) -> bool:
-    """Whether a model of this objective does what their class computes: the objective is the one that the class is
-    for, or builds on it, as the hybrid one does on the causal."""
+    """Whether their class computes a model of this objective: the class is for this objective, or the objective builds
+    on that one, as hybrid does on causal."""
     known = OBJECTIVES.get(objective)
     return known is not None and issubclass(known, OBJECTIVES[family.objective])
 
 
 def _card(loaded: checkpoint.Loaded, family: Family) -> str:
-    """The model card: what the checkpoint is, by what it was judged, how to load it."""
+    """The model card: what the checkpoint is, how it was evaluated, how to load it."""
     likelihood = OBJECTIVES[loaded.config.objective].likelihood
     return render(
         "plm_core/interchange/card.md.j2",
@@ -169,12 +169,12 @@ def _card(loaded: checkpoint.Loaded, family: Family) -> str:
 
 
 def _fill(model: Any, weights: dict[str, Tensor], source: Path) -> None:
-    """Give a model its weights, or say which do not fit."""
+    """Set a model's weights, or raise UserError if one does not fit."""
     for name, own in model.state_dict().items():
         if weights[name].shape != own.shape:
             found = tuple(weights[name].shape)
             expected = tuple(own.shape)
-            raise UserError(f"{source}: the weights of {name} are {found}; expected {expected}, as config.json says")
+            raise UserError(f"{source}: the weights of {name} have shape {found}; expected {expected} by config.json")
         if not weights[name].is_floating_point() or not weights[name].isfinite().all():
             raise UserError(f"{source}: the weights of {name} are not all finite numbers")
     model.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""GPT as ``GPT2LMHeadModel``. Their projections are stored the other way round (``Conv1D``: [in, out])."""
+"""GPT as ``GPT2LMHeadModel``. Their projections are stored transposed (``Conv1D``: [in, out])."""
 
 from plm_core.interchange.family import TRANSPOSED, Family, Size, Weight, both
 from plm_core.text.special import EOS, PAD
@@ -19,7 +19,7 @@ FAMILY = Family(
         Size("initializer_range", ("initializer_range",), default=0.02),
     ),
     fixed={
-        # The released name and its spelling by PyTorch's function: both are the tanh form of GELU.
+        # The released name and the name of PyTorch's function: both are the tanh form of GELU.
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         "layer_norm_epsilon": (1e-5,),
         "scale_attn_weights": (True,),
@@ -27,7 +27,7 @@ FAMILY = Family(
         "add_cross_attention": (False,),
         "tie_word_embeddings": (True,),
     },
-    # A document starts after the end of another, here as in GPT-2.
+    # A document starts after the end of another, as in GPT-2.
     marks={"bos_token_id": EOS, "eos_token_id": EOS, "pad_token_id": PAD},
     follows=lambda model: {"n_inner": 4 * model["width"]},
     weights=(
@@ -43,7 +43,7 @@ FAMILY = Family(
     ),
     base="transformer.",
     tied={"lm_head.weight": "transformer.wte.weight"},
-    # A text is continued from the end of the one before it.
+    # A text continues from the end of the one before it.
     frame=(("</s>", 0), ("A", 0)),
     frame_of_two=(("</s>", 0), ("A", 0), ("</s>", 0), ("B", 0)),
     padding_side="left",

@@ -1,7 +1,7 @@
 """LLaMA as ``LlamaForCausalLM``: each of our matrices is one of theirs.
 
-The base of the angles is written twice: under the key of transformers from version 5 on, and under the older one, which
-other programs read.
+The RoPE base is written twice: under the key of transformers from version 5 on, and under the older one, which other
+programs read.
 """
 
 from plm_core.interchange.family import Family, Size, Weight
@@ -57,12 +57,12 @@ FAMILY = Family(
     ),
     base="model.",
     tied={"lm_head.weight": "model.embed_tokens.weight"},
-    # A text is continued from the end of the one before it.
+    # A text continues from the end of the one before it.
     frame=(("</s>", 0), ("A", 0)),
     frame_of_two=(("</s>", 0), ("A", 0), ("</s>", 0), ("B", 0)),
     padding_side="left",
     use="A document starts with `</s>`, and so does a prompt: `tokenizer(text)` puts it there.",
-    # The frequencies of the angles, which older folders hold.
+    # The RoPE frequencies that older folders hold.
     ignored=(".rotary_emb.inv_freq",),
 )
-"""LLaMA with a tied output layer, as Llama 3.2's small models."""
+"""LLaMA with a tied output layer, as in Llama 3.2's small models."""

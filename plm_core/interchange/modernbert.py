@@ -1,7 +1,7 @@
 """ModernBERT as ``ModernBertForMaskedLM``: each of our matrices is one of theirs.
 
-The bases of the angles, and which layers read the whole row, are written twice: as transformers has them from version 5
-on, and as it had them before.
+The RoPE bases, and which layers attend to the whole row, are written twice: in the form of transformers from version 5
+on, and in the older one.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ FAMILY = Family(
     base="model.",
     tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     frame=(("<cls>", 0), ("A", 0), ("<sep>", 0)),
-    # Nothing tells segments apart.
+    # There are no segments.
     frame_of_two=(("<cls>", 0), ("A", 0), ("<sep>", 0), ("B", 0), ("<sep>", 0)),
     padding_side="right",
     use="`tokenizer(text)` frames a text as `<cls> text <sep>`, and two as `<cls> A <sep> B <sep>`. To mask a token, "

@@ -1,9 +1,9 @@
 """The tokenizer as the files of Hugging Face tokenizers: ``tokenizer.json`` and ``tokenizer_config.json``.
 
-Built by hand from the pieces and scores of a sentencepiece model, or from our own ``tokenizer.json``, to which our
-normal form and our frame are added, and from which they are taken away again. Token ids are the same for every text,
-special tokens included: no text can spell one, unless the reader asks for it by ``split_special_tokens=False``. What
-differs is said by ``deviations``.
+Built directly from the pieces and scores of a sentencepiece model, or from our own ``tokenizer.json``, to which our
+normalisation and our frame are added, and from which they are removed again. Token ids are the same for every text:
+special tokens cannot occur in a text either, unless the caller sets ``split_special_tokens=False``. The exceptions are
+in ``deviations``.
 """
 
 import json
@@ -26,25 +26,25 @@ Frame = Sequence[tuple[str, int]]
 DESCRIBED = {
     "bpe": "sentencepiece BPE with every byte among its pieces",
     "unigram": "sentencepiece unigram with every byte among its pieces",
-    "wordpiece": "WordPiece, which drops white space, and reads a word with an unknown character as `<unk>`",
+    "wordpiece": "WordPiece, which drops whitespace, and reads a word with an unknown character as `<unk>`",
     "bytelevel": "byte-level BPE with every byte among its pieces",
 }
-"""What a kind is, for people to read."""
+"""A description of each kind, for people."""
 EXPECTED = (
-    f"and {MODEL_FILE} is missing; expected one of them as `plm export` leaves it: no other tokenizer can be read"
+    f"and {MODEL_FILE} is missing; expected one of them as `plm export` writes it: no other tokenizer can be read"
 )
 
 
 def deviations(tokenizer: Tokenizer) -> list[str]:
-    """In which cases the exported tokenizer can give other ids than ours, for people to read."""
+    """The cases in which the exported tokenizer can give different ids from ours, for people."""
     found = [
         f"A character that Unicode gained after {unicodedata.unidata_version} may be composed differently (NFC).",
-        "Between more than 100 combining marks in a row ours puts U+034F, and this one nothing.",
+        "Between more than 100 combining marks in a row ours inserts U+034F, and this one nothing.",
     ]
     if tokenizer.kind == "unigram":
         found.append(
-            "sentencepiece adds log probabilities in single precision, tokenizers in double: where two segmentations "
-            "of a text are equally likely but for rounding, the other may be taken, the more so the longer the text."
+            "sentencepiece adds log probabilities in single precision, tokenizers in double: if two segmentations of a "
+            "text are equally likely up to rounding, the other may be chosen, more often in longer texts."
         )
     return found
 
@@ -84,7 +84,7 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
     except UserError as error:
         raise UserError(f"{path}: not a wordpiece or bytelevel tokenizer of this project, {EXPECTED}") from error
     if tokenizer_json(tokenizer, family) != theirs:
-        raise UserError(f"{path}: reads texts otherwise than a {family.architecture} of this project, {EXPECTED}")
+        raise UserError(f"{path}: encodes texts differently from a {family.architecture} of this project, {EXPECTED}")
     return tokenizer
 
 
@@ -108,13 +108,13 @@ def _replace(old: str, new: str) -> dict[str, Any]:
 
 
 def _normal_form() -> list[dict[str, Any]]:
-    """``normalize`` in its order."""
+    """The steps of ``normalize``, in order."""
     pairs = [("\r\n", "\n"), ("\r", "\n"), ("\0", ""), (WORD_BOUNDARY, "_")]
     return [*(_replace(old, new) for old, new in pairs), {"type": "NFC"}]
 
 
 def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
-    """A sentencepiece model as a file of the library, which writes a space by the same mark."""
+    """A sentencepiece model as a file of the library, which marks spaces in the same way."""
     from plm_core.text.library import bpe, described
 
     pieces = [piece for piece, _ in tokenizer.scores()]
@@ -131,14 +131,14 @@ def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
 
 
 def _merges(learned: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """sentencepiece merges the neighbours whose joined piece ranks highest: every division of a piece is a merge."""
+    """The merges: sentencepiece joins neighbours whose joined piece ranks highest, so every split of a piece is one."""
     known = set(learned)
     divided = ((piece[:i], piece[i:]) for piece in learned for i in range(1, len(piece)))
     return (parts for parts in divided if known.issuperset(parts))
 
 
 def _unigram(tokenizer: SentencePiece) -> dict[str, Any]:
-    """Pieces that no text can spell get a score that no segmentation into characters is as low as."""
+    """The unigram model; pieces that no text can spell score lower than any segmentation into characters."""
     pieces = tokenizer.scores()
     longest = max(len(piece) for piece, _ in pieces[:BYTES_AND_SPECIALS])
     never = (longest + 1) * min(score for _, score in pieces) - 1
@@ -149,10 +149,10 @@ def _unigram(tokenizer: SentencePiece) -> dict[str, Any]:
 
 
 def _pre_tokenizer(pieces: Sequence[str]) -> dict[str, Any] | None:
-    """Cut out the characters of special pieces that have no piece of their own, so that no special piece is found.
+    """Split at characters of special pieces that have no piece of their own, so that no special piece matches.
 
-    Such a character is spelled in bytes wherever it stands, so that cutting there changes nothing else. A special piece
-    all of whose characters have pieces is never chosen, by its score.
+    Such a character is always spelled in bytes, so splitting there changes nothing else. A special piece whose
+    characters all have pieces is never chosen, because of its score.
     """
     known = set(pieces[BYTES_AND_SPECIALS:])
     alone = sorted({c for piece in pieces[:BYTES_AND_SPECIALS] for c in piece} - known - {"\n"})
@@ -163,7 +163,7 @@ def _pre_tokenizer(pieces: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _post_processor(frame: Frame, frame_of_two: Frame) -> dict[str, Any]:
-    """How ``tokenizer(text)`` frames a text, or two: as the rows that the model was trained on."""
+    """How ``tokenizer(text)`` frames one or two texts: like the rows that the model was trained on."""
 
     def line(parts: Frame) -> list[dict[str, Any]]:
         kinds = {True: "Sequence", False: "SpecialToken"}

@@ -1,7 +1,6 @@
-"""XLNet as ``XLNetLMHeadModel``. Their projections are [D, H, D/H], ours [D, D] as every linear layer's.
+"""XLNet as ``XLNetLMHeadModel``. Their projections are [D, H, D/H], ours [D, D] like every linear layer's.
 
-Theirs knows no longest text: ``context`` is written under our own key, and read as 512 (as released) where it is
-absent.
+Theirs has no maximum length: ``context`` is written under our own key, and read as 512 (as released) if it is absent.
 """
 
 from plm_core.interchange.family import SAME, Family, Layout, Size, Weight, both
@@ -72,4 +71,4 @@ FAMILY = Family(
     use="`tokenizer(text)` frames a text as `text <sep> <cls>`, and two as `A <sep> B <sep> <cls>`. Give `perm_mask` "
     "and `target_mapping` to predict tokens; without them the model reads in both directions.",
 )
-"""XLNet as its permutation objective trains it."""
+"""XLNet as trained with its permutation objective."""

@@ -1,8 +1,8 @@
-"""Architectures, one file a paper. ``sections/models.py`` holds the table of them and their sections of the parameters.
+"""Architectures, one file per paper. ``sections/models.py`` has their table and their sections of the parameters.
 
 Every model has ``config``, ``tokens`` (the ``nn.Embedding`` of its ids), ``blocks`` and ``encode(ids, segments,
 attention_mask)`` to hidden states for a task. One that reads from left to right has ``output(hidden)``,
 ``logits(hidden)`` and ``read(ids, attention_mask, state)``, to hidden states and the state that the next call continues
-from; one that predicts masked tokens has ``output(hidden)``, ``predict(ids, at)`` and ``pool(hidden)`` to a vector a
-row.
+from; one that predicts masked tokens has ``output(hidden)``, ``predict(ids, at)`` and ``pool(hidden)`` to one vector
+per row.
 """

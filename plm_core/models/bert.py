@@ -1,14 +1,13 @@
 """BERT. Devlin, Chang, Lee, Toutanova 2019, "BERT: Pre-training of Deep Bidirectional Transformers".
 
-Also RoBERTa (Liu et al. 2019), which is this model trained otherwise: no next-sentence prediction, masks drawn anew
-each time, packed full sentences. Section 3 of the paper and the released code: every position reads every other, the
-layer normalisation follows each residual sum (post-norm, Vaswani et al. 2017), a position is the sum of its token's,
-its segment's and its place's embedding, and two heads predict masked tokens and whether the second segment follows the
-first.
+Also RoBERTa (Liu et al. 2019), which is this model trained differently: no next-sentence prediction, new masks each
+time, packed full sentences. Section 3 of the paper and the released code: every position attends to every other, layer
+normalisation follows each residual sum (post-norm, Vaswani et al. 2017), the input is the sum of the token, segment and
+position embeddings, and two heads predict masked tokens and whether the second segment follows the first.
 
-Two things deviate: GELU is computed exactly (erf) and not by its tanh form, as PyTorch's ports of the released weights
-do, and initial weights are drawn from the whole normal distribution, not one truncated at two deviations. One more is
-an option, off unless asked for: heads that begin by reading a neighbour (``look_at_neighbours``).
+Two things deviate: GELU is computed exactly (erf) and not in its tanh form, as in PyTorch's ports of the released
+weights, and initial weights are drawn from the whole normal distribution, not one truncated at two standard deviations.
+One more is an option, off by default: heads that start by attending to a neighbour (``look_at_neighbours``).
 
 Shapes: B rows, T positions, N masked positions, D width, H heads, S segments, V vocabulary.
 """
@@ -33,13 +32,13 @@ from plm_core.sections.models import BERTConfig, ELECTRAConfig
 EPSILON = 1e-12
 """Added to the variance in layer normalisation, as released."""
 POSITIONS = 2.0
-"""The deviation of the positions that ``look_at_neighbours`` makes, in that of the tokens."""
+"""The standard deviation of the positions of ``look_at_neighbours``, in units of that of the tokens."""
 SHARPNESS = 8.5
-"""By how much the logit of the neighbour exceeds the mean of the others in the first block."""
+"""How far the neighbour's logit exceeds the mean of the others in the first block."""
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over all positions that are kept (Vaswani et al. 2017, section 3.2)."""
+    """Multi-head self-attention over all unmasked positions (Vaswani et al. 2017, section 3.2)."""
 
     def __init__(self, config: BERTConfig) -> None:
         super().__init__()
@@ -49,15 +48,15 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]``: what the positions ``at`` [B, N] read.
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the queries ``at`` [B, N] only.
 
-        ``attn_mask`` [B, 1, 1 or T, T] is false where a position is not read.
+        ``attn_mask`` [B, 1, 1 or T, T] is false where a position is not attended to.
         """
         B, T, D = x.shape
-        # The released weights are three matrices; side by side they are one product.
+        # The released weights are three matrices; concatenated, they are one product.
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         if at is not None:
-            # Only some positions ask, but all are read.
+            # Only some positions are queries, but all are keys.
             q = rows_at(q, at[:, None])
             attn_mask = attn_mask if attn_mask is None or attn_mask.shape[2] == 1 else rows_at(attn_mask, at[:, None])
         y = attend(q, k, v, attn_mask, dropout=self.dropout if self.training else 0.0)
@@ -77,14 +76,14 @@ class Block(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None, at: Tensor | None = None) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] alone."""
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] only."""
         y = self.attention(x, attn_mask, at)
         x = narrowed(self.norm_1((x if at is None else rows_at(x, at)) + self.drop(y)))
         return narrowed(self.norm_2(x + self.drop(self.down(F.gelu(self.up(x))))))
 
 
 class BERT(nn.Module):
-    """The encoder with both heads: ``encode``, then ``logits`` of masked tokens, or ``pool`` and ``next_sentence``."""
+    """The encoder with both heads: ``encode``, then ``logits`` for masked tokens, or ``pool`` and ``next_sentence``."""
 
     def __init__(self, config: BERTConfig) -> None:
         super().__init__()
@@ -114,21 +113,21 @@ class BERT(nn.Module):
     ) -> Tensor:
         """Ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen all ids.
 
-        ``segments`` [B, T] says to which segment an id belongs (None: all to the first), ``attention_mask`` [B, T] is
-        false where an id is padding, which no position sees. ``documents`` [B, T] says to which document of its row an
-        id belongs: each is read as if it stood alone. With ``at`` [B, N] only these positions' states are returned,
-        ``[B, N, D]``, and the last block computes no others.
+        ``segments`` [B, T] holds the segment of each id (None: all in the first), ``attention_mask`` [B, T] is false
+        for padding, which no position sees. ``documents`` [B, T] holds the document of each id in its row: each is read
+        independently. With ``at`` [B, N] only these positions' states are returned, ``[B, N, D]``, and the last block
+        computes no others.
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, a segment outside the segments,
-                or ``documents`` are not as ``blocks`` says or stand beside ``attention_mask``.
+                or ``documents`` are not as ``blocks`` says or given together with ``attention_mask``.
         """
         segments, position_ids, attn_mask = checked(self.config, ids, segments, attention_mask, documents)
         x = self.tokens(ids) + self.positions(position_ids) + self.segments(segments)
         x = self.drop(narrowed(self.norm(x)))
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
-        # Of the last block the loss reads the masked positions only: nobody looks at the feed-forward of the others.
+        # The loss reads only the masked positions of the last block: the feed-forward of the others is not needed.
         return self.blocks[-1](x, attn_mask, at)
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
@@ -144,15 +143,15 @@ class BERT(nn.Module):
         return Output(self.transform_norm(F.gelu(self.transform(hidden))), self.tokens.weight, self.bias)
 
     def predict(self, ids: Tensor, at: Tensor) -> Tensor:
-        """Ids ``[B, T]`` with masks to logits ``[B, N, V]`` of the tokens at the positions ``at`` [B, N]."""
+        """Ids ``[B, T]`` with masks to the logits ``[B, N, V]`` of the positions ``at`` [B, N]."""
         return self.logits(self(ids, at=at))
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's, through a tanh layer."""
+        """Hidden states ``[B, T, D]`` to one vector per row, ``[B, D]``: the first position's, through a tanh layer."""
         return torch.tanh(self.pooler(hidden[:, 0]))
 
     def next_sentence(self, pooled: Tensor) -> Tensor:
-        """Pooled rows ``[B, D]`` to logits ``[B, 2]``: class 0 when the second segment follows the first, else 1."""
+        """Pooled rows ``[B, D]`` to logits ``[B, 2]``: class 0 if the second segment follows the first, otherwise 1."""
         return self.follows(pooled)
 
 
@@ -164,14 +163,14 @@ def checked(
     documents: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Segments ``[B, T]`` of ids ``[B, T]``, position ids ``[T]`` or ``[B, T]``, and the attention mask, ``[B, 1, 1
-    or T, T]``. For the arguments, and the ValueError that is raised, see ``BERT.forward``."""
+    or T, T]``. For the arguments and the ValueError see ``BERT.forward``."""
     T = ids.shape[1]
     check_length(T, config.context)
     check_ids(ids, config.vocab_size)
     if segments is None:
         segments = torch.zeros_like(ids)
     check_ids(segments, config.segments, "segments")
-    # Padding: one row of the mask serves all queries, so it stays [B, 1, 1, T].
+    # Padding: one row of the mask serves all queries, so it remains [B, 1, 1, T].
     if documents is None:
         return (
             segments,
@@ -179,14 +178,14 @@ def checked(
             None if attention_mask is None else attention_mask[:, None, None, :],
         )
     if attention_mask is not None:
-        raise ValueError("documents: beside attention_mask; expected padding to be a document of its own")
+        raise ValueError("documents: given together with attention_mask; expected padding to be a separate document")
     check_documents(documents, ids)
-    # Packing: a position is counted within its document, and sees no other.
+    # Packing: positions are counted within a document, and do not see other documents.
     return segments, places_in(documents), same_document(documents)
 
 
 def initialise(model: nn.Module, deviation: float) -> None:
-    """Normal with this deviation: matrices, embeddings. Zero biases, unit gains (as released)."""
+    """Draw matrices and embeddings from a normal distribution; zero biases, unit gains (as released)."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=deviation)
@@ -196,32 +195,32 @@ def initialise(model: nn.Module, deviation: float) -> None:
 
 @torch.no_grad()
 def look_at_neighbours(model: BERT) -> None:
-    """Let half of each block's heads begin by reading one neighbour: at distances -1, +1, -2, +2 and so on.
+    """Let half of each block's heads start by attending to one neighbour: at distances -1, +1, -2, +2 and so on.
 
-    Trained models have such heads (Voita et al. 2019, section 5.2), and attention can begin where trainings end
-    (Trockman and Kolter 2023). Positions are sines and cosines, as in Vaswani et al. 2017, section 3.5, but of
-    frequencies spread evenly up to half a turn a position: those of the paper are so low that neighbours look alike. A
-    head's queries and keys read D/H of these coordinates and no others, the keys turned back by the distance, so that
-    the product of query t and key s is the sum of cos(frequency * (t + distance - s)), which is largest at the
-    neighbour. The other heads are drawn, and so read all positions alike: what is said of a whole text is theirs. All
-    is learned further.
+    Trained models have such heads (Voita et al. 2019, section 5.2), and attention can be initialised with patterns of
+    trained models (Trockman and Kolter 2023). Positions are sines and cosines, as in Vaswani et al. 2017, section 3.5,
+    but with frequencies spread evenly up to half a turn per position: those of the paper are so low that neighbours
+    look alike. A head's queries and keys read only D/H of these coordinates, the keys rotated back by the distance, so
+    that the product of query t and key s is the sum of cos(frequency * (t + distance - s)), which is largest at the
+    neighbour. The other heads are drawn at random and attend evenly to all positions, for features of the whole text.
+    All of them are trained further.
     """
     T, D = model.positions.weight.shape
     H = model.config.heads
     local = (H + 1) // 2
-    # A head of evenly spread frequencies would see the same neighbour again, D/H positions on.
+    # A head with evenly spread frequencies would see the same neighbour again D/H positions further.
     frequencies = (torch.randperm(D // 2) + 0.5) * (torch.pi / (D // 2))
     angles = torch.arange(T)[:, None] * frequencies
     waves = torch.cat((angles.cos(), angles.sin()), dim=1)
     model.positions.weight.copy_(2**0.5 * POSITIONS * model.config.initializer_range * waves)
-    # The coordinates by head: of each frequency the cosine, then the sine.
+    # The coordinates by head: for each frequency the cosine, then the sine.
     cosines = torch.arange(D // 2).view(H, -1)[:local]
     heads = torch.cat((cosines, cosines + D // 2), dim=1).flatten()[:, None]
     distances = torch.tensor([(head // 2 + 1) * (-1) ** (head + 1) for head in range(local)])
     turns = (frequencies.view(H, -1)[:local] * distances[:, None]).repeat(1, 2).flatten()[:, None]
     across = torch.cat((cosines + D // 2, cosines), dim=1).flatten()[:, None]
     sign = torch.tensor([1.0, -1.0]).repeat_interleave(D // H // 2).repeat(local)[:, None]
-    # What is read is normalised: so much of its variance is the positions', beside that of tokens and segments.
+    # The input is normalised: the share of its variance that is due to positions, alongside tokens and segments.
     share = POSITIONS**2 / (POSITIONS**2 + 2)
     scale = (SHARPNESS / share * (D / H) ** -0.5) ** 0.5
     for block in model.blocks:

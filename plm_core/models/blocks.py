@@ -1,7 +1,7 @@
-"""What several papers' models share to the letter: checks of sizes and inputs, documents in a row, and attention.
+"""Exactly what several papers' models share: checks of sizes and inputs, documents in a row, and attention.
 
-Used by the model files. ``documents`` [B, T] says by a number to which document of its row a position belongs; the
-numbers never fall along a row, and padding is one more document.
+Used by the model files. ``documents`` [B, T] holds the number of each position's document in its row; the numbers are
+non-decreasing along a row, and padding is one more document.
 
 Shapes: B rows, T positions, Q queries, K keys, H heads, D width.
 """
@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 SHORT = 512
 """The most keys for which compiled attention on a CPU keeps its weights for the backward pass."""
 TILE = 128
-"""Queries and keys of a block, of which a kernel for GPUs computes all or nothing."""
+"""The queries and keys of a block, which a GPU kernel computes or skips as a whole."""
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """torch's kernels for GPUs, the fastest first."""
 
@@ -33,20 +33,20 @@ def attend(
 
     Queries ``[B, H, Q, D/H]``, keys and values ``[B, H, K, D/H]``, to ``[B, H, Q, D/H]``. ``attn_mask``, of a shape
     that expands to [B, H, Q, K], is false where a query does not see a key; with None it sees all, or with ``causal``
-    those up to its own place. A query that sees none gets zeros. ``dropout`` is the probability of zeroing a weight.
+    those up to its own position. A query that sees none gets zeros. ``dropout`` is the probability of zeroing a weight.
     """
     compiling = torch.compiler.is_compiling()
     square = q.shape[2] == k.shape[2]
     if compiling and q.device.type == "cpu" and k.shape[2] <= SHORT:
         return _written_out(q, k, v, attn_mask, causal, bias, dropout)
     if bias is not None:
-        # torch's kernels take one mask, which is added: the bias, with what is not seen at minus infinity.
+        # torch's kernels take one additive mask: the bias, with minus infinity for what is not seen.
         scaled = bias * q.shape[-1] ** -0.5
         attn_mask = (scaled if attn_mask is None else scaled.masked_fill(~attn_mask, float("-inf"))).to(v.dtype)
     elif q.is_cuda and attn_mask is not None and compiling and not dropout and square and _has_blocks(q, attn_mask):
         return _in_blocks(q.to(v.dtype), k.to(v.dtype), v, attn_mask)
     elif q.is_cuda and attn_mask is None and square and q.shape[2] % TILE == 0:
-        # cuDNN's, where rows fill its tiles: in a tile that is filled in part it has given NaN gradients (device.py).
+        # cuDNN's if rows fill its tiles: with a partly filled tile it has returned NaN gradients (device.py).
         with sdpa_kernel(FASTEST, set_priority=True):
             return F.scaled_dot_product_attention(q, k, v, None, dropout, causal)
     return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, causal)
@@ -61,12 +61,12 @@ def _written_out(
     bias: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """``attend`` for compilers, which fuse all that is between two products; torch's own kernel for CPUs is slower on
-    rows this short."""
+    """``attend`` for compilers, which fuse everything between two products; torch's CPU kernel is slower on rows this
+    short."""
     scores = q @ k.transpose(-1, -2)
     scores = (scores if bias is None else scores + bias) * q.shape[-1] ** -0.5
     if causal:
-        # The kernel knows what is causal by a flag; here it has to be written out.
+        # torch's kernel has a flag for causal attention; here the mask is explicit.
         attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if attn_mask is None:
         weights = scores.softmax(-1)
@@ -76,13 +76,13 @@ def _written_out(
 
 
 def _has_blocks(q: Tensor, attn_mask: Tensor) -> bool:
-    """Whether a mask of all heads has more than one block, and heads are of the sizes that FlexAttention takes."""
+    """Whether a mask for all heads has more than one block, and heads have a size that FlexAttention supports."""
     return attn_mask.ndim == 4 and attn_mask.shape[1] == 1 and q.shape[2] > TILE and q.shape[-1] >= 16
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor) -> Tensor:
-    """``attend`` by FlexAttention (Dong et al. 2024), with as many queries as keys: where nothing of a block is seen
-    nothing is computed, and the mask is read only where a part of one is. ``attn_mask`` is [1 or B, 1, 1 or Q, K]."""
+    """``attend`` by FlexAttention (Dong et al. 2024), with as many queries as keys: blocks that are masked entirely are
+    skipped, and the mask is read only in partly masked ones. ``attn_mask`` is [1 or B, 1, 1 or Q, K]."""
     return flex_attention(q, k, v, block_mask=_blocks_of(attn_mask, q.shape[2]))
 
 
@@ -97,19 +97,19 @@ def _blocks_of(attn_mask: Tensor, T: int) -> BlockMask:
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """The residual stream ``[B, T, D]`` in the type that products have, where a GPU computes in mixed precision.
+    """The residual stream ``[B, T, D]`` in the dtype of products, if a GPU computes in mixed precision.
 
-    Autocast gives embeddings and norms in float32, and with them every sum of the stream: twice the bytes to read and
-    write, four times a block.
+    Autocast returns embeddings and norms in float32, and with them every sum of the stream: twice the bytes to read and
+    write, four times per block.
     """
     mixed = x.device.type != "cpu" and torch.is_autocast_enabled("cuda")
     return x.to(torch.get_autocast_dtype("cuda")) if mixed else x
 
 
 def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:
-    """Raise ValueError when an id ``[B, T]`` has no row in an embedding of ``size`` rows.
+    """Raise ValueError if an id ``[B, T]`` has no row in an embedding of ``size`` rows.
 
-    Looked at on the CPU only: a GPU would be waited for, and token stores are checked when they are opened.
+    Checked only on the CPU: a GPU would have to be waited for, and token stores are checked when they are opened.
     """
     if ids.device.type == "cpu" and not torch.compiler.is_compiling() and ids.numel():
         low, high = int(ids.min()), int(ids.max())
@@ -118,26 +118,26 @@ def check_ids(ids: Tensor, size: int, name: str = "vocab_size") -> None:
 
 
 def check_length(length: int, context: int) -> None:
-    """Raise ValueError when a sequence is longer than the positions that a model has."""
+    """Raise ValueError if a sequence is longer than the model's context."""
     if length > context:
         raise ValueError(f"context: a sequence of {length} tokens is longer than the {context} positions")
 
 
 def check_documents(documents: Tensor, ids: Tensor) -> None:
-    """Raise ValueError unless ``documents`` has the shape of the ids ``[B, T]`` and numbers that never fall in a row.
+    """Raise ValueError unless ``documents`` has the shape of the ids ``[B, T]`` and is non-decreasing along rows.
 
-    The numbers are looked at on the CPU only, as ids are.
+    The numbers are checked only on the CPU, like ids.
     """
     if documents.shape != ids.shape:
-        raise ValueError(f"documents: of shape {tuple(documents.shape)}; expected that of the ids {tuple(ids.shape)}")
+        raise ValueError(f"documents: shape {tuple(documents.shape)}; expected that of the ids {tuple(ids.shape)}")
     if documents.device.type == "cpu" and not torch.compiler.is_compiling() and (documents.diff(dim=1) < 0).any():
-        raise ValueError("documents: a number is smaller than the one before it; expected numbers that never fall")
+        raise ValueError("documents: a number is smaller than the one before it; expected non-decreasing numbers")
 
 
 def places_in(documents: Tensor) -> Tensor:
     """Each position's place in its document, from 0: ``[B, T]`` to ``[B, T]``."""
     here = torch.arange(documents.shape[1], device=documents.device)
-    # Where a document begins its own place is remembered, and counted from until the next one begins.
+    # The position where a document begins is kept, and subtracted until the next one begins.
     begins = F.pad(documents.diff(dim=1) != 0, (1, 0), value=True)
     return here - torch.where(begins, here, 0).cummax(dim=1).values
 

@@ -1,8 +1,8 @@
-"""Rows and columns chosen by number, with gradients that are neither sorted nor added up atomically. For the models.
+"""Rows and columns chosen by index, with gradients that need neither sorting nor atomic additions. For the models.
 
 The gradient of torch's ``gather`` adds into places that other threads may be adding into: on a GPU either in any order
-or, where results are to repeat, behind a sort, which can take longer than the rest of a layer. What is chosen here has
-gradients that are products and gathers again. They repeat bit by bit and cost next to nothing.
+or, for deterministic results, after a sort, which can take longer than the rest of a layer. The gradients here are
+products and gathers again. They repeat bit by bit and cost next to nothing.
 
 Shapes: T rows, N chosen rows, D columns; Q queries, R distances, K keys.
 """
@@ -34,7 +34,7 @@ class _Rows(torch.autograd.Function):
 
 
 def windows_at(x: Tensor, starts: Tensor, length: int) -> Tensor:
-    """Of each row of ``x`` [B, H, Q, R] the ``length`` columns from ``starts`` [B, Q] on: ``[B, H, Q, length]``."""
+    """The ``length`` columns from ``starts`` [B, Q] on of each row of ``x`` [B, H, Q, R]: ``[B, H, Q, length]``."""
     return _Windows.apply(x, starts, length)
 
 

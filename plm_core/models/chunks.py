@@ -1,10 +1,10 @@
-"""The loss of many predictions, of which only some have their logits in memory. Used by the objectives.
+"""The loss of many predictions with the logits of only some of them in memory. Used by the objectives.
 
 Logits in float32 are often the largest tensor of a step: 16,384 positions and 50,304 tokens are 3.1 GiB, and their
-gradient is as much again. Here a chunk of them is computed at a time and with it, in the forward pass, its part of the
-gradient: that of a sum of losses is known up to one factor. So no product is computed twice.
+gradient is as much again. Here one chunk is computed at a time, together with its part of the gradient: in the forward
+pass the gradient of a sum of losses is known up to one factor. So no product is computed twice.
 
-Shapes: N predictions, C of a chunk, D width, V vocabulary.
+Shapes: N predictions, C predictions of a chunk, D width, V vocabulary.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def nll_in_chunks(output: Output, targets: Tensor, weights: Tensor, size: int) -
 
     A target below 0 adds nothing. ``size`` is C, the predictions of a chunk.
     """
-    # Inside a Function nobody can tell whether a gradient will be asked for.
+    # Inside a Function it is not known whether a gradient will be needed.
     wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in output]
     inputs = (output.hidden, *padded(output.weight, output.bias))
     return _InChunks.apply(*inputs, targets, weights, len(output.weight), size, wanted)
@@ -65,26 +65,26 @@ class _InChunks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        # In bfloat16 the factor, which is the same for all, would be wrong by up to 0.4 %.
+        # In bfloat16 the common factor would be off by up to 0.4 %.
         found = (None if g is None else (g.to(factor.dtype) * factor).to(g.dtype) for g in ctx.saved_tensors)
         return *found, None, None, None, None, None
 
 
 def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
     """-sum w log p of the targets ``place`` [C, 1] with weights ``counts`` [C, 1], and its gradient by the logits
-    ``[C, V or more]``, in one tensor beside them."""
+    ``[C, V or more]``, with one more tensor of their size."""
     log_p = logits[:, :V].to(counts.dtype).log_softmax(-1)
     nats = -(log_p.gather(1, place) * counts).sum()
-    # The gradient: p, less one for the target.
+    # The gradient: p, minus one for the target.
     gradient = log_p.exp_()
     gradient = gradient.scatter_(1, place, gradient.gather(1, place) - 1).mul_(counts).to(logits.dtype)
-    # Padding of nothing would be a copy.
+    # Padding by nothing would make a copy.
     return nats, gradient if logits.shape[1] == V else F.pad(gradient, (0, logits.shape[1] - V))
 
 
 def _fused(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
-    """``_in_place`` for compilers, which then read the logits and write the gradient and nothing between: a change in
-    place ends a kernel, and so does padding."""
+    """``_in_place`` for compilers, which read the logits and write the gradient in one kernel: in-place changes and
+    padding would end it."""
     columns = torch.arange(logits.shape[1], device=logits.device)
     exact = logits.to(counts.dtype)
     log_p = (exact if logits.shape[1] == V else exact.masked_fill(columns >= V, float("-inf"))).log_softmax(-1)

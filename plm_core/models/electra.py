@@ -2,11 +2,11 @@
 Generators".
 
 Section 2 of the paper and the released code: two encoders of BERT's blocks. The generator, a small one, predicts masked
-tokens; the discriminator says of each token whether it was replaced by a sample of the generator's, and is what tasks
-are fine-tuned on. Both share the embeddings of tokens, places and segments (section 3.2), with their normalisation, and
-project them to their own widths where these are others.
+tokens; the discriminator decides for each token whether it was replaced by a sample from the generator, and is the part
+that is fine-tuned. Both share the embeddings of tokens, positions and segments (section 3.2), with their normalisation,
+and project them to their own widths if these differ.
 
-GELU is computed exactly (erf) and not by its tanh form, as PyTorch's ports of the released weights do.
+GELU is computed exactly (erf) and not in its tanh form, as in PyTorch's ports of the released weights.
 
 Shapes: B rows, T positions, N masked positions, D width, E embedding size, V vocabulary.
 """
@@ -22,7 +22,7 @@ from plm_core.sections.models import BERTConfig, ELECTRAConfig
 
 
 class Generator(nn.Module):
-    """What predicts masked tokens, from the shared embeddings."""
+    """Predicts masked tokens from the shared embeddings."""
 
     def __init__(self, config: BERTConfig, embedding: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Generator(nn.Module):
         x = self.project(x)
         for block in self.blocks[:-1]:
             x = block(x, attn_mask)
-        # As in BERT: nobody looks at the last states of positions that are not masked.
+        # As in BERT: the last states of positions that are not masked are not needed.
         x = self.blocks[-1](x, attn_mask, at)
         x = self.transform_norm(F.gelu(self.transform(x)))
         return Output(x, tokens, self.bias).logits()
@@ -62,14 +62,14 @@ class ELECTRA(nn.Module):
         self.blocks = nn.ModuleList(Block(config.discriminator) for _ in range(config.layers))
         self.transform = nn.Linear(config.width, config.width)
         self.replaced = nn.Linear(config.width, 1)
-        # Last, so that a layer-wise learning rate takes it for no layer below the discriminator's.
+        # Last, so that layer-wise learning rates do not count it as layers below the discriminator's.
         self.generator = Generator(config.generator, embedding)
         initialise(self, config.initializer_range)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Ids ``[B, T]`` to the discriminator's hidden states ``[B, T, D]``, which have seen all ids.
 
-        For ``segments``, ``attention_mask`` and the ValueError that is raised, see ``BERT.forward``.
+        For ``segments``, ``attention_mask`` and the ValueError see ``BERT.forward``.
         """
         x, attn_mask = self._embedded(ids, segments, attention_mask)
         x = self.project(x)
@@ -83,18 +83,18 @@ class ELECTRA(nn.Module):
 
     def detect(self, hidden: Tensor) -> Tensor:
         """Hidden states ``[B, T, D]`` to the logit ``[B, T]`` that a token was replaced."""
-        # No normalisation between the two layers, other than in the generator's head (as released).
+        # No normalisation between the two layers, unlike in the generator's head (as released).
         return self.replaced(F.gelu(self.transform(hidden)))[..., 0]
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's (as released)."""
-        # BERT's pooler was trained by next-sentence prediction, which ELECTRA does without.
+        """Hidden states ``[B, T, D]`` to one vector per row, ``[B, D]``: the first position's (as released)."""
+        # BERT's pooler is trained by next-sentence prediction, which ELECTRA does not have.
         return hidden[:, 0]
 
     def predict(self, ids: Tensor, at: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Ids ``[B, T]`` with masks to the generator's logits ``[B, N, V]`` at the positions ``at`` [B, N].
 
-        For ``attention_mask`` and the ValueError that is raised, see ``BERT.forward``.
+        For ``attention_mask`` and the ValueError see ``BERT.forward``.
         """
         x, attn_mask = self._embedded(ids, None, attention_mask)
         return self.generator(x, attn_mask, at, self.tokens.weight)
@@ -108,5 +108,5 @@ class ELECTRA(nn.Module):
 
 
 def projection(embedding: int, width: int) -> nn.Module:
-    """From the size of the embeddings to another width; nothing where they are the same."""
+    """A projection from the size of the embeddings to another width; the identity if they are equal."""
     return nn.Identity() if embedding == width else nn.Linear(embedding, width)

@@ -3,8 +3,8 @@
 Section 2.3 of the paper changes the model of GPT (Radford et al. 2018) in three ways, all here: the layer normalisation
 moves to the input of each sub-block, one more follows the last block, and the weights of residual layers are scaled at
 initialisation by 1/sqrt(N) with N the number of residual layers.
-GPT-3 (Brown et al. 2020, section 2.1) is the same model in other sizes, but that every second layer of theirs reads a
-band of positions only; here all read all.
+GPT-3 (Brown et al. 2020, section 2.1) is the same model in other sizes, except that every other layer attends to a
+band of positions only; here all layers attend to all.
 
 Shapes: B rows, T positions, P positions read before, D width, H heads, V vocabulary.
 """
@@ -33,12 +33,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Cache(NamedTuple):
-    """What was read before: P positions."""
+    """The keys and values of the P positions read so far."""
 
     attention_mask: Tensor
     """``[B, P]``, false where an id was padding."""
     pairs: tuple[Pair, ...]
-    """Of each block in turn."""
+    """The keys and values of each block in order."""
 
 
 class Attention(nn.Module):
@@ -54,12 +54,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, attn_mask: Tensor | None, past: Pair | None) -> tuple[Tensor, Pair]:
         """``[B, T, D]`` to ``[B, T, D]`` and the keys and values of all P + T positions.
 
-        ``attn_mask`` [B or 1, 1, T, P + T] says what each position reads; None for every position up to its own.
+        ``attn_mask`` [B or 1, 1, T, P + T] is true where a position attends; None for every position up to its own.
         """
         B, T, D = x.shape
         # One product for all three, as released.
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        # Keys and values of what was read before are taken, not computed: a new token costs one row.
+        # Keys and values of earlier positions come from the cache: a new token costs one row.
         if past is not None:
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
         y = attend(q, k, v, attn_mask, causal=attn_mask is None, dropout=self.dropout if self.training else 0.0)
@@ -76,7 +76,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """Pre-norm: each sub-block reads a normalised residual stream and adds to the plain one."""
+    """Pre-norm: each sub-block reads the normalised residual stream and adds to the original one."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -117,15 +117,15 @@ class GPT(nn.Module):
     ) -> tuple[Tensor, Cache | None]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
-        ``attention_mask`` [B, T] is false where an id is padding, which is never seen and takes no position. ``state``
-        is what the call before returned; ids then continue that text. ``documents`` [B, T] says to which document of
-        its row an id belongs: each is read as if it stood alone. ``bidirectional`` [B] is true for rows that are read
-        as BERT reads: their states have seen all ids. Nothing can continue what is read with either.
+        ``attention_mask`` [B, T] is false for padding, which is never seen and takes no position. ``state`` is what the
+        previous call returned; ids then continue that text. ``documents`` [B, T] holds the document of each id in its
+        row: each is read independently. ``bidirectional`` [B] is true for rows that are read like BERT's: their states
+        have seen all ids. With either of these two, no state is returned.
 
         Raises:
             ValueError: P + T is larger than ``context``, an id is outside the vocabulary, the state has other rows or
-                layers, ``documents`` are not as ``blocks`` says or stand beside ``attention_mask`` or ``state``, or
-                ``bidirectional`` is not of B rows or stands beside ``state``.
+                layers, ``documents`` are not as ``blocks`` says or given together with ``attention_mask`` or ``state``,
+                or ``bidirectional`` does not have B rows or is given together with ``state``.
         """
         seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
         x = self.drop(narrowed(self.tokens(ids) + self.positions(positions.expand_as(ids))))
@@ -160,27 +160,29 @@ def placed(
     documents: Tensor | None,
     bidirectional: Tensor | None,
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Which positions hold no padding, ``[B, P + T]``, None where nothing can continue the rows; the positions of ids
-    ``[B, T]``, ``[T]`` or ``[B, T]``; and the attention mask, ``[B, 1, T, P + T]``, None where it is causal and nothing
-    else.
+    """Which positions are not padding, ``[B, P + T]``, None if the rows cannot be continued; the positions of the ids,
+    ``[T]`` or ``[B, T]``; and the attention mask, ``[B, 1, T, P + T]``, None if it is purely causal.
 
-    For the arguments, and the ValueError that is raised, see ``GPT.read``.
+    For the arguments and the ValueError see ``GPT.read``.
     """
     _check(config, ids, state, bidirectional)
     B, T = ids.shape
     if documents is not None:
-        # Packing: a document's positions begin at 0, and each sees its own document only.
+        # Packing: a document's positions begin at 0, and each sees only its own document.
         if attention_mask is not None or state is not None:
-            message = "documents: beside attention_mask or state; expected neither, for padding is a document too"
+            message = (
+                "documents: given together with attention_mask or state; expected neither, because padding is a "
+                "document too"
+            )
             raise ValueError(message)
         check_documents(documents, ids)
         return None, places_in(documents), same_document(documents) & _order(ids, bidirectional)
-    # Kept for the next call too, which must know what was padding.
+    # Kept for the next call, which must know what was padding.
     seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
     seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
     kept = seen if bidirectional is None else None
     if attention_mask is None and state is None:
-        # Whole rows, as in training: where all are causal no mask at all, so that attention is the kernel that knows.
+        # Whole rows, as in training: if all are causal, no mask, so that attention uses the causal kernel.
         return kept, torch.arange(T, device=ids.device), None if bidirectional is None else _order(ids, bidirectional)
     return kept, *_continued(seen, _order(ids, bidirectional, seen.shape[1] - T))
 
@@ -193,15 +195,15 @@ def _check(config: TransformerConfig, ids: Tensor, state: Cache | None, bidirect
         held = len(state.attention_mask)
         raise ValueError(f"state: holds {held} rows; expected the {B} rows of the ids")
     if state and len(state.pairs) != config.layers:
-        raise ValueError(f"state: is of {len(state.pairs)} layers; expected layers {config.layers}")
+        raise ValueError(f"state: has {len(state.pairs)} layers; expected layers {config.layers}")
     if bidirectional is not None and (state or bidirectional.shape != (B,)):
-        found = "beside state" if state else f"of shape {tuple(bidirectional.shape)}"
+        found = "given together with state" if state else f"shape {tuple(bidirectional.shape)}"
         raise ValueError(f"bidirectional: {found}; expected no state, and one value for each of the {B} rows")
 
 
 def _order(ids: Tensor, bidirectional: Tensor | None, past: int = 0) -> Tensor:
-    """Which of ``past`` + T positions may be seen by the last T of them, those of ids ``[B, T]``: the ones up to its
-    own, ``[T, P + T]``; in rows that are ``bidirectional`` all, ``[B, 1, T, T]``."""
+    """Which of the ``past`` + T positions each of the last T may see, those of ids ``[B, T]``: the ones up to its own,
+    ``[T, P + T]``; in ``bidirectional`` rows all, ``[B, 1, T, T]``."""
     T = ids.shape[1]
     causal = torch.ones(T, past + T, dtype=torch.bool, device=ids.device).tril(past)
     return causal if bidirectional is None else causal | bidirectional[:, None, None, None]
@@ -209,18 +211,18 @@ def _order(ids: Tensor, bidirectional: Tensor | None, past: int = 0) -> Tensor:
 
 def _continued(seen: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """Positions ``[B, T]`` and mask ``[B, 1, T, P + T]`` of the last T positions; ``seen`` [B, P + T] is false for
-    padding, ``order`` is as ``_order`` says."""
+    padding, ``order`` comes from ``_order``."""
     T, length = order.shape[-2:]
     past = length - T
-    positions = (seen.cumsum(1) - 1).clamp(min=0)[:, past:]  # padding takes none, so a text may begin anywhere
-    # Padding sees itself, or its softmax would be over nothing.
+    positions = (seen.cumsum(1) - 1).clamp(min=0)[:, past:]  # padding takes no position, so a text may begin anywhere
+    # Padding sees itself; otherwise its softmax would be over nothing.
     itself = torch.zeros(T, length, dtype=torch.bool, device=seen.device).fill_diagonal_(True).roll(past, dims=1)
     return positions, (order & seen[:, None, None, :]) | itself
 
 
 def initialise(model: GPT) -> None:
-    """Normal with deviation ``initializer_range``, biases zero (Radford et al. 2018, section 4.1), positions half of it
-    as released.
+    """Draw from a normal distribution with standard deviation ``initializer_range``, biases zero (Radford et al. 2018,
+    section 4.1), position embeddings with half of it, as released.
 
     The two projections that write into the residual stream are scaled by 1/sqrt(N), N = 2 * layers (2019, section 2.3).
     """

@@ -1,13 +1,13 @@
 """LLaMA. Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models".
 
-Section 2.2 changes the Transformer in three ways: the input of each sub-block is normalised, as in GPT-2, but by
+Section 2.2 changes the Transformer in three ways: the input of each sub-block is normalised, as in GPT-2, but with
 RMSNorm (Zhang and Sennrich 2019); the feed-forward layer is SwiGLU (Shazeer 2020); positions are rotary (Su et al.
-2021). As released, no layer has a bias, and queries, keys and values have a projection each. Two things are of later
-models: heads of queries may share keys and values (Llama 2 and 3; Ainslie et al. 2023), and the output layer is the
-token embedding (tied), as in the small ones of Llama 3.2, where the vocabulary has a large part of the weights.
+2021). As released, no layer has a bias, and queries, keys and values each have their own projection. Two things are
+from later models: query heads may share keys and values (Llama 2 and 3; Ainslie et al. 2023), and the output layer is
+the token embedding (tied), as in the small models of Llama 3.2, in which the vocabulary has a large part of the
+weights.
 
-Shapes: B rows, T positions, P positions read before, D width, H heads, G heads of keys and values, S = D/H, V
-vocabulary.
+Shapes: B rows, T positions, P positions read before, D width, H heads, G key-value heads, S = D/H, V vocabulary.
 """
 
 import math
@@ -43,11 +43,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, by: Angles, attn_mask: Tensor | None, past: Pair | None) -> tuple[Tensor, Pair]:
         """``[B, T, D]`` to ``[B, T, D]`` and the keys and values of all P + T positions, each ``[B, G, P + T, S]``.
 
-        ``by`` says how the T positions are turned; ``attn_mask`` [B, 1, T, P + T] says what each reads, None for every
-        position up to its own.
+        ``by`` holds the rotations of the T positions; ``attn_mask`` [B, 1, T, P + T] is true where a position attends,
+        None for every position up to its own.
         """
         q, k, v = (layer(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        # A key is turned once, by its own position, and kept as it is then.
+        # A key is rotated once, by its own position, and cached like that.
         q, k = rotate(q, by), rotate(k, by)
         if past is not None:
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
@@ -63,13 +63,13 @@ class Attention(nn.Module):
 
 
 def shared(x: Tensor, heads: int) -> Tensor:
-    """Keys or values ``[B, G, K, S]`` as each of the H ``heads`` reads them, ``[B, H, K, S]``: H/G neighbours alike."""
-    # Repeated here, for of torch's kernels those that take a mask do not share heads.
+    """Repeat keys or values ``[B, G, K, S]`` for the H ``heads``, ``[B, H, K, S]``: H/G neighbours share one."""
+    # Repeated here, because torch's kernels that take a mask cannot share heads.
     return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1).flatten(1, 2)
 
 
 class Block(nn.Module):
-    """Pre-norm: each sub-block reads a normalised residual stream and adds to the plain one."""
+    """Pre-norm: each sub-block reads the normalised residual stream and adds to the original one."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Llama(nn.Module):
     ) -> tuple[Tensor, Cache | None]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
-        For the arguments, and the ValueError that is raised, see ``GPT.read``.
+        For the arguments and the ValueError see ``GPT.read``.
         """
         seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
         x = self.tokens(ids)
@@ -141,10 +141,10 @@ class Llama(nn.Module):
 
 
 def initialise(model: Llama) -> None:
-    """Normal with deviation ``initializer_range``; gains are ones.
+    """Draw from a normal distribution with standard deviation ``initializer_range``; gains are ones.
 
     The two projections that write into the residual stream are scaled by 1/sqrt(2 * layers), as in GPT-2: the paper
-    does not say how weights begin.
+    does not specify the initialisation.
     """
     deviation = model.config.initializer_range
     residual = 1 / math.sqrt(2 * model.config.layers)

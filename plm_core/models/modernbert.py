@@ -1,13 +1,13 @@
 """ModernBERT. Warner et al. 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder for Fast, Memory
 Efficient, and Long Context Finetuning and Inference".
 
-Section 2.1 builds a BERT of what decoders have learned: no biases but in the output layer, pre-norm with one more
-normalisation behind the embeddings (so that the first block needs none of its own), GeGLU (Shazeer 2020) and rotary
-positions (Su et al. 2021). Section 2.1.2: of three layers one reads the whole row, the others a window around each
-position, with angles of another base. Nothing tells segments apart, and no next sentence is predicted (section 2.2.2).
+Section 2.1 builds a BERT with advances from decoders: no biases except in the output layer, pre-norm with an additional
+normalisation after the embeddings (so that the first block needs none), GeGLU (Shazeer 2020) and rotary positions (Su
+et al. 2021). Section 2.1.2: one of three layers attends to the whole row, the others to a window around each position,
+with another RoPE base. There are no segments, and no next-sentence prediction (section 2.2.2).
 
 The paper's batches hold no padding (section 2.1.2, unpadding); here rows are padded, or packed with documents.
-Initial weights are drawn from the whole normal distribution, not one truncated at two deviations.
+Initial weights are drawn from the whole normal distribution, not one truncated at two standard deviations.
 
 Shapes: B rows, T positions, N masked positions, D width, H heads, V vocabulary.
 """
@@ -27,16 +27,16 @@ from plm_core.sections.models import ModernBERTConfig
 
 
 class View(NamedTuple):
-    """What the layers that read the whole row, or those that read a window, have in common."""
+    """What all layers that attend to the whole row share, or all that attend to a window."""
 
     by: Angles
-    """How positions are turned."""
+    """The rotations of the positions."""
     attn_mask: Tensor | None
-    """``[1 or B, 1, 1 or T, T]``, false where a position is not read; None: all are."""
+    """``[1 or B, 1, 1 or T, T]``, false where a position is not attended to; None: all are."""
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with rotary positions over what its view shows."""
+    """Multi-head self-attention with rotary positions over the positions in its view."""
 
     def __init__(self, config: ModernBERTConfig) -> None:
         super().__init__()
@@ -46,14 +46,14 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, view: View, at: Tensor | None = None) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]``: what the positions ``at`` [B, N] read."""
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the queries ``at`` [B, N] only."""
         B, T, D = x.shape
         # One product for all three, as released.
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, view.by), rotate(k, view.by)
         attn_mask = view.attn_mask
         if at is not None:
-            # Only some positions ask, but all are read.
+            # Only some positions are queries, but all are keys.
             q = rows_at(q, at[:, None])
             if attn_mask is not None and attn_mask.shape[2] > 1:
                 attn_mask = rows_at(attn_mask.expand(B, -1, -1, -1), at[:, None])
@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm, but for the first block, whose input is normalised already; with GeGLU (Shazeer 2020, equation 6)."""
+    """Pre-norm, except in the first block, whose input is already normalised; GeGLU (Shazeer 2020, equation 6)."""
 
     def __init__(self, config: ModernBERTConfig, number: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, view: View, at: Tensor | None = None) -> Tensor:
-        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] alone."""
+        """``[B, T, D]`` to ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] only."""
         y = self.attention(self.norm_1(x), view, at)
         x = (x if at is None else rows_at(x, at)) + self.drop(y)
         gate, up = self.up(self.norm_2(x)).chunk(2, dim=-1)
@@ -85,7 +85,7 @@ class Block(nn.Module):
 
 
 class ModernBERT(nn.Module):
-    """The encoder with its head: ``encode``, then ``logits`` of masked tokens, or ``pool``."""
+    """The encoder with its head: ``encode``, then ``logits`` for masked tokens, or ``pool``."""
 
     def __init__(self, config: ModernBERTConfig) -> None:
         super().__init__()
@@ -108,14 +108,14 @@ class ModernBERT(nn.Module):
         documents: Tensor | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Ids ``[B, T]`` to hidden states ``[B, T, D]``, or to ``[B, N, D]`` of the positions ``at`` [B, N] alone.
+        """Ids ``[B, T]`` to hidden states ``[B, T, D]``, or to ``[B, N, D]`` for the positions ``at`` [B, N] only.
 
-        ``segments`` are not read. For the other arguments, and the ValueError that is raised, see ``BERT.forward``.
+        ``segments`` are ignored. For the other arguments and the ValueError see ``BERT.forward``.
         """
         whole, window = self._views(ids, attention_mask, documents)
         x = self.drop(narrowed(self.norm(self.tokens(ids))))
         for i, block in enumerate(self.blocks):
-            # Of the last block the loss reads the masked positions only.
+            # The loss reads only the masked positions of the last block.
             x = block(x, whole if block.whole else window, at if i == len(self.blocks) - 1 else None)
         return self.last_norm(x)
 
@@ -132,28 +132,30 @@ class ModernBERT(nn.Module):
         return Output(self._transformed(hidden), self.tokens.weight, self.bias)
 
     def predict(self, ids: Tensor, at: Tensor) -> Tensor:
-        """Ids ``[B, T]`` with masks to logits ``[B, N, V]`` of the tokens at the positions ``at`` [B, N]."""
+        """Ids ``[B, T]`` with masks to the logits ``[B, N, V]`` of the positions ``at`` [B, N]."""
         return self.logits(self(ids, at=at))
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """The hidden states ``[B, T, D]`` as a vector a row, ``[B, D]``: the first position's, through the layer that
-        pretraining has in front of the output layer (as released)."""
+        """Hidden states ``[B, T, D]`` to one vector per row, ``[B, D]``: the first position's, through the layer that
+        precedes the output layer in pretraining (as released)."""
         return self._transformed(hidden[:, 0])
 
     def _transformed(self, hidden: Tensor) -> Tensor:
         return self.transform_norm(F.gelu(self.transform(hidden)))
 
     def _views(self, ids: Tensor, attention_mask: Tensor | None, documents: Tensor | None) -> tuple[View, View]:
-        """Of the layers that read the whole row, and of those that read a window."""
+        """The view of the layers that attend to the whole row, and of those that attend to a window."""
         T = ids.shape[1]
         check_length(T, self.config.context)
         check_ids(ids, self.config.vocab_size)
         here = torch.arange(T, device=ids.device)
         seen = None if attention_mask is None else attention_mask[:, None, None, :]
         if documents is not None:
-            # Packing: no document sees another. Angles are of distances, so none has to begin at 0.
+            # Packing: no document sees another. Angles encode distances, so documents need not begin at 0.
             if attention_mask is not None:
-                raise ValueError("documents: beside attention_mask; expected padding to be a document of its own")
+                raise ValueError(
+                    "documents: given together with attention_mask; expected padding to be a separate document"
+                )
             check_documents(documents, ids)
             seen = same_document(documents)
         near = ((here[:, None] - here).abs() <= self.config.window // 2)[None, None]
@@ -166,9 +168,10 @@ class ModernBERT(nn.Module):
 
 
 def initialise(model: ModernBERT) -> None:
-    """Normal with deviation ``initializer_range``: matrices, embeddings. Gains are ones, the bias is zero.
+    """Draw matrices and embeddings from a normal distribution with standard deviation ``initializer_range``.
 
-    What writes into the residual stream, and the head's layer, is scaled by 1/sqrt(2 * layers) (as released).
+    Gains are ones, the bias is zero. Layers that write into the residual stream, and the head's layer, are scaled by
+    1/sqrt(2 * layers) (as released).
     """
     deviation = model.config.initializer_range
     residual = 1 / math.sqrt(2 * model.config.layers)

@@ -14,7 +14,7 @@ Background User's Guide"). nanoGPT pads the vocabulary of GPT-2 to 50,304 = 786 
 
 
 class Output(NamedTuple):
-    """The last layer and what it reads: from it come logits, or a loss that never holds all of them."""
+    """The output layer and its input, from which logits are computed, or a loss that never holds all of them."""
 
     hidden: Tensor
     """``[..., D]``"""
@@ -24,16 +24,16 @@ class Output(NamedTuple):
     """``[V]``"""
 
     def logits(self) -> Tensor:
-        """``[..., V]``. What ``padded`` adds beyond V is cut off, and no softmax ever sees it."""
+        """The logits ``[..., V]``. The padding of ``padded`` is cut off, and no softmax ever sees it."""
         weight, bias = padded(self.weight, self.bias)
         found = F.linear(self.hidden, weight, bias)
         return found if weight is self.weight else found[..., : len(self.weight)]
 
 
 def padded(weight: Tensor, bias: Tensor | None, multiple: int | None = None) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias with zeros up to a multiple of ``multiple`` rows: checkpoints and results are those of V.
+    """Pad weight and bias with zeros to a multiple of ``multiple`` rows; checkpoints and results have V.
 
-    None is 64 on a CUDA device and 1, which changes nothing, elsewhere.
+    None means 64 on a CUDA device, and no padding elsewhere.
     """
     extra = -len(weight) % (multiple or (CUDA_MULTIPLE if weight.is_cuda else 1))
     if not extra:

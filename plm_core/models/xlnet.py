@@ -1,20 +1,20 @@
 """XLNet. Yang, Dai, Yang, Carbonell, Salakhutdinov, Le 2019, "XLNet: Generalized Autoregressive Pretraining".
 
 Section 2.3: two streams with shared parameters. The content stream h_i has seen token i, the query stream g_i knows
-only that something stands at position i, and predicts it. Section 2.4, from Transformer-XL (Dai et al. 2019, section
-3): each layer also reads the states that it kept of the text before (the memory, cut from the gradient), and positions
-enter as distances: score(i, j) = (q_i + u) k_j + (q_i + v) r_(i-j) + (q_i + w) s_(i,j), where r is an encoding of the
-distance and s (section 2.5) says whether i and j are in the same segment. The content stream alone, reading from left
-to right, is Transformer-XL.
+only its position i, and predicts it. Section 2.4, from Transformer-XL (Dai et al. 2019, section 3): each layer also
+attends to the states that it kept of the preceding text (the memory, without a gradient), and positions enter as
+distances: score(i, j) = (q_i + u) k_j + (q_i + v) r_(i-j) + (q_i + w) s_(i,j), where r is an encoding of the distance
+and s (section 2.5) says whether i and j are in the same segment. The content stream alone, reading from left to right,
+is Transformer-XL.
 
-What a position sees is one integer a position, its place in the order of factorisation: the content stream sees places
-up to its own, the query stream places before its own. Positions that share a place see each other in the content
-stream. So 0, 1, 2, ... reads from left to right, equal places read in both directions, a permutation is a permutation,
-and padding comes after everything.
+What a position sees is given by one integer per position, its place in the factorisation order: the content stream
+sees places up to its own, the query stream places before its own. Positions that share a place see each other in the
+content stream. So 0, 1, 2, ... reads from left to right, equal places read in both directions, a permutation gives the
+permuted order, and padding comes last.
 
-As released, and not in the paper's text: tokens that are not predicted see each other (they share a place), memory
-counts as the first segment, layer normalisation follows each sum, and biases u, v, w belong to each layer. GELU is
-computed exactly (erf) and not by its tanh form, as PyTorch's ports of the released weights do.
+As released, but not in the paper's text: tokens that are not predicted see each other (they share a place), memory
+counts as the first segment, layer normalisation follows each sum, and each layer has its own biases u, v, w. GELU is
+computed exactly (erf) and not in its tanh form, as in PyTorch's ports of the released weights.
 
 Shapes: B rows, T positions, N queries, M memory, K = M + T, D width, H heads, L layers, V vocabulary.
 """
@@ -35,16 +35,16 @@ EPSILON = 1e-12
 
 
 class Memory(NamedTuple):
-    """What each layer keeps of the text before."""
+    """What each layer keeps of the preceding text."""
 
     states: Tensor
     """The inputs of the layers, ``[B, L, M, D]``, without a gradient."""
     attention_mask: Tensor
-    """``[B, M]``, false where there is nothing: at the start of a text, and for padding."""
+    """``[B, M]``, false where the memory is empty: at the start of a text, and for padding."""
 
     def extended(self, states: Tensor, attention_mask: Tensor, documents: "Documents | None" = None) -> Self:
-        """The memory with ``states`` [B, L, T, D] behind it, of which ``attention_mask`` [B, T] says what is to be
-        seen; of several documents only the one that goes on."""
+        """The memory followed by ``states`` [B, L, T, D], visible where ``attention_mask`` [B, T] is true; of several
+        documents only the one that continues."""
         before = self
         if documents is not None:
             before = self.where(documents.following == 0)
@@ -55,43 +55,43 @@ class Memory(NamedTuple):
         )
 
     def where(self, kept: Tensor) -> Self:
-        """The same, of which rows see nothing where ``kept`` [B] is false."""
+        """The same memory, hidden from rows for which ``kept`` [B] is false."""
         return type(self)(self.states, self.attention_mask & kept[:, None])
 
     def first(self, rows: int) -> Self:
-        """The memory of the first ``rows`` only."""
+        """The memory of the first ``rows``."""
         return type(self)(self.states[:rows], self.attention_mask[:rows])
 
     def last(self, positions: int) -> Self:
-        """The memory of the last ``positions`` only."""
+        """The memory of the last ``positions``."""
         start = max(0, self.attention_mask.shape[1] - positions)
         return type(self)(self.states[:, :, start:], self.attention_mask[:, start:])
 
 
 class Documents(NamedTuple):
-    """The documents of a row, numbered from 0, which goes on from the memory. None sees another one."""
+    """The documents of a row, numbered from 0, which continues from the memory. They do not see each other."""
 
     number: Tensor
-    """The one to which each position belongs, ``[B, T]``."""
+    """The document of each position, ``[B, T]``."""
     following: Tensor
-    """The one that goes on behind the row, ``[B]``."""
+    """The document that continues after the row, ``[B]``."""
 
 
 class View(NamedTuple):
-    """What the attention of all layers has in common, for one stream of Q positions (T or N)."""
+    """What the attention of all layers shares, for one stream of Q positions (T or N)."""
 
     distances: Tensor
     """The encodings of the distances K, K - 1, ... 1 - T, ``[K + T, D]``."""
     places: Tensor | None
     """The positions of the queries, ``[B, Q]``; None for the content stream: 0, 1, ... T - 1."""
     same: Tensor | None
-    """Whether query and key are in the same segment, ``[B, 1, Q, K]``; None when the text has no segments."""
+    """Whether query and key are in the same segment, ``[B, 1, Q, K]``; None if the text has no segments."""
     attn_mask: Tensor
     """Whether the query sees the key, ``[B, 1, Q, K]``."""
 
 
 class Hidden(NamedTuple):
-    """What the model makes of a text."""
+    """The hidden states of a text."""
 
     content: Tensor
     """The content stream's last states, ``[B, T, D]``."""
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.width, bias=False)
         self.r = nn.Linear(config.width, config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
-        # u, v and w of the equation above: one vector a head, of each layer.
+        # u, v and w of the equation above: one vector per head and layer.
         self.content_bias = nn.Parameter(torch.empty(config.heads, 1, size))
         self.distance_bias = nn.Parameter(torch.empty(config.heads, 1, size))
         self.segment_bias = nn.Parameter(torch.empty(config.heads, 1, size))
@@ -122,11 +122,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, k: Tensor, v: Tensor, view: View) -> Tensor:
         """Either stream ``[B, Q, D]``, with the content's keys and values ``[B, H, K, D/H]``, to ``[B, Q, D]``."""
         q = self.split(self.q(x))
-        # (q + u) k is attention's own product; the other two terms of the equation are its bias.
+        # (q + u) k is the attention product; the other two terms of the equation are its bias.
         r = self.split(self.r(view.distances)[None])
         bias = _by_distance((q + self.distance_bias) @ r.transpose(-1, -2), view.places, k.shape[2])
         if view.same is not None:
-            # Relative, too: a key's segment matters only as that of the query or another one (section 2.5).
+            # Relative too: it only matters whether a key's segment is the query's or another (section 2.5).
             same, other = torch.einsum("bhqd,shd->sbhq", q + self.segment_bias, self.segments)[..., None]
             bias = bias + torch.where(view.same, same, other)
         dropout = self.dropout if self.training else 0.0
@@ -141,12 +141,12 @@ class Attention(nn.Module):
 def _by_distance(scores: Tensor, places: Tensor | None, keys: int) -> Tensor:
     """Scores against every distance, ``[B, H, Q, K + T]``, to scores against every key, ``[B, H, Q, K]``.
 
-    A query at position i and key j stand M + i - j apart, which is row T - i + j of the distances. For the content
-    stream that is a view: read by rows one shorter, row i begins i columns earlier (Dai et al. 2019, appendix B).
+    A query at position i and key j are M + i - j apart, which is row T - i + j of the distances. For the content stream
+    that is a view: in rows that are one shorter, row i begins i columns earlier (Dai et al. 2019, appendix B).
     """
     B, H, Q, R = scores.shape
     if places is None:
-        # By strides and not by slices, which a compiler turns into a division for every element.
+        # With strides and not slices, which a compiler turns into a division per element.
         return scores.contiguous().as_strided((B, H, Q, keys), (H * Q * R, Q * R, R - 1, 1), Q)
     return windows_at(scores, R - keys - places, keys)
 
@@ -175,7 +175,7 @@ class Block(nn.Module):
 
 
 class XLNet(nn.Module):
-    """Both streams by ``forward``; ``read`` is Transformer-XL, ``encode`` the content stream of fine-tuning."""
+    """Both streams with ``forward``; ``read`` is Transformer-XL, ``encode`` the content stream for fine-tuning."""
 
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__()
@@ -199,12 +199,12 @@ class XLNet(nn.Module):
         """Ids ``[B, T]`` to the states of both streams.
 
         Args:
-            ids: What the text says.
-            order: ``[B, T]`` int, each position's place in the order of factorisation (None: all the same place).
+            ids: The token ids.
+            order: ``[B, T]`` int, each position's place in the factorisation order (None: all the same place).
             segments: ``[B, T]`` int, the segment of each position (None: the text has none).
-            memory: What was kept of the text before; every position of the row's first document sees it.
+            memory: The memory of the preceding text; every position of the row's first document sees it.
             queries: ``[B, N]`` int, the positions that the query stream predicts (None: no query stream).
-            documents: Those of the row (None: memory and row are one).
+            documents: The documents of the row (None: memory and row are one).
 
         Raises:
             ValueError: T is larger than ``context``, an id is outside the vocabulary, or the memory has other rows or
@@ -219,15 +219,15 @@ class XLNet(nn.Module):
         content, query = self._views(order, segments, memory, queries, documents)
         h = self.drop(narrowed(self.tokens(ids)))
         states = []
-        # Queries begin as the same vector everywhere: they know where they stand and not what stands there.
+        # Queries start as the same vector everywhere: they know their position and not their token.
         g = None if queries is None else self.drop(narrowed(self.unknown).expand(B, queries.shape[1], -1))
         for i, block in enumerate(cast(list[Block], self.blocks)):
             states.append(h.detach())
-            # Memory may be of another precision: what autocast left at the step before.
+            # Memory may have another precision, from autocast at the previous step.
             k, v = block.keys(torch.cat((memory.states[:, i].to(h.dtype), h), dim=1))
             h = block(h, k, v, content)
             if g is not None and query is not None:
-                # The same weights, keys and values; only the queries and what they see are others.
+                # The same weights, keys and values; only the queries and what they see differ.
                 g = block(g, k, v, query)
         return Hidden(self.drop(h), None if g is None else self.drop(g), torch.stack(states, dim=1))
 
@@ -240,9 +240,9 @@ class XLNet(nn.Module):
     ) -> tuple[Tensor, Memory]:
         """Read from left to right: ids ``[B, T]`` to content states ``[B, T, D]`` that have seen ids up to their own.
 
-        ``attention_mask`` [B, T] is false where an id is padding, which is never seen. ``state`` is what the call
-        before returned, whole or shortened; ids then continue that text. Where ``ends`` [B, T] is true, another
-        document begins, which sees that token and nothing before it.
+        ``attention_mask`` [B, T] is false for padding, which is never seen. ``state`` is what the previous call
+        returned, whole or shortened; ids then continue that text. Where ``ends`` [B, T] is true, another document
+        begins, which sees that token and nothing before it.
 
         Raises:
             ValueError: as ``forward``.
@@ -267,24 +267,24 @@ class XLNet(nn.Module):
         return Output(hidden, self.tokens.weight, self.bias)
 
     def empty_memory(self, rows: int, size: int) -> Memory:
-        """The memory of ``size`` positions that holds nothing yet."""
+        """An empty memory of ``size`` positions."""
         weight = self.tokens.weight
         states = weight.new_zeros(rows, self.config.layers, size, self.config.width)
         return Memory(states, torch.zeros(rows, size, dtype=torch.bool, device=weight.device))
 
     def memory_for(self, begins: Tensor, carry: tuple[Tensor, ...] | None) -> Memory:
-        """The memory of ``config.memory`` positions for a batch, from what the batch before left.
+        """The memory of ``config.memory`` positions for a batch, from what the previous batch left.
 
-        ``begins`` [B] is true for rows that continue nothing: they see none of it.
+        ``begins`` [B] is true for rows that do not continue a text: they see none of it.
         """
         memory = self.empty_memory(len(begins), self.config.memory) if carry is None else Memory(*carry)
         return memory.where(~begins)
 
     @staticmethod
     def documents_between(ends: Tensor, behind: bool = False) -> Documents:
-        """The documents of a row that end with the tokens for which ``ends`` [B, T] is true.
+        """The documents of a row, which end at the tokens for which ``ends`` [B, T] is true.
 
-        With ``behind`` a position stands for what comes behind its token, so that such a token begins the next one.
+        With ``behind`` a position represents what follows its token, so that such a token begins the next document.
         """
         number = ends.long().cumsum(1)
         return Documents(number if behind else number - ends.long(), number[:, -1])
@@ -295,7 +295,7 @@ class XLNet(nn.Module):
             raise ValueError(f"memory: holds {B} rows; expected the {rows} rows of the ids")
         if (self.config.layers, self.config.width) != (L, D):
             raise ValueError(
-                f"memory: is of {L} layers and width {D}; expected layers {self.config.layers} and width "
+                f"memory: has {L} layers and width {D}; expected layers {self.config.layers} and width "
                 f"{self.config.width}"
             )
 
@@ -323,7 +323,7 @@ class XLNet(nn.Module):
                 before = before & (number == 0)[..., None]
             attn_mask = torch.cat((before, seen), dim=2)[:, None]
             same = None
-            # Memory counts as the first segment (as released), so a 0 for each of its positions.
+            # Memory counts as the first segment (as released), hence a 0 for each of its positions.
             if segments is not None:
                 asking = segments if places is None else segments.gather(1, places)
                 same = (F.pad(segments, (M, 0))[:, None, :] == asking[..., None])[:, None]
@@ -333,7 +333,7 @@ class XLNet(nn.Module):
 
 
 def left_to_right(attention_mask: Tensor) -> Tensor:
-    """The order ``[B, T]`` in which each position sees those before it; padding comes last, so that none sees it."""
+    """The order ``[B, T]`` in which each position sees those before it; padding comes last, so it is never seen."""
     T = attention_mask.shape[1]
     return torch.where(attention_mask, torch.arange(T, device=attention_mask.device), T)
 
@@ -350,10 +350,11 @@ def distance_encodings(largest: int, below: int, like: Tensor) -> Tensor:
 
 
 def initialise(model: XLNet) -> None:
-    """Normal with deviation ``initializer_range``: matrices, embeddings, attention biases. Else zeros, and unit gains.
+    """Draw matrices, embeddings and attention biases with standard deviation ``initializer_range``; the rest is zeros
+    and unit gains.
 
-    As released; but the query stream's first state keeps the released 0.02, for in a larger one, which is the same at
-    all positions, what attention reads is lost (a training of 300 steps: 5.5 nats with 0.02, 6.3 with 0.05).
+    As released; but the query stream's first state keeps the released 0.02, because a larger one, which is the same at
+    all positions, drowns the output of attention (after 300 steps: 5.5 nats with 0.02, 6.3 with 0.05).
     """
     for name, parameter in model.named_parameters():
         if "norm" in name:

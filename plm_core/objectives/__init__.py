@@ -1,8 +1,8 @@
-"""What a model is trained to do, one file an objective. ``OBJECTIVES`` names them: there is no other table.
+"""What a model is trained to do, one file per objective. ``OBJECTIVES`` is the only table of them.
 
 An objective turns a token store into batches, and a model and a batch into a loss: it knows nothing of layers, and the
-model knows nothing of targets. A new one is a file here and a line below; where it is scored or decoded in a way of its
-own, that is a file in the room that does so.
+model knows nothing of targets. A new one is a file here and a line below; if it has its own scoring or decoding, that
+is a file in the package that does so.
 """
 
 from plm_core.config import choose
@@ -26,11 +26,11 @@ QUANTITIES: dict[str, Quantity] = {
     for objective in OBJECTIVES.values()
     for quantity in (objective.likelihood, *objective.beside)
 }
-"""All that is measured of them, by name."""
+"""All quantities measured for them, by name."""
 
 
 def build_objective(section: object, where: str) -> Objective:
-    """The objective that a section with its ``name`` and its parameters describes.
+    """Build the objective that a section describes by its ``name`` and its parameters.
 
     Raises:
         UserError: the name or a parameter cannot be used; ``where`` opens the message.

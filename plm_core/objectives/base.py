@@ -1,7 +1,7 @@
-"""What an objective is: its section of the parameters, its batches, its loss, and what other rooms have for it.
+"""The interface of objectives: a section of the parameters, batches, a loss, and the code for them in other packages.
 
-Those other rooms are named and not imported, as ``module:attribute``, so that a stage depends on the code that it runs
-and on no other: who trains a model knows nothing of how it is scored. They find what is theirs by ``OBJECTIVES``.
+That code is named as ``module:attribute`` and not imported, so that a stage depends only on the code that it runs:
+training does not import scoring. The other packages look it up in ``OBJECTIVES``.
 """
 
 from abc import ABC, abstractmethod
@@ -14,45 +14,45 @@ from plm_core.text.store import TokenStore
 
 @dataclass(frozen=True)
 class Quantity:
-    """A likelihood of held-out text, in bits a byte."""
+    """A likelihood of held-out text, in bits per byte."""
 
     name: str
-    """Only numbers of the same name may be compared."""
+    """Only values with the same name may be compared."""
     scorer: str
     """How it is measured: a ``plm_core.evaluation.likelihood.Scorer``."""
     meaning: str
-    """What it is of a text, for people who compare models."""
+    """What it says about a text, for people who compare models."""
     excerpt: bool = False
-    """Whether it is taken of the excerpt of each document, since each token of it is dear."""
+    """Whether it is measured on an excerpt of each document, because each token is expensive."""
 
 
 class Objective(ABC):
     """An objective. A subclass is a frozen dataclass, whose fields are its section of the parameters."""
 
     likelihood: ClassVar[Quantity]
-    """What such models are compared by on held-out text."""
+    """The quantity by which such models are compared on held-out text."""
     perplexity: ClassVar[bool] = False
-    """Whether nats a token and their exponential are told of such models too."""
+    """Whether nats per token and their exponential are reported for such models too."""
     beside: ClassVar[tuple[Quantity, ...]] = ()
     """Further quantities, for people; one that the configuration does not ask for yields no score."""
     input_format: ClassVar[str]
-    """How an example is written down for fine-tuning: a ``plm_core.finetuning.input_formats.InputFormat``."""
+    """How examples are formatted for fine-tuning: a ``plm_core.finetuning.input_formats.InputFormat``."""
     decoder: ClassVar[str | None] = None
-    """How such a model is asked for the next token: a ``plm_core.generation.decoding.Decoder``. None: it continues no
-    text."""
+    """How such a model predicts the next token: a ``plm_core.generation.decoding.Decoder``. None: it cannot continue
+    texts."""
     filler: ClassVar[str | None] = None
-    """How such a model fills a blank: a ``plm_core.evaluation.cloze.Filler``. None: it fills none."""
+    """How such a model fills a blank: a ``plm_core.evaluation.cloze.Filler``. None: it cannot."""
     ranker: ClassVar[str | None] = None
-    """How such a model is asked which option follows a prompt: a ``plm_core.evaluation.options.Ranker``. None: it
-    cannot say."""
+    """How such a model chooses which option follows a prompt: a ``plm_core.evaluation.options.Ranker``. None: it
+    cannot."""
     frame: ClassVar[tuple[tuple[int, ...], tuple[int, ...]]]
-    """The special tokens before and after a text that stands alone in a row."""
+    """The special tokens before and after a single text in a row."""
     legend: ClassVar[str]
-    """How the text of a row is to be read in which ``mark`` shows what was predicted."""
+    """How to read the text of a row in which ``mark`` shows what was predicted."""
 
     @abstractmethod
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError when a parameter does not fit the model's configuration; the message names both."""
+        """Raise ValueError if a parameter does not fit the model's configuration; the message names both."""
 
     @abstractmethod
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
@@ -60,18 +60,18 @@ class Objective(ABC):
 
         Raises:
             ValueError: as ``require_fit``.
-            UserError: the store does not give such batches.
+            UserError: the store cannot provide such batches.
         """
 
     @abstractmethod
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
-        """The loss of a model on a batch, which continues the batch that gave ``carry``."""
+        """The loss of a model on a batch, which continues the batch that returned ``carry``."""
 
     def mark(self, number: int, read: str) -> str | None:
-        """What stands before a token in a row's text: of the prediction with this number in the row (from 1), where
-        ``read`` was read. None: predictions are not marked."""
+        """The mark before a token in a row's text, for the prediction with this number in the row (from 1), at which
+        the model read ``read``. None: predictions are not marked."""
         return read
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
-        """What else there is to know of a row, by name."""
+        """Further facts about a row, by name."""
         return {}

@@ -1,11 +1,11 @@
 """Causal language modelling: each token given those before it. Radford et al. 2018, equation 1.
 
-With ``streams``, rows continue each other and the model's memory goes from batch to batch: Transformer-XL (Dai et al.
-2019, section 3.2). With ``packing: documents``, a row holds documents that do not see each other (Ding et al. 2024).
-Each stands there as it is scored and generated: behind an EOS that begins it, and EOS is the last token that is
-predicted; a piece of a longer document begins with the last token of the piece before. So every token of the store is
-predicted once an epoch, and none across the border of two documents. With both, the stream goes on from row to row, and
-what is seen of it and of the memory begins with the EOS before the document.
+With ``streams``, rows continue each other and the model's memory is passed from batch to batch: Transformer-XL (Dai et
+al. 2019, section 3.2). With ``packing: documents``, a row holds documents that do not see each other (Ding et al.
+2024). They have the same form as in scoring and generation: an EOS precedes each, and EOS is the last token that is
+predicted; a piece of a longer document begins with the last token of the previous piece. So every token of the store is
+predicted once per epoch, and none across the border of two documents. With both, the stream continues from row to row,
+and what a position sees of it and of the memory begins with the EOS before its document.
 
 Shapes: B rows, T positions, P pieces, V vocabulary.
 """
@@ -34,7 +34,7 @@ class CausalBatch(Batch):
     """Inputs ``[B, T]`` and the tokens that follow each of them, ``[B, T]``."""
 
     begins: torch.Tensor
-    """``[B]`` bool: whether a row continues nothing."""
+    """``[B]`` bool: whether a row begins a text instead of continuing one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PackedCausalBatch(CausalBatch):
     """Documents side by side in rows."""
 
     documents: torch.Tensor
-    """``[B, T]`` int: to which document of its row a position belongs; padding is one more."""
+    """``[B, T]`` int: the document of each position in its row; padding is one more document."""
 
 
 @section
@@ -62,19 +62,19 @@ class Causal(Objective):
     legend = "Every position predicts the next token; </s> begins and ends a document."
 
     streams: bool = False
-    """Read contiguous rows and carry the model's memory on; for models that have one."""
+    """Read contiguous rows and pass the model's memory on; for models that have one."""
     packing: Literal["stream", "documents"] = "stream"
-    """What a row holds: so many tokens of the stream, or documents that do not see each other, cut as seldom as can
-    be. With ``streams``, a row is of the stream in any case, and ``documents`` in it and in memory do not see each
-    other."""
+    """What a row holds: consecutive tokens of the stream, or ``documents`` that do not see each other, cut as rarely as
+    possible. With ``streams``, rows are always of the stream, and ``documents`` only means that documents in a row and
+    in memory do not see each other."""
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError when ``streams`` or ``packing`` and the model's memory do not fit each other."""
+        """Raise ValueError if ``streams`` or ``packing`` do not fit the model's memory."""
         memory = getattr(config, "memory", None)
         if self.packing == "documents" and memory == 0:
             raise ValueError(
-                "objective.packing: documents for a model with memory 0; expected stream, all that such a model reads "
-                "without memory"
+                "objective.packing: documents for a model with memory 0; expected stream, the only packing that "
+                "such a model supports without memory"
             )
         if self.streams != bool(memory):
             raise ValueError(
@@ -86,7 +86,7 @@ class Causal(Objective):
         """Rows of ``context`` + 1 tokens that overlap by one: inputs and their next tokens.
 
         Raises:
-            ValueError: ``streams`` or ``packing`` and the model's memory do not fit each other.
+            ValueError: ``streams`` or ``packing`` do not fit the model's memory.
             UserError: the store is too small.
         """
         self.require_fit(config)
@@ -98,21 +98,21 @@ class Causal(Objective):
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """L1 = -sum log p(token | tokens before it), in nats, over the targets that are not ignored."""
         if isinstance(batch, PackedCausalBatch):
-            # Documents side by side: nothing to carry on, each began in this row.
+            # Packed documents: no memory to pass on, each began in this row.
             hidden, _ = model.read(batch.inputs, documents=batch.documents)
             return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets)
-        # Without memory a row is all that there is.
+        # Without memory the row is the whole context.
         if not self.streams:
             return Loss(output_nll(model.output(model.read(batch.inputs)[0]), batch.targets), batch.num_targets)
         assert isinstance(batch, CausalBatch)
-        # Transformer-XL: the states of the row before are read, and those of this one handed on, without a gradient.
+        # Transformer-XL: the states of the previous row are read, and those of this one passed on, without a gradient.
         ends = batch.inputs == EOS if self.packing == "documents" else None
         hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry), ends=ends)
         carry = tuple(memory.last(model.config.memory))
         return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, carry)
 
     def mark(self, number: int, read: str) -> None:
-        """Nothing: all tokens are predicted."""
+        """None: all tokens are predicted."""
 
 
 def causal_batch(rows: np.ndarray, begins: bool = True) -> CausalBatch:
@@ -171,7 +171,7 @@ class _Documents(Batches):
         spans: list[list[TokenRange]] = [[] for _ in range(self.rows)]
         pieces = self.view.pieces(items_at(seed, step, self.rows, len(self.view)))
         for row, position, start, length, begins in zip(*(column.tolist() for column in pieces), strict=True):
-            # The last token is a target only; what stands before the first one is EOS, or the piece before.
+            # The last token is only a target; the first one is preceded by EOS, or by the previous piece.
             spans[row].append(TokenRange(position + begins, start - (not begins), start + length - 1))
         return spans
 
@@ -184,7 +184,7 @@ class _Documents(Batches):
         row, position, start, *_ = pieces = self.view.pieces(items)
         targets, documents, padding = self.view.laid_out(pieces, len(items))
         inputs = np.roll(targets, 1, axis=1)
-        # What stands before a document in the store is the EOS of another; before the first there is nothing.
+        # In the store a document is preceded by the EOS of another; the first one by nothing.
         inputs[row, position] = np.where(start > 0, self.view.store.rows(np.maximum(start - 1, 0), 1)[:, 0], EOS)
         inputs, targets = np.where(padding, PAD, inputs), np.where(padding, IGNORED, targets)
         columns = (inputs, targets, np.ones(len(items), dtype=bool), documents)

@@ -1,15 +1,15 @@
 """Causal and masked language modelling of one decoder. Charpentier and Samuel 2024, "GPT or BERT: why not both?".
 
-Rows are those of the causal objective. A share of them is read as BERT reads: in both directions, with some tokens
-masked, which are predicted. A masked token is predicted by the state of the position before it (masked next-token
-prediction; BehnamGhader et al. 2024, "LLM2Vec", section 2.1), as the next token is in a causal row: so one output layer
+Rows are those of the causal objective. A share of them is read like BERT's: in both directions, with some tokens
+masked, which are predicted. A masked token is predicted from the state of the position before it (masked next-token
+prediction; BehnamGhader et al. 2024, "LLM2Vec", section 2.1), like the next token in a causal row: so one output layer
 serves both, and no weight is added.
 
-All rows count alike: the loss is the mean over rows of the mean over a row's predictions, and the share of masked rows
-is their share of the loss. So it is in the released code (``pretraining/train_10m.py``), where each process has one
-kind of row. Three things deviate from it: a token is selected by itself, as in BERT, and not in spans of one to three;
-the rate of masks is constant, and does not fall from 0.3 to 0.15 along a training; and every batch has rows of both
-kinds, so that one process trains by both.
+All rows have equal weight: the loss is the mean over rows of the mean over a row's predictions, and the share of masked
+rows is their share of the loss. This is the same in the released code (``pretraining/train_10m.py``), where each
+process has one kind of row. Three things deviate from it: tokens are selected individually, as in BERT, and not in
+spans of one to three; the mask rate is constant, and does not fall from 0.3 to 0.15 during training; and every batch
+has rows of both kinds, so that one process trains on both.
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HybridBatch(PackedCausalBatch):
-    """Causal rows, and rows with masks; of these, the targets are ``IGNORED`` but before a token that is selected."""
+    """Causal rows, and rows with masks, whose targets are ``IGNORED`` except before a selected token."""
 
     bidirectional: torch.Tensor
     """``[B]`` bool: which rows are read in both directions."""
     weights: torch.Tensor
-    """``[B]``, float64: what a prediction of each row counts, so that rows count alike; 1 in the mean over all
+    """``[B]``, float64: the weight of a prediction in each row, so that rows have equal weight; 1 in the mean over all
     predictions."""
 
 
@@ -54,8 +54,8 @@ class Hybrid(Causal):
         Quantity(
             "shifted_pseudo_bits_per_byte",
             scorer="plm_core.evaluation.likelihood.pseudo:score_shifted",
-            meaning="each token given all the others, by the position before it (pseudo-log-likelihood): no likelihood "
-            "of the text, and not to be compared with one",
+            meaning="each token given all the others, by the position before it (pseudo-log-likelihood): not a "
+            "likelihood of the text, and not comparable with one",
             excerpt=True,
         ),
     )
@@ -69,16 +69,16 @@ class Hybrid(Causal):
     masked_rows: Annotated[float, Field(gt=0, lt=1)] = 0.9375
     """The share of rows that are masked. The released models have 15/16, a causal-to-mask ratio of 1:15."""
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """The share of a masked row's tokens that is selected."""
+    """The share of a masked row's tokens that are selected."""
 
     def __post_init__(self) -> None:
         if self.streams:
             raise ValueError(
-                "streams: true; expected false, for what comes before a row is not read in both directions"
+                "streams: true; expected false, because the text before a row is not read in both directions"
             )
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError when the context is one token, or the model has memory."""
+        """Raise ValueError if the context is one token, or the model has memory."""
         super().require_fit(config)
         if config.context < 2:
             raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
@@ -102,7 +102,7 @@ class Hybrid(Causal):
         weights = batch.weights[:, None].expand_as(targets)
         if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
             # Most positions of a masked row predict nothing, and their logits would be a third of a small model's
-            # step. Elsewhere they are computed: a GPU would be waited for, and a compiled graph has one shape.
+            # step. Otherwise they are computed: a GPU would have to be waited for, and a compiled graph has one shape.
             chosen = targets != IGNORED
             hidden, targets, weights = hidden[chosen], targets[chosen], weights[chosen]
         return Loss(output_nll(model.output(hidden), targets, weights), batch.num_targets)
@@ -116,8 +116,8 @@ class Hybrid(Causal):
 def spread_evenly(numbers: np.ndarray, share: float) -> np.ndarray:
     """Which of the rows with these ``numbers`` [n] belong to a share, ``[n]`` bool.
 
-    They are spread evenly: of any rows with consecutive numbers it is their share of them, give or take less than one.
-    So the parts of a batch, the rows of a process and the batches of a training all have it.
+    They are spread evenly: among any consecutive rows their number is off from the share by less than one. This also
+    holds for micro-batches, the rows of a process and the batches of a run.
     """
     return np.floor((numbers + 1) * share) > np.floor(numbers * share)
 
@@ -125,11 +125,11 @@ def spread_evenly(numbers: np.ndarray, share: float) -> np.ndarray:
 def mask_next(
     ids: np.ndarray, documents: np.ndarray, rate: float, vocab_size: int, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask ids ``[T]`` as ``masked.mask`` does, but for the first of each of the ``documents`` [T]: the position before
-    it is none of its document, or there is none.
+    """Mask ids ``[T]`` like ``masked.mask``, except the first of each of the ``documents`` [T]: the position before it
+    is in another document, or there is none.
 
     Returns:
-        the ids with masks ``[T]``; and the targets ``[T]``: the token that was selected at the next position, else
+        the ids with masks ``[T]``; and the targets ``[T]``: the token that was selected at the next position, otherwise
         ``IGNORED``.
     """
     first = np.append(True, documents[1:] != documents[:-1])
@@ -161,13 +161,13 @@ class _Rows(Batches):
         return self.view.metrics()
 
     def _batch(self, batch: Batch, seed: int, first: int) -> HybridBatch:
-        """A causal batch, the first of whose rows has the number ``first`` of the training, with some rows masked."""
+        """A causal batch, whose first row has the number ``first`` in the run, with some rows masked."""
         import torch
 
         assert isinstance(batch, CausalBatch)
         # Rows of the stream are read as one document.
         documents = batch.documents if isinstance(batch, PackedCausalBatch) else torch.zeros_like(batch.inputs)
-        # Copies, for the inputs and targets of one row may be the same memory.
+        # Copies, because the inputs and targets of one row may share memory.
         inputs, targets = batch.inputs.numpy().copy(), batch.targets.numpy().copy()
         numbers = first + np.arange(len(inputs))
         bidirectional = spread_evenly(numbers, self.objective.masked_rows)
@@ -177,7 +177,7 @@ class _Rows(Batches):
                 inputs[row], documents[row].numpy(), self.objective.rate, self.vocab_size, draw
             )
         predicted = (targets != IGNORED).sum(axis=1)
-        # A row of special tokens alone predicts nothing, and counts for nothing.
+        # A row of special tokens alone predicts nothing, and has no weight.
         weights = predicted.sum() / max(1, (predicted > 0).sum()) / np.maximum(predicted, 1)
         return HybridBatch(
             torch.from_numpy(inputs),

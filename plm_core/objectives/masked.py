@@ -1,11 +1,11 @@
 """Masked language modelling and next-sentence prediction. Devlin et al. 2019, section 3.1 and appendix A.1.
 
 A share of the tokens is selected; of those 80 % become MASK, 10 % a random token, 10 % stay, and each is predicted.
-With ``next_sentence`` a row is ``CLS A SEP B SEP``, and the first position tells whether B follows A. Without, it is
-RoBERTa (Liu et al. 2019, section 4): ``CLS text SEP``, packed across documents, of which EOS is the separator (their
+With ``next_sentence`` a row is ``CLS A SEP B SEP``, and the first position predicts whether B follows A. Without it, it
+is RoBERTa (Liu et al. 2019, section 4): ``CLS text SEP``, packed across documents, with EOS as the separator (their
 FULL-SENTENCES). With ``packing: documents`` no text crosses a document (their DOC-SENTENCES): a row holds several
-``CLS text SEP``, each a document or a piece of one without its EOS, that do not see each other. Masks are drawn anew
-each time a row is read, for all. Rows begin and end at tokens, not at sentences.
+``CLS text SEP`` that do not see each other, each a document or a piece of one without its EOS. In all cases new masks
+are drawn each time a row is read. Rows begin and end at tokens, not at sentences.
 
 Shapes: B rows, T positions, N masked positions, V vocabulary.
 """
@@ -38,9 +38,9 @@ class MaskedBatch(Batch):
     """Inputs ``[B, T]`` with masks, and the tokens ``[B, N]`` that were there; ``IGNORED`` fills rows with fewer."""
 
     positions: torch.Tensor
-    """Where the targets stand, ``[B, N]``."""
+    """The positions of the targets, ``[B, N]``."""
     segments: torch.Tensor
-    """0 up to the first SEP, 1 behind it, ``[B, T]``."""
+    """0 up to the first SEP, 1 after it, ``[B, T]``."""
     attention_mask: torch.Tensor
     """False where the row is padded, ``[B, T]``."""
     following: torch.Tensor
@@ -56,7 +56,7 @@ class PackedMaskedBatch(MaskedBatch):
     """Documents side by side in rows."""
 
     documents: torch.Tensor
-    """``[B, T]`` int: to which document of its row a position belongs; padding is one more."""
+    """``[B, T]`` int: the document of each position in its row; padding is one more document."""
 
 
 @section
@@ -66,8 +66,8 @@ class Masked(Objective):
     likelihood = Quantity(
         "pseudo_bits_per_byte",
         scorer="plm_core.evaluation.likelihood.pseudo:score",
-        meaning="each token given all the others (pseudo-log-likelihood): no likelihood of the text, and not to be "
-        "compared with one",
+        meaning="each token given all the others (pseudo-log-likelihood): not a likelihood of the text, and not "
+        "comparable with one",
         excerpt=True,
     )
     input_format = "plm_core.finetuning.input_formats:CLS_FIRST"
@@ -76,29 +76,29 @@ class Masked(Objective):
     legend = "<mask: word> is what was read and what was to be predicted; the first may be another word, or the same."
 
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """The share of a row's tokens that is selected."""
+    """The share of a row's tokens that are selected."""
     next_sentence: bool = False
-    """Pairs of spans, and whether the second follows the first, as BERT; else packed text, as RoBERTa."""
+    """Pairs of spans, and whether the second follows the first, as in BERT; otherwise packed text, as in RoBERTa."""
     packing: Literal["stream", "documents"] = "stream"
-    """What a row of packed text holds: so many tokens of the stream, or documents that do not see each other, cut as
-    seldom as can be."""
+    """What a row of packed text holds: consecutive tokens of the stream, or ``documents`` that do not see each other,
+    cut as rarely as possible."""
 
     def __post_init__(self) -> None:
         if self.next_sentence and self.packing == "documents":
-            raise ValueError("packing: documents with next_sentence true; expected stream, for a row is one pair then")
+            raise ValueError("packing: documents with next_sentence true; expected stream: a row is one pair then")
 
     def text_length(self, context: int) -> int:
-        """How many tokens of text a row holds beside its special tokens."""
+        """How many tokens of text a row holds in addition to its special tokens."""
         return context - (3 if self.next_sentence else 2)
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError when the context has no room for text, or the model no second segment for a pair."""
+        """Raise ValueError if the context has no room for text, or the model no second segment for a pair."""
         if (length := self.text_length(config.context)) < 2:
             raise ValueError(
-                f"model.context: {config.context} leaves {length} tokens of text a row; expected at least 2"
+                f"model.context: {config.context} leaves {length} tokens of text per row; expected at least 2"
             )
         if self.next_sentence and not hasattr(config, "segments"):
-            raise ValueError("objective.next_sentence: true for a model that tells no segments apart; expected false")
+            raise ValueError("objective.next_sentence: true for a model without segments; expected false")
         if self.next_sentence and config.segments < 2:
             raise ValueError(f"model.segments: {config.segments}; expected at least 2 for objective.next_sentence")
 
@@ -121,21 +121,21 @@ class Masked(Objective):
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """-sum log p(masked token | row), in nats, plus -sum log p(class of the pair | row) times its masked tokens.
 
-        Divided by the number of masked tokens, this is the paper's sum of two means, where rows count by their length.
+        Divided by the number of masked tokens, this is the paper's sum of two means, with rows weighted by length.
         """
         from torch.nn import functional as F
 
         assert isinstance(batch, MaskedBatch)
-        # The first position's state stands for the pair.
+        # The first position's state represents the pair.
         at = F.pad(batch.positions, (1, 0)) if self.next_sentence else batch.positions
         if isinstance(batch, PackedMaskedBatch):
             hidden = model(batch.inputs, batch.segments, documents=batch.documents, at=at)
         else:
-            # Only pairs have padding, and without a mask kernels are faster.
+            # Only pairs have padding, and kernels are faster without a mask.
             attention_mask = batch.attention_mask if self.next_sentence else None
             hidden = model(batch.inputs, batch.segments, attention_mask, at=at)
         nll = output_nll(model.output(hidden[:, self.next_sentence :]), batch.targets)
-        # A row has one class, counted once for each masked token: all is divided by one number in the end.
+        # A row has one class, counted once for each masked token: in the end everything is divided by one number.
         if self.next_sentence:
             classes = batch.following[:, None].expand_as(batch.targets).where(batch.targets != IGNORED, IGNORED)
             pairs = model.next_sentence(model.pool(hidden))[:, None].expand(*classes.shape, -1)
@@ -143,13 +143,13 @@ class Masked(Objective):
         return Loss(nll, batch.num_targets)
 
     def facts(self, batch: Batch, row: int) -> dict[str, Any]:
-        """Whether B follows A, where a row is a pair."""
+        """Whether B follows A, if rows are pairs."""
         assert isinstance(batch, MaskedBatch)
         return {"b_follows_a": bool(batch.following[row] == FOLLOWS)} if self.next_sentence else {}
 
 
 def slots(rate: float, length: int) -> int:
-    """N, how many predictions a row of so many tokens of text has room for."""
+    """N, how many predictions a row with this many tokens of text has room for."""
     return max(1, round(rate * length))
 
 
@@ -158,13 +158,13 @@ def mask(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Select round(rate * n) of the n tokens in ``ids`` [T] that are not special, at least one if there is one.
 
-    UNK stands for a word and is selected too, as in the released code.
+    UNK represents a word and is selected too, as in the released code.
 
     Returns:
         the ids with 80 % of the selected as MASK and 10 % as a random token; the positions ``[n]`` of the selected, in
-        order; the tokens ``[n]`` that stood there.
+        order; their original tokens ``[n]``.
     """
-    # Only special tokens are never predicted; UNK is one of the text's.
+    # Only special tokens are never predicted; UNK belongs to the text.
     candidates = np.flatnonzero((ids >= len(PIECES)) | (ids == UNK))
     chosen = min(len(candidates), max(1, round(rate * len(candidates))))
     positions = np.sort(draw.choice(candidates, chosen, replace=False))
@@ -172,13 +172,13 @@ def mask(
     strangers = draw.integers(len(PIECES), vocab_size, chosen)
     targets = ids[positions]
     masked = ids.copy()
-    # What stays itself is predicted too, or a model would learn that what is not MASK is right (section 3.1).
+    # Unchanged tokens are predicted too, or a model would learn that whatever is not MASK is right (section 3.1).
     masked[positions] = np.where(fate < 0.8, MASK, np.where(fate < 0.9, strangers, targets))
     return masked, positions, targets
 
 
 class _Row(NamedTuple):
-    """A row before any token is masked, without its padding: n positions."""
+    """A row before masking, without padding: n positions."""
 
     ids: np.ndarray
     """``[n]``, with CLS and SEP."""
@@ -188,12 +188,12 @@ class _Row(NamedTuple):
     """``[n]``, the number of each position's document in the row."""
     following: int
     spans: list[TokenRange]
-    """Where its tokens come from."""
+    """The ranges of the store that its tokens come from."""
 
 
 @dataclass(frozen=True)
 class MaskedRows(Batches):
-    """Rows of a view, with tokens of each masked."""
+    """Rows of a view, with some tokens of each masked."""
 
     view: Pairs | Windows | Packed
     context: int
@@ -223,13 +223,13 @@ class MaskedRows(Batches):
         return self.view.metrics() if isinstance(self.view, Packed) else {}
 
     def _places(self, seed: int, step: int) -> np.ndarray:
-        """Where the rows of a step begin in the stream, or which items of the view they are."""
+        """Where the rows of a step begin in the stream, or their items of the view."""
         if isinstance(self.view, Windows):
             return self.view.starts_at(seed, step, self.rows)
         return items_at(seed, step, self.rows, len(self.view))
 
     def _batch(self, places: np.ndarray, seed: int, step: int, first: int = 0) -> MaskedBatch:
-        """Rows of these places, the first of which has the number ``first`` in its batch."""
+        """The rows at these places, the first of which has the number ``first`` in its batch."""
         import torch
 
         B, T, N = len(places), self.context, self.slots
@@ -246,7 +246,7 @@ class MaskedRows(Batches):
             n = len(ids)
             attention_mask[row, :n] = True
             segments[row, :n] = segment
-            # Padding is one more document, for the numbers must not fall along a row.
+            # Padding is one more document, because the numbers must be non-decreasing along a row.
             documents[row, :n] = document
             documents[row, n:] = document[-1] + 1
             inputs[row, :n], masked, tokens = mask(ids, self.rate, self.vocab_size, draw)
@@ -257,7 +257,7 @@ class MaskedRows(Batches):
         return MaskedBatch(*(torch.from_numpy(column) for column in columns))
 
     def _row(self, place: int, draw: np.random.Generator) -> _Row:
-        """A row of the view; ``draw`` says where a pair is cut and what is its B."""
+        """A row of the view; ``draw`` decides where a pair is cut and what its B is."""
         if isinstance(self.view, Pairs):
             a, b, follows = self.view.places(place, draw)
             return self._framed([a, b], True, FOLLOWS if follows else ELSEWHERE)

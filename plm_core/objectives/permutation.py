@@ -1,12 +1,12 @@
 """Permutation language modelling: each token given those before it in a random order. Yang et al. 2019, section 2.
 
-A row is text of a stream that continues the row before, of which the model keeps a memory (section 2.4), and behind
-it a pair ``A SEP B SEP CLS``, where A goes on from the stream and B goes on from A or, by a fair coin, comes from
-elsewhere (section 2.5; whether it does is not predicted). As released, both parts have an order of their own and the
-stream never sees the pair: its memory must not know what the next row will predict. The last 1/K of each order is
-predicted (section 2.3, partial prediction), by the query stream; SEP and CLS never are.
+A row is text of a stream that continues the previous row, of which the model keeps a memory (section 2.4), followed by
+a pair ``A SEP B SEP CLS``, where A continues the stream and B continues A or, with probability 1/2, comes from
+elsewhere (section 2.5; which of the two is not predicted). As released, both parts have their own order and the stream
+never sees the pair: its memory must not know what the next row will predict. The last 1/K of each order is predicted
+(section 2.3, partial prediction), by the query stream; SEP and CLS never are.
 
-Not done, though released: half of the rows are read backwards.
+Unlike in the released code, no rows are read backwards.
 
 Shapes: B rows, T positions, N predicted positions, R positions of the stream.
 """
@@ -38,13 +38,13 @@ class PermutationBatch(Batch):
     """Inputs ``[B, T]`` and the tokens ``[B, N]`` that are predicted."""
 
     queries: torch.Tensor
-    """Where the targets stand, ``[B, N]``."""
+    """The positions of the targets, ``[B, N]``."""
     order: torch.Tensor
-    """The place of each position in the order of factorisation, ``[B, T]``; all that is given shares a place."""
+    """The place of each position in the factorisation order, ``[B, T]``; all given tokens share a place."""
     segments: torch.Tensor
     """0 for the stream and A, 1 for B, 2 for CLS, ``[B, T]``."""
     begins: torch.Tensor
-    """``[B]`` bool: whether a row continues nothing."""
+    """``[B]`` bool: whether a row begins a text instead of continuing one."""
 
     @property
     def target_positions(self) -> torch.Tensor:
@@ -65,7 +65,7 @@ class Permutation(Objective):
         Quantity(
             "mean_order_bits_per_byte",
             scorer="plm_core.evaluation.likelihood.permutation:score_orders",
-            meaning="the mean over random orders, each a likelihood of the text: what training makes small",
+            meaning="the mean over random orders, each a likelihood of the text: what training minimises",
             excerpt=True,
         ),
     )
@@ -77,10 +77,11 @@ class Permutation(Objective):
     predict: PositiveInt = 6
     """K: one token in K is predicted (appendix A.4: 6)."""
     span: PositiveInt = 1
-    """The tokens that are predicted are drawn in spans of one to so many neighbours (released: 5). A whole name or word
-    is harder to predict than the rest of one."""
+    """Predicted tokens are drawn in spans of one to this many neighbours (released: 5). A whole name or word is harder
+    to predict than the rest of one."""
     packing: Literal["stream", "documents"] = "stream"
-    """What a position may see of the stream and its memory: everything, or its own document, which ends with EOS."""
+    """What a position may see of the stream and its memory: everything, or only its own document, which ends with
+    EOS."""
     reuse: PositiveInt | None = None
     """R, how many tokens of a row belong to the stream (``reuse_len``); null for half the context, as released."""
 
@@ -89,12 +90,12 @@ class Permutation(Objective):
         return context // 2 if self.reuse is None else self.reuse
 
     def text_length(self, context: int) -> int:
-        """How many tokens of text a row holds beside its special tokens."""
+        """How many tokens of text a row holds in addition to its special tokens."""
         R = self.reused(context)
         return R + max(0, context - R - FRAME)
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError when the context is one token, R leaves no room for a pair, or nothing is predicted."""
+        """Raise ValueError if the context is one token, R leaves no room for a pair, or nothing is predicted."""
         if config.context < 2:
             raise ValueError(f"model.context: {config.context}; expected at least 2, to predict a token from another")
         R = self.reused(config.context)
@@ -106,11 +107,11 @@ class Permutation(Objective):
             )
         if R // self.predict + (self.text_length(config.context) - R) // self.predict < 1:
             raise ValueError(
-                f"objective.predict: {self.predict}; one token in so many is none of model.context {config.context}"
+                f"objective.predict: {self.predict}; one token in this many is none of model.context {config.context}"
             )
 
     def batches(self, store: TokenStore, config: Any, rows: int) -> Batches:
-        """Rows of ``context`` tokens, the first R of which continue the row before.
+        """Rows of ``context`` tokens, the first R of which continue the previous row.
 
         Raises:
             ValueError: the context is one token, R leaves no room for a pair, or nothing would be predicted.
@@ -130,7 +131,7 @@ class Permutation(Objective):
         documents = None if ends is None else model.documents_between(ends)
         hidden = model(batch.inputs, batch.order, batch.segments, memory, batch.queries, documents)
         nll = output_nll(model.output(hidden.query), batch.targets)
-        # Only the stream goes on in the next row; the pair behind it is of another place in the text.
+        # Only the stream continues in the next row; the pair after it comes from another place in the text.
         R = self.reused(model.config.context)
         stream = torch.ones_like(batch.inputs[:, :R], dtype=torch.bool)
         documents = None if ends is None else model.documents_between(ends[:, :R])
@@ -145,13 +146,13 @@ class Permutation(Objective):
 def factorisation(
     predictable: np.ndarray, predict: int, first: int, draw: np.random.Generator, span: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A random order of the positions that are predictable ([n] bool); the last 1/``predict`` of it is to be predicted.
+    """A random order of the positions that are predictable ([n] bool), the last 1/``predict`` of which are predicted.
 
-    With a ``span`` above 1 these are spans of one to so many neighbours, in a random order all the same.
+    With a ``span`` above 1 these are spans of one to this many neighbours, still in a random order.
 
     Returns:
-        the place of each position ``[n]``: ``first`` for all that is given, then one place each; and the positions to
-        be predicted, in their order.
+        the place of each position ``[n]``: ``first`` for all given ones, then one place each; and the predicted
+        positions, in their order.
     """
     positions = np.flatnonzero(predictable)
     count = len(positions) // predict
@@ -163,8 +164,8 @@ def factorisation(
 
 
 def in_spans(size: int, count: int, longest: int, draw: np.random.Generator) -> np.ndarray:
-    """Which ``count`` of so many positions are chosen, ``[size]`` bool: in spans of one to ``longest``, which may touch
-    or overlap."""
+    """Choose ``count`` of ``size`` positions, ``[size]`` bool: in spans of one to ``longest``, which may touch or
+    overlap."""
     chosen = np.zeros(size, dtype=bool)
     while left := count - int(chosen.sum()):
         start = int(draw.integers(size))
@@ -232,7 +233,7 @@ class _Rows(Batches):
         return ids, ids[queries], queries, np.concatenate((stream, pair)), segments
 
     def _cut(self, draw: np.random.Generator) -> tuple[int, int | None]:
-        """Where A ends in the row's text, and where in the store B begins; None where B goes on from A."""
+        """Where A ends in the row's text, and where in the store B begins; None if B continues A."""
         cut = self.reuse + int(draw.integers(1, self.view.length - self.reuse))
         if draw.random() < 0.5:
             return cut, None

@@ -1,10 +1,11 @@
 """Replaced token detection: which tokens are not the text's own? Clark et al. 2020 (ELECTRA), section 2.
 
-A share of the tokens becomes MASK, and the generator learns to predict them as a masked model does. In its stead stands
-then a sample of what it predicts, and the discriminator learns to tell of every token of the row whether it is another
-than the text's: a sample that happens to be right counts as the text's own. No gradient goes through the sample.
+A share of the tokens becomes MASK, and the generator learns to predict them like a masked model. Each MASK is then
+replaced by a sample from its prediction, and the discriminator learns to decide for every token of the row whether it
+differs from the text's: a sample that happens to be right counts as original. No gradient flows through the sample.
 
-Rows are RoBERTa's: ``CLS text SEP``, packed across documents, as no next-sentence prediction is made (section 3.1).
+Rows are RoBERTa's: ``CLS text SEP``, packed across documents, because there is no next-sentence prediction (section
+3.1).
 
 Shapes: B rows, T positions, N masked positions, V vocabulary.
 """
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 FRAMED = 2
 """The special tokens of a row."""
 PARTS = 1 << 40
-"""Into how many parts a probability is divided to draw by it."""
+"""The resolution of probabilities when sampling."""
 
 
 @dataclass(frozen=True)
 class ReplacedBatch(MaskedBatch):
-    """A masked batch, and what draws the generator's samples."""
+    """A masked batch, and the random numbers for the generator's samples."""
 
     chances: torch.Tensor
-    """``[B, N]``, float64 in [0, 1): at which place of the cumulated probabilities a sample is taken."""
+    """``[B, N]``, float64 in [0, 1): where in the cumulative probabilities a sample is taken."""
 
 
 @section
@@ -50,8 +51,8 @@ class Replaced(Objective):
     likelihood = Quantity(
         "generator_pseudo_bits_per_byte",
         scorer="plm_core.evaluation.likelihood.pseudo:score",
-        meaning="each token given all the others, by the generator: no likelihood of the text, and says little of the "
-        "discriminator, the part that is fine-tuned",
+        meaning="each token given all the others, by the generator: not a likelihood of the text, and it says little "
+        "about the discriminator, the part that is fine-tuned",
         excerpt=True,
     )
     input_format = "plm_core.finetuning.input_formats:CLS_FIRST"
@@ -60,12 +61,12 @@ class Replaced(Objective):
     legend = "<mask: word> was to be predicted by the generator; the discriminator read its guess in the mask's stead."
 
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """The share of a row's tokens that is masked. The paper's large model masks 0.25."""
+    """The share of a row's tokens that are masked. The paper's large model masks 0.25."""
     weight: PositiveFloat = 50.0
-    """Lambda, what a token's detection counts beside a masked token's prediction."""
+    """Lambda, the weight of a token's detection relative to a masked token's prediction."""
 
     def require_fit(self, config: Any) -> None:
-        """Raise ValueError when the context has no room for text."""
+        """Raise ValueError if the context has no room for text."""
         if config.context < FRAMED + 2:
             raise ValueError(f"model.context: {config.context}; expected at least {FRAMED + 2}, for two tokens of text")
 
@@ -84,8 +85,8 @@ class Replaced(Objective):
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """-sum log p(masked token | row), in nats, plus ``weight`` times the discriminator's binary cross entropy.
 
-        That is the mean over the tokens of a row, times its masked tokens. So what is divided by the number of masked
-        tokens is the paper's L_MLM + lambda L_Disc, where rows count by their masked tokens.
+        The latter is the mean over the tokens of a row, times its masked tokens. So the loss divided by the number of
+        masked tokens is the paper's L_MLM + lambda L_Disc, with rows weighted by their masked tokens.
         """
         import torch
         from torch.nn import functional as F
@@ -93,7 +94,7 @@ class Replaced(Objective):
         assert isinstance(batch, ReplacedBatch)
         logits = model.predict(batch.inputs, batch.positions)
         chosen = batch.targets != IGNORED
-        masked = batch.inputs.gather(1, batch.positions)  # where nothing is chosen: what stands there already
+        masked = batch.inputs.gather(1, batch.positions)  # where nothing is chosen: the token itself
         text = batch.inputs.scatter(1, batch.positions, torch.where(chosen, batch.targets, masked))
         guess = torch.where(chosen, sampled(logits.detach(), batch.chances), masked)
         read = batch.inputs.scatter(1, batch.positions, guess)
@@ -101,16 +102,16 @@ class Replaced(Objective):
         found = model.detect(model(read, batch.segments))
         found = found.to(torch.promote_types(found.dtype, torch.float32))
         nll = F.binary_cross_entropy_with_logits(found, (read != text).to(found.dtype), reduction="none")
-        # By rows, so that the loss of a batch is the sum over its rows however it is cut into parts.
+        # By rows, so that the loss of a batch is the sum over its rows however it is split into micro-batches.
         replaced = (nll.mean(1) * chosen.sum(1)).sum()
         return Loss(summed_nll(logits, batch.targets) + self.weight * replaced, batch.num_targets)
 
 
 def sampled(logits: Tensor, chances: Tensor) -> Tensor:
-    """Tokens ``[...]`` drawn from the softmax of logits ``[..., V]`` by chances ``[...]`` in [0, 1).
+    """Tokens ``[...]`` sampled from the softmax of logits ``[..., V]`` with chances ``[...]`` in [0, 1).
 
-    Probabilities are added up as whole numbers, exactly: so a sample is the same in every order of addition, and a GPU
-    that is to be deterministic adds them at all.
+    Probabilities are added up exactly, as integers: so a sample does not depend on the order of addition, and the sum
+    is supported on a GPU in deterministic mode.
     """
     import torch
 
@@ -127,7 +128,7 @@ class _Rows(MaskedRows):
         batch = super()._batch(items, seed, step, first)
         chosen = batch.targets != IGNORED
         rows = torch.arange(len(items))[:, None].expand_as(chosen)
-        # Every selected token is masked (section 2), also one that BERT would have kept.
+        # Every selected token is masked (section 2), unlike in BERT, which keeps some.
         batch.inputs[rows[chosen], batch.positions[chosen]] = MASK
         seed = stream_seed(seed, "samples")
         chances = np.stack([draws(seed, step, first + row).random(self.slots) for row in range(len(items))])

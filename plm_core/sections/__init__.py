@@ -1,1 +1,1 @@
-"""Sections of the parameters as dataclasses that import nothing heavy: they are checked before anything runs."""
+"""Sections of the parameters as dataclasses without heavy imports, so that they are checked before anything runs."""

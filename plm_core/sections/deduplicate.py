@@ -1,4 +1,4 @@
-"""The section ``deduplicate``: what counts as a duplicate, and what becomes of it. Read without heavy libraries."""
+"""The section ``deduplicate``: what counts as a duplicate, and what happens to it. Read without heavy libraries."""
 
 from dataclasses import field
 from typing import Literal
@@ -17,7 +17,7 @@ class Similarity:
     shingle: PositiveInt = 5
     """Words in a shingle."""
     bands: PositiveInt = 16
-    """b: texts are compared if one of b parts of their signatures is equal ..."""
+    """b: texts are compared if at least one of the b bands of their signatures is equal ..."""
     rows: PositiveInt = 5
     """r: ... of r values each. Two texts of similarity s are compared with probability 1 - (1 - s^r)^b."""
 
@@ -27,7 +27,7 @@ class DeduplicateConfig:
     """Section ``deduplicate`` of the parameters."""
 
     documents: Literal["keep_one", "same_side", "off"] = "keep_one"
-    """Of documents that are duplicates ``keep_one``; keep all, on the ``same_side`` of the split; or do not look."""
+    """What happens to duplicate documents: ``keep_one``; keep all, on the ``same_side`` of the split; or ``off``."""
     paragraphs: Literal["keep_one", "off"] = "keep_one"
     """The same for the paragraphs of all documents that are kept."""
     similarity: Similarity = field(default_factory=Similarity)
@@ -36,6 +36,6 @@ class DeduplicateConfig:
     def __post_init__(self) -> None:
         if self.documents == "same_side" and self.paragraphs != "off":
             raise ValueError(
-                f"documents: same_side keeps duplicates, of which paragraphs: {self.paragraphs} would leave nothing; "
-                "expected paragraphs: off beside it"
+                f"documents: same_side keeps duplicates, but paragraphs: {self.paragraphs} would leave nothing of "
+                "them; expected paragraphs: off together with it"
             )

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, read without torch. Used by the checkpoint, and by who checks parameters."""
+"""The description of a checkpoint, read without torch. Used by the checkpoint and by the parameter check."""
 
 from dataclasses import field
 from pathlib import Path
@@ -12,17 +12,17 @@ CONFIG_FILE = "config.json"
 
 @section
 class Lineage:
-    """What a pretraining read, by digest: enough to say whether what lies there now is the same."""
+    """What a pretraining run read, by digest: enough to tell whether the present files are the same."""
 
     tokens_sha256: str
     """The identity of the training split's token store (``TokenStore.digest``)."""
     parameters_sha256: str
     """``plm_core.config.digest`` of the section of ``params.yaml``."""
     passed: list[list[int]] = field(default_factory=list)
-    """From which step (from 0) on how many batches a rollback had passed over, in all."""
+    """Pairs of a step (from 0) and how many batches rollbacks had skipped in total from there on."""
 
     def batch(self, step: int) -> int:
-        """The step (from 0) of the data that a step (from 0) read."""
+        """The data index (from 0) of the batch that a step (from 0) read."""
         return step + max((more for begin, more in self.passed if step >= begin), default=0)
 
 
@@ -35,26 +35,26 @@ class CheckpointConfig:
     architecture: str
     """The name in ``MODELS``."""
     objective: str
-    """The name in ``OBJECTIVES`` that it was trained by."""
+    """The name in ``OBJECTIVES`` of the objective it was trained with."""
     model: dict[str, Any]
     """The architecture's configuration."""
     tokenizer_sha256: str
     """The digest of the tokenizer's file."""
     step: int
-    """The step whose weights these are: the best by validation."""
+    """The step that these weights are from: the best by validation."""
     valid_nats: float
-    """Validation loss at that step, in nats a prediction (with next-sentence prediction, the sum of both means)."""
+    """Validation loss at that step, in nats per prediction (with next-sentence prediction, the sum of both means)."""
     head: dict[str, Any] | None = None
     """What a fine-tuned model has on top: its task and labels; null for a pretrained model."""
     lineage: Lineage | None = None
-    """What its pretraining read; null where that is not known."""
+    """What its pretraining run read; null if that is not known."""
 
 
 def read_description(folder: Path) -> CheckpointConfig:
-    """The ``config.json`` of a checkpoint, not compared with its checksum.
+    """Read the ``config.json`` of a checkpoint, without verifying its checksum.
 
     Raises:
-        UserError: it cannot be read, or is of another format.
+        UserError: it cannot be read, or has another format.
     """
     config = from_json(CheckpointConfig, folder / CONFIG_FILE)
     if config.format != FORMAT:

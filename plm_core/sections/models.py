@@ -1,6 +1,6 @@
 """The sections ``model`` of the architectures: sizes, and the published ones by name. Read without torch.
 
-Used by the model files and by who checks parameters before anything runs.
+Used by the model files and by the parameter check before anything runs.
 """
 
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 @section
 class TransformerConfig:
-    """What the section ``model`` of every architecture states; the vocabulary comes from the tokenizer."""
+    """The part of section ``model`` that all architectures share; the vocabulary comes from the tokenizer."""
 
     vocab_size: PositiveInt
     """V, the number of token ids."""
     context: PositiveInt
-    """The largest T: how many positions are read at once, each with an embedding where the paper has absolute ones."""
+    """The largest T: how many positions are read at once, each with an embedding if the paper has absolute ones."""
     layers: PositiveInt
     """L, the number of blocks."""
     heads: PositiveInt
-    """H, attention heads a block; must divide ``width``."""
+    """H, attention heads per block; must divide ``width``."""
     width: PositiveInt
     """D, the size of the residual stream."""
     dropout: Probability = 0.1
     """The probability of zeroing an activation: embeddings, attention weights and both residual branches."""
     initializer_range: PositiveFloat = 0.02
-    """The deviation of initial weights. As published; narrow models learn sooner with a larger one."""
+    """The standard deviation of initial weights. As published; narrow models learn faster with a larger one."""
     initial_embeddings: Literal["drawn", "neighbours"] = "drawn"
-    """What the embeddings of tokens are before pretraining: drawn, as published, or by which tokens stand near each in
-    the training text (``plm_core.text.cooccurrence``), which a training of minutes has no time to learn."""
+    """The token embeddings before pretraining: drawn at random, as published, or from each token's neighbours in the
+    training text (``plm_core.text.cooccurrence``), which a run of a few minutes has no time to learn."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -43,16 +43,16 @@ class TransformerConfig:
 
 
 def _require_pairs(config: TransformerConfig) -> None:
-    """Raise ValueError when the numbers of a head cannot be taken in pairs, which rotary positions turn."""
+    """Raise ValueError if the dimensions of a head do not form pairs, which rotary embeddings rotate."""
     if config.width // config.heads % 2:
         raise ValueError(
-            f"heads: {config.heads} of width {config.width} are of {config.width // config.heads} numbers each; "
-            "expected an even number, for rotary positions turn pairs"
+            f"heads: {config.heads} in width {config.width} have {config.width // config.heads} dimensions each; "
+            "expected an even number, because rotary embeddings rotate pairs"
         )
 
 
 def _gated(width: int) -> int:
-    """The size of a feed-forward layer that has a gate: 8/3 of the width, rounded up to a multiple of 64."""
+    """The size of a gated feed-forward layer: 8/3 of the width, rounded up to a multiple of 64."""
     return -(-8 * width // (3 * 64)) * 64
 
 
@@ -66,17 +66,17 @@ class LlamaConfig(TransformerConfig):
     """Section ``model`` of a LLaMA."""
 
     dropout: Probability = 0.0
-    """The probability of zeroing an attention weight: the one dropout that transformers' class has. The paper's models
-    are trained without."""
+    """The probability of zeroing an attention weight: the only dropout in transformers' class. The paper's models are
+    trained without dropout."""
     kv_heads: PositiveInt | None = None
-    """G, heads of keys and values a block, each read by the queries of ``heads`` / G heads (Ainslie et al. 2023); null
-    for as many as ``heads``."""
+    """G, key-value heads per block, each shared by ``heads`` / G query heads (Ainslie et al. 2023); null for as many as
+    ``heads``."""
     inner: PositiveInt | None = None
-    """The size of the feed-forward layer; null for 8/3 of ``width``, with which its three matrices have the weights of
-    two of 4 times the width (section 2.2), rounded up to a multiple of 64, on which tensor cores are fastest."""
+    """The size of the feed-forward layer; null for 8/3 of ``width``, so that its three matrices have as many weights as
+    two of 4 times the width (section 2.2), rounded up to a multiple of 64, which is fastest on tensor cores."""
     rope_base: PositiveFloat = 10_000.0
-    """By about how much the last numbers of a head turn slower than the first with the position (Su et al. 2021,
-    section 3.2.2); larger for longer contexts."""
+    """The base of the rotary embedding (RoPE theta): about how much slower the last dimensions of a head rotate than
+    the first (Su et al. 2021, section 3.2.2); larger for longer contexts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,8 +95,8 @@ class BERTConfig(TransformerConfig):
     segments: PositiveInt = 2
     """S, how many segments have an embedding."""
     initial_attention: Literal["drawn", "neighbours"] = "drawn"
-    """What heads read before they have learned: anything, as published, or half of them one neighbour each, which some
-    heads of trained models do. In trainings of some minutes a masked model does not find its neighbours by itself."""
+    """What heads attend to before training: anything, as published, or half of them one neighbour each, as some heads
+    of trained models do. In a run of a few minutes a masked model does not learn this by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,16 +113,16 @@ class ModernBERTConfig(TransformerConfig):
     """The probability of zeroing an activation: embeddings, attention weights, what attention writes, and inside the
     feed-forward layer. The published models have none."""
     inner: PositiveInt | None = None
-    """The size of the feed-forward layer, of which there are two side by side, one a gate; null for 8/3 of ``width``,
-    with which its three matrices have the weights of two of 4 times the width, rounded up to a multiple of 64."""
+    """The size of the gated feed-forward layer; null for 8/3 of ``width``, so that its three matrices have as many
+    weights as two of 4 times the width, rounded up to a multiple of 64."""
     global_every: PositiveInt = 3
-    """One layer in so many reads the whole row, the first layer too; the others read a window."""
+    """One layer in this many, beginning with the first, attends to the whole row; the others to a window."""
     window: PositiveInt = 128
-    """The positions of a window: half of them on either side of a position, which is read as well."""
+    """The size of a window: half of the positions on either side of a position, in addition to itself."""
     rope_base: PositiveFloat = 160_000.0
-    """By about how much the last numbers of a head turn slower than the first, in layers that read the whole row."""
+    """The base of the rotary embedding (RoPE theta) in layers that attend to the whole row."""
     local_rope_base: PositiveFloat = 10_000.0
-    """The same in layers that read a window."""
+    """The same in layers that attend to a window."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,10 +133,10 @@ class ModernBERTConfig(TransformerConfig):
 
 @section
 class ELECTRAConfig(TransformerConfig):
-    """Section ``model`` of an ELECTRA, of the discriminator where nothing else is said. Both have as many layers."""
+    """Section ``model`` of an ELECTRA. Sizes are the discriminator's unless stated; both have as many layers."""
 
     generator_heads: PositiveInt | None = None
-    """The generator's heads, each as wide as the discriminator's (table 6); null for a quarter of these, at least one.
+    """The generator's heads, each as wide as the discriminator's (table 6); null for a quarter as many, at least one.
     The paper finds generators of a quarter to half the size best (section 3.2)."""
     embedding: PositiveInt | None = None
     """E, the size of the embeddings, which both share; null for ``width``."""
@@ -160,15 +160,15 @@ class ELECTRAConfig(TransformerConfig):
 
 @section
 class XLNetConfig(TransformerConfig):
-    """Section ``model`` of an XLNet, whose distances have no largest value."""
+    """Section ``model`` of an XLNet, whose relative positions have no limit."""
 
     memory: NonNegativeInt = 0
-    """M, how many states of the text before each layer keeps, in training and when texts are scored (``mem_len``)."""
+    """M, how many states of the preceding text each layer keeps, in training and in scoring (``mem_len``)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % 2:
-            raise ValueError(f"width: {self.width}; expected an even number, for distances are sines and cosines")
+            raise ValueError(f"width: {self.width}; expected an even number, because distances are sines and cosines")
 
 
 _GPT2 = {"vocab_size": 50257, "context": 1024}
@@ -199,8 +199,8 @@ _LLAMA = {
     "13B": _LLAMA1 | {"layers": 40, "heads": 40, "width": 5120, "inner": 13824},
     "33B": _LLAMA1 | {"layers": 60, "heads": 52, "width": 6656, "inner": 17920},
     "65B": _LLAMA1 | {"layers": 80, "heads": 64, "width": 8192, "inner": 22016},
-    # The released Llama 3.2, whose output layer is tied. It reads 131,072 positions by a scaling of its angles, which
-    # is not computed here; the context is that of the first stage of training (Grattafiori et al. 2024, section 3.4).
+    # The released Llama 3.2, whose output layer is tied. It reads 131,072 positions by RoPE scaling, which is not
+    # implemented here; the context is that of the first stage of training (Grattafiori et al. 2024, section 3.4).
     "3.2-1B": _LLAMA3 | {"layers": 16, "heads": 32, "width": 2048, "kv_heads": 8, "inner": 8192},
     "3.2-3B": _LLAMA3 | {"layers": 28, "heads": 24, "width": 3072, "kv_heads": 8, "inner": 8192},
 }
@@ -230,7 +230,7 @@ _XLNET = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """What is known of an architecture without its model."""
+    """What is known about an architecture without importing its model."""
 
     config: type[Any]
     """A section with the sizes of ``TransformerConfig``."""
@@ -258,13 +258,13 @@ MODELS = {
     "electra": Architecture(ELECTRAConfig, _ELECTRA, ("replaced",), place="plm_core.models.electra:ELECTRA"),
     "xlnet": Architecture(XLNetConfig, _XLNET, ("causal", "permutation"), place="plm_core.models.xlnet:XLNet"),
 }
-"""The architectures by name: there is no other table."""
+"""The architectures by name; the only such table."""
 
 
 def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
     """A model's configuration; ``where`` opens the message of a UserError about it.
 
-    ``model`` may name a published size as ``preset``; what stands beside it wins.
+    ``model`` may name a published size as ``preset``; other keys given with it take precedence.
     """
     if architecture not in MODELS:
         raise UserError(f"{where}.architecture: found {architecture!r}; expected one of {', '.join(MODELS)}")
@@ -277,15 +277,15 @@ def shape(architecture: str, model: dict[str, Any], where: str) -> Any:
 
 
 _NOT_COMPUTED = {"vocab_size", "dropout", "initializer_range", "initial_embeddings", "initial_attention", "memory"}
-"""What says nothing of how weights are used: how they are drawn and trained, how much of the text before is kept, and
-the vocabulary, which the tokenizer decides."""
+"""Fields that do not affect how weights are used: how they are initialised and trained, how much of the preceding text
+is kept, and the vocabulary, which the tokenizer decides."""
 
 
 def differing(ours: Any, theirs: Any) -> list[str]:
-    """The names of the sizes by which two models of one architecture compute different things from the same weights.
+    """The names of the sizes that make two models of one architecture compute differently with the same weights.
 
-    ``context`` is one of them only where positions have embeddings. Where it can grow and does, ``rope_base`` may
-    change with it, as in section 2.2.2 of ModernBERT's paper.
+    ``context`` is one of them only if positions have embeddings. If it can grow and does, ``rope_base`` may change with
+    it, as in section 2.2.2 of ModernBERT's paper.
     """
     free = set(_NOT_COMPUTED)
     if isinstance(ours, LlamaConfig | ModernBERTConfig | XLNetConfig):

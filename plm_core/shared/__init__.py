@@ -1,1 +1,1 @@
-"""What flows, tasks and the core have agreed on, each thing once. Needs the standard library, and NVML for GPUs."""
+"""Definitions that flows, tasks and the core share. Needs only the standard library, and NVML for GPUs."""

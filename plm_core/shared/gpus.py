@@ -1,10 +1,10 @@
-"""The GPUs that this process sees, and who uses each: one at a time on the whole machine. For the flow and for tasks.
+"""Claims on the GPUs that this process sees: each has one user at a time on the whole machine. For flow and tasks.
 
-The flow claims GPUs for its stages; a task that nobody claimed any for, such as one that is started by hand, claims its
-own. A claim is a name in Linux's abstract namespace of sockets (unix(7)). Whoever binds it first has it, and the kernel
-frees it when the last process that inherited it has ended. There is no file that a second user could not open, that a
-cleaner would delete, or that lies in another folder for a service with a ``/tmp`` of its own. Containers with networks
-of their own do not see each other's claims: give each its own GPUs.
+The flow claims GPUs for its stages; a task without a claim, such as one started by hand, claims its own. A claim is a
+name in Linux's abstract socket namespace (unix(7)). The first process to bind it has it, and the kernel frees it when
+the last process that inherited it has ended. Unlike a lock file, it cannot be unreadable to a second user, deleted by a
+cleaner, or hidden from a service with a private ``/tmp``. Containers with separate network namespaces do not see each
+other's claims: give each its own GPUs.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 CLAIMED = "PLM_GPUS_CLAIMED"
-"""Is set for processes whose GPUs are claimed for them."""
+"""The variable that is set for processes whose GPUs are claimed for them."""
 
 POLL_S = 0.5
-"""How often a busy GPU is asked for again: another process frees it without a word."""
+"""How often a busy GPU is tried again: nothing signals that another process has freed it."""
 
 
 class Claim:
-    """GPUs that are taken one by one as they become free, and let go together.
+    """GPUs that are taken one by one as they become free, and released together.
 
-    Whoever takes a GPU must hold its turn, a second name. Turns are taken in the order of the GPUs' names, and all of
-    them before the first GPU, so that no two wait for each other; one that has every turn gets every GPU that becomes
-    free, so that those that want one GPU do not starve one that waits for all.
+    Taking a GPU requires holding its turn, a second name. Turns are taken in the order of the GPUs' names, and all of
+    them before the first GPU, which prevents deadlock; a claim that has every turn gets every GPU that becomes free, so
+    that claims on one GPU do not starve one that waits for all.
     """
 
     def __init__(self, gpus: Sequence[str], wanted: int) -> None:
@@ -38,10 +38,10 @@ class Claim:
         self._turns: dict[str, socket.socket] = {}
         self._taken: dict[str, socket.socket] = {}
         self.busy = ""
-        """The name that another has, on which this waits."""
+        """The name that this claim waits for and another process holds."""
 
     def take(self) -> bool:
-        """Take what is free now; whether it is enough."""
+        """Take what is free now, and return whether that is enough."""
         enough = all(self._has(gpu, "turn", self._turns) for gpu in sorted(self._gpus)) and any(
             self._has(gpu, "use", self._taken) and len(self._taken) == self._wanted for gpu in self._gpus
         )
@@ -51,12 +51,12 @@ class Claim:
 
     @property
     def gpus(self) -> str:
-        """What was taken, as in ``CUDA_VISIBLE_DEVICES``."""
+        """The GPUs taken, as in ``CUDA_VISIBLE_DEVICES``."""
         return ",".join(gpu for gpu in self._gpus if gpu in self._taken)
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """The claim lasts as long as a process holds these open."""
+        """The file descriptors of the claim, which lasts as long as a process holds them open."""
         return tuple(name.fileno() for name in self._taken.values())
 
     def __enter__(self) -> "Claim":
@@ -67,7 +67,7 @@ class Claim:
         _close(self._taken)
 
     def _has(self, gpu: str, kind: str, held: dict[str, socket.socket]) -> bool:
-        """Whether a name of this GPU is this claim's, now or already."""
+        """Whether this claim holds a name of this GPU; binds it if it is free."""
         if gpu not in held:
             name = f"plm {kind} of {gpu}"
             bound = bind(name)
@@ -80,13 +80,13 @@ class Claim:
 
 @contextlib.contextmanager
 def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
-    """Have this process see so many of its GPUs for the block, which nobody else uses; those that there are, if less.
+    """Claim this many of the visible GPUs for the block, or all if there are fewer; the process sees only these.
 
-    Nothing happens where none is wanted, where they are claimed for it, or where there is none.
+    Nothing happens if none is wanted, if they are already claimed for this process, or if there is none.
 
     Args:
         wanted: How many.
-        say: Is told what is waited for.
+        say: Called with a message when it has to wait.
     """
     gpus = () if not wanted or CLAIMED in os.environ else visible()
     with Claim(gpus, min(wanted, len(gpus))) as claim:
@@ -107,27 +107,27 @@ def claimed(wanted: int, say: Callable[[str], object]) -> Iterator[None]:
 
 
 def waiting(busy: str) -> str:
-    """The line that says who has what is waited for; empty where it is this process itself."""
+    """A line that says who holds the GPU that is waited for; empty if it is this process itself."""
     who = holder(busy)
-    return who and f"waits for a GPU: {who} has {busy.removeprefix('plm ')}; CUDA_VISIBLE_DEVICES chooses others"
+    return who and f"waiting for a GPU: {who} has {busy.removeprefix('plm ')}; CUDA_VISIBLE_DEVICES chooses others"
 
 
 def visible() -> tuple[str, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, by UUID, because CUDA and NVML may number them differently."""
+    """The GPUs in ``CUDA_VISIBLE_DEVICES``, by UUID, because CUDA and NVML may number them differently."""
     uuids = _nvml_uuids()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not uuids or chosen is None:
         return uuids
     gpus: list[str] = []
     for token in map(str.strip, chosen.split(",")):
-        # As CUDA reads it: a number, or the beginning of one UUID. A part of a GPU (MIG) is none of NVML's GPUs.
+        # As CUDA reads it: a number, or the beginning of one UUID. NVML does not list a part of a GPU (MIG) as a GPU.
         begun = [token] if token.startswith("MIG-") else [uuid for uuid in uuids if uuid.startswith(token)]
         if token.isdecimal() and int(token) < len(uuids):
             gpus.append(uuids[int(token)])
         elif token.startswith(("GPU-", "MIG-")) and len(begun) == 1:
             gpus += begun
         else:
-            break  # CUDA too stops at the first name that is none, such as -1
+            break  # CUDA too stops at the first invalid name, such as -1
     return tuple(gpus)
 
 
@@ -146,7 +146,7 @@ def _nvml_uuids() -> tuple[str, ...]:
 
 
 def bind(name: str) -> socket.socket | None:
-    """The name, for as long as this socket is open; None while another has it."""
+    """Bind the name for as long as the returned socket is open; None while another process has it."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(f"\0{name}")
@@ -160,7 +160,7 @@ def bind(name: str) -> socket.socket | None:
 
 
 def holder(name: str) -> str:
-    """Who bound a name: the process, its user and its command; nothing for this process."""
+    """Who bound a name: the process, its user and its command; empty for this process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:
@@ -176,7 +176,7 @@ def holder(name: str) -> str:
         user = pwd.getpwuid(uid).pw_name
     with contextlib.suppress(OSError):
         command = " ".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").split())[:100]
-    return f"process {pid} of {user} ({command or 'gone, but what it started goes on'})"
+    return f"process {pid} of {user} ({command or 'gone, but its children are still running'})"
 
 
 def _close(names: dict[str, socket.socket]) -> None:

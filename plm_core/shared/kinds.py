@@ -1,4 +1,4 @@
-"""Names to choose from that commands and parameters share."""
+"""Choices that commands and parameters share."""
 
 from typing import Literal, get_args
 

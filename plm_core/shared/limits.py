@@ -1,4 +1,4 @@
-"""How many cores there are, which control groups limit this process, and how long those who end one wait for it."""
+"""How many cores this process may use, which control groups limit it, and how long a stage may take to end."""
 
 import contextlib
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 SAVING_S = 600
-"""How long a stage that was told to end may take to save its state before it is killed: whoever started those who end
-it must wait longer."""
+"""How long a stage that was asked to end may take to save its state before it is killed; the parents of the process
+that ends it must wait longer."""
 
 
 def cores() -> int:
-    """How many cores this process may use: those that it is bound to, or the fewest that its control groups allow,
+    """How many cores this process may use: those that it is bound to, or fewer if its control groups allow fewer,
     rounded up, as in a container.
     """
     most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What is said of a stage that had no memory left, by itself or, when the kernel has killed it, by the flow."""
+"""The advice when a stage runs out of memory: given by the stage or, if the kernel killed it, by the flow."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -6,7 +6,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
         return True
     said = str(error)
-    # CUDA's libraries allocate beside torch, and each says it in its own words.
+    # CUDA's libraries allocate independently of torch, and each reports it in its own words.
     return "DefaultCPUAllocator" in said or (
         isinstance(error, RuntimeError) and ("out of memory" in said.lower() or "ALLOC_FAILED" in said)
     )
@@ -20,4 +20,4 @@ def needs_less(stage: str) -> str:
         "finetune": "a smaller finetune.training.batch, ",
         "pretrain": f"a larger pretrain.{key}.training.accumulation, a smaller pretrain.{key}.model.context, ",
     }
-    return f"expected {own.get(name, '')}no other stage beside it (PLM_CORES=1), or a machine with more memory"
+    return f"expected {own.get(name, '')}no other stage at the same time (PLM_CORES=1), or a machine with more memory"

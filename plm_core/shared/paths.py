@@ -3,7 +3,7 @@
 from pathlib import Path
 
 SOURCES = "# Sources: make graph"
-"""The mark in `dvc.yaml` behind which a stage's ``deps`` are the source files that it imports."""
+"""The mark in `dvc.yaml` after which a stage's ``deps`` are the source files that it imports."""
 ARTIFACTS = Path("artifacts")
 RAW = ARTIFACTS / "corpus/raw"
 QUARANTINED = ARTIFACTS / "corpus/quarantined"
@@ -40,5 +40,5 @@ COMPARE = ARTIFACTS / "compare"
 IMPORTED = ARTIFACTS / "imported"
 SWEEPS = ARTIFACTS / "sweeps"
 TRIALS, STUDY, DIFFERENCE = "trials.json", "study.jsonl", "winner.diff"
-"""What a sweep leaves in its folder beside the page: what became of its trials, Optuna's journal, and the best trial's
-parameters as a change of ``params.yaml``."""
+"""What a sweep leaves in its folder in addition to the page: the results of its trials, Optuna's journal, and the best
+trial's parameters as a diff of ``params.yaml``."""

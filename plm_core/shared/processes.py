@@ -1,5 +1,5 @@
-"""Which process a number means: the kernel gives it to another one some day. Used by the pool, the guard, who sends
-journals, and flows."""
+"""Which process a PID refers to: the kernel reuses them. Used by the pool, the guard, the sender of journals, and
+flows."""
 
 import socket
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def place() -> str:
-    """Where the numbers of processes, and the clock since the boot, mean what they mean here: this boot of the kernel,
-    this namespace of numbers. It is never the same on two machines."""
+    """The scope in which PIDs and the clock since boot are valid: this boot of the kernel and this PID namespace. It is
+    never the same on two machines."""
     if sys.platform != "linux":
         return socket.gethostname()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -16,8 +16,8 @@ def place() -> str:
 
 
 def started(pid: int) -> str:
-    """When the process with this number started, in the kernel's ticks since the boot; empty when there is none, and
-    where the kernel is not Linux."""
+    """When the process with this PID started, in the kernel's ticks since boot; empty if there is none, or if the
+    kernel is not Linux."""
     try:
         state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""How texts are drawn. Used by generation, ``plm generate`` and its task."""
+"""How texts are sampled. Used by generation, ``plm generate`` and its task."""
 
 import math
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How a text goes on: how far, and how each token is drawn."""
+    """How a text is continued: how far, and how each token is drawn."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
-    """As ``plm_core.config.section`` sets it, which this room does not know."""
+    """As ``plm_core.config.section`` sets it, which this package does not import."""
 
     max_new_tokens: int = 64
     """The longest continuation, in tokens."""
@@ -18,15 +18,15 @@ class SamplingConfig:
     """Whether the text ends at the end-of-document token; if not, that token is never drawn and the text has exactly
     ``max_new_tokens`` tokens."""
     temperature: float = 0.8
-    """Divides the logits; 0 takes the most likely token each time (greedy)."""
+    """Divides the logits; 0 always takes the most likely token (greedy)."""
     top_k: int = 50
-    """Draw among the k most likely tokens; 0 for all."""
+    """Sample from the k most likely tokens; 0 for all."""
     top_p: float = 1.0
-    """Then draw among the fewest most likely tokens whose probabilities add up to this; 1 for all."""
+    """Then sample from the smallest set of most likely tokens whose probabilities add up to this; 1 for all."""
     repetition_penalty: float = 1.0
-    """The logits of tokens that prompt or text hold are divided by it when positive, else multiplied; 1 for none."""
+    """Divides the logits of tokens in the prompt or the text if positive, multiplies them otherwise; 1 for none."""
     seed: int = 0
-    """Of the draws; equal seeds give equal texts. Row i of a batch has the seed ``seed + i``."""
+    """The seed of the draws; equal seeds give equal texts. Row i of a batch has the seed ``seed + i``."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:

@@ -1,6 +1,6 @@
-"""MLflow's stores: a server, or a SQLite file with a folder beside it. Used by who opens one.
+"""MLflow's stores: a server, or a SQLite file with a folder next to it. Used wherever one is opened.
 
-The pipeline's recorder and the flow's registry open the same store; what they must do alike stands here.
+The pipeline's recorder and the flow's registry open the same store; this is what they must do alike.
 """
 
 import contextlib
@@ -21,22 +21,22 @@ QUIET = {
 RECORDER = [sys.executable, "-W", "ignore", "-m", "tasks.tracking.recorder"]
 """The command that sends runs to MLflow."""
 BY_JOURNAL = "journal:"
-"""Begins the name of a parent run that is named by the key of its journal: the run may not exist yet."""
+"""The prefix of a parent run that is named by the key of its journal: the run may not exist yet."""
 
 SQLITE = "sqlite:///"
 NOTE = "mlflow.note.content"
 """The tag of an experiment or run that MLflow shows as its description."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""The tag of an experiment without which MLflow opens its view of GenAI traces instead of the runs."""
+"""The tag of an experiment that makes MLflow open the runs instead of its view of GenAI traces."""
 LEDGER = {
     NOTE: "The ledger of the model registry: a run for each decision on a version. Its parameters say what was done, "
     "from which version to which, by whom and why; `decision.json` holds all that the gate compared. A run that is "
-    "not finished is a decision that was interrupted. `plm status` says where things stand."
+    "not finished is a decision that was interrupted. `plm status` shows the current state."
 }
 """The note on the experiment of decisions."""
 
 PLACE_TAG = "plm.artifacts"
-"""Of an experiment: where the store's artifacts lay when it was last opened."""
+"""The tag of an experiment that says where the store's artifacts were when it was last opened."""
 
 PLACES = (
     ("experiments", "artifact_location"),
@@ -46,29 +46,29 @@ PLACES = (
     ("model_versions", "storage_location"),
     ("experiment_tags", "value"),
 )
-"""Where MLflow's tables hold such places; a test looks whether there are others."""
+"""The columns of MLflow's tables that hold such paths; a test checks that there are no others."""
 
 
 def absolute(uri: str, root: Path) -> str:
-    """A store's address as it is from everywhere: a relative SQLite file is relative to the repository ``root``."""
+    """A store's absolute address: a relative SQLite file is relative to the repository ``root``."""
     return f"{SQLITE}{root.absolute() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
 
 
 def made(uri: str) -> bool:
-    """Whether a store is there: an SQLite file is made by whoever uses it first."""
+    """Whether a store exists: a SQLite file is created on first use."""
     return not uri.startswith(SQLITE) or Path(uri.removeprefix(SQLITE)).is_file()
 
 
 def shown(text: str) -> str:
-    """An address, or a text with addresses in it, without the user and the password of any: what may be kept or said.
+    """An address, or a text with addresses in it, with users and passwords removed: safe to store or show.
 
-    As everywhere in an address, a ``/`` in a password must be written ``%2F``.
+    As always in an address, a ``/`` in a password must be written ``%2F``.
     """
     return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
 def artifacts_of(uri: str) -> str | None:
-    """Where a store's artifacts lie: beside the SQLite file. A server knows its own place (None)."""
+    """Where a store's artifacts are: next to the SQLite file; None for a server, which knows by itself."""
     return (Path(uri.removeprefix(SQLITE)).parent / "artifacts").as_uri() if uri.startswith(SQLITE) else None
 
 
@@ -79,14 +79,14 @@ def experiment_tags(uri: str) -> dict[str, str]:
 
 
 def follow(uri: str) -> None:
-    """Let a SQLite store that was moved or copied use the artifacts beside it: MLflow writes down absolute places."""
+    """Let a SQLite store that was moved or copied use the artifacts next to it: MLflow stores absolute paths."""
     here = artifacts_of(uri)
     database = Path(uri.removeprefix(SQLITE))
     if here is None or not database.exists():
         return
     with contextlib.closing(sqlite3.connect(database, timeout=60)) as store, store:
         if not store.execute("select 1 from sqlite_master where name = 'experiment_tags'").fetchone():
-            return  # it is being made
+            return  # it is being created
         places = store.execute("select value from experiment_tags where key = ?", (PLACE_TAG,)).fetchall()
         for before in {place for (place,) in places} - {here}:
             for table, column in PLACES:
@@ -98,10 +98,10 @@ def follow(uri: str) -> None:
 
 @contextlib.contextmanager
 def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Iterator[None]:
-    """One process at a time opens a SQLite file: two that create its tables at once fail, MLflow's lock or not.
+    """One process at a time opens a SQLite file: two that create its tables at once fail, despite MLflow's lock.
 
-    A file that has been moved is made to fit its new place. One that is not there is made by ``create``, which gets its
-    address and the place of its artifacts, under another name: MLflow cannot go on where somebody who was creating its
+    A file that has been moved is adapted to its new place. A missing one is made by ``create``, which gets its address
+    and the path of its artifacts, under another name: MLflow cannot use a file if a process that was creating its
     tables was killed.
     """
     if not uri.startswith(SQLITE):
@@ -120,7 +120,7 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
 
 def _create(database: Path, place: str, create: Callable[[str, str], object]) -> None:
     new = database.with_name(f"{database.name}.new")
-    for left in database.parent.glob(f"{new.name}*"):  # with SQLite's journal beside it
+    for left in database.parent.glob(f"{new.name}*"):  # with SQLite's journal
         left.unlink()
     create(f"{SQLITE}{new}", place)
     new.rename(database)

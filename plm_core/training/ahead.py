@@ -1,4 +1,4 @@
-"""Batches made a step ahead, by a thread of their own, so that nobody waits for the next one. Used by the loop."""
+"""Batches prepared one step ahead in a separate thread, so that the loop does not wait for them. Used by the loop."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +11,7 @@ from plm_core.objectives.loss import Batch
 
 
 class Ahead:
-    """``batch_at`` with the batch of the next step on its way; for a GPU in pinned memory."""
+    """``batch_at`` that prepares the next step's batch in the background; for a GPU in pinned memory."""
 
     def __init__(self, batch_at: Callable[[int], Batch], device: torch.device) -> None:
         self._batch_at, self._device = batch_at, device
@@ -19,9 +19,9 @@ class Ahead:
         self._next: tuple[int, Future[Batch]] | None = None
 
     def __call__(self, step: int, last: bool = False) -> Batch:
-        """The batch of a step; then that of ``step`` + 1 is begun, unless this is the ``last``.
+        """Return the batch of a step, and start preparing that of ``step`` + 1 unless this is the ``last``.
 
-        What ``batch_at`` raises is raised here, at its own step.
+        Exceptions of ``batch_at`` are raised here, at the step they belong to.
         """
         made = self._next[1] if self._next and self._next[0] == step else self._thread.submit(self._made, step)
         self._next = None if last else (step + 1, self._thread.submit(self._made, step + 1))

@@ -1,4 +1,4 @@
-"""Losses and gradients that tell of a model that breaks, and what is done about them. Used by the loop."""
+"""Losses and gradients that show that training is diverging, and what is done about them. Used by the loop."""
 
 import math
 import statistics
@@ -14,22 +14,22 @@ class AnomalyConfig:
     """Section ``training.anomalies``."""
 
     policy: Literal["stop", "skip", "rollback"] = "stop"
-    """``stop`` ends the training. ``skip`` leaves the update of that step out (as SkipStepOptimizer of OLMo-core does).
-    ``rollback`` goes back to the last periodic snapshot and passes over the batches read since (Chowdhery et al. 2022,
-    section 5.1). Both look at each step before its update, for which a GPU is waited for; ``stop`` looks at reports."""
+    """``stop`` ends the run. ``skip`` leaves out the update of that step (as SkipStepOptimizer of OLMo-core does).
+    ``rollback`` returns to the last periodic snapshot and skips the batches read since (Chowdhery et al. 2022, section
+    5.1). Both check each step before its update, which waits for the GPU; ``stop`` checks at reports."""
     sigmas: PositiveFloat | None = None
-    """A loss or gradient norm so many standard deviations above the mean of the steps before is an anomaly too; null:
-    only one that is not finite. OLMo-core takes 6, and a window of 128."""
+    """A loss or gradient norm this many standard deviations above the mean of the previous steps is an anomaly too;
+    null: only one that is not finite. OLMo-core uses 6, and a window of 128."""
     window: Annotated[int, Field(ge=4)] = 128
-    """How many steps before are looked at; none is judged by fewer than half of them."""
+    """The number of previous steps to compare with; at least half of them are needed."""
     limit: NonNegativeInt = 10
-    """So many anomalies are put up with in a training; the next one ends it."""
+    """This many anomalies are tolerated in a run; the next one ends it."""
 
 
 def judged(loss: float, norm: float, recent: list[tuple[float, float]], config: AnomalyConfig) -> str | None:
-    """What is wrong with a step's mean loss or gradient norm; None when nothing is.
+    """What is wrong with a step's mean loss or gradient norm; None if nothing is.
 
-    ``recent`` are the losses and norms of the steps before, the newest last; a step with nothing wrong is added.
+    ``recent`` holds the losses and norms of the previous steps, the newest last; a step with nothing wrong is added.
     """
     if not math.isfinite(loss) or not math.isfinite(norm):
         return f"the loss is {loss} and the gradient norm {norm}"
@@ -38,8 +38,8 @@ def judged(loss: float, norm: float, recent: list[tuple[float, float]], config: 
             mean, deviation = statistics.fmean(before), statistics.stdev(before)
             if value > mean + config.sigmas * deviation:
                 return (
-                    f"the {name} is {value:.4g}, more than {config.sigmas:g} deviations ({deviation:.3g}) above the "
-                    f"mean {mean:.4g} of the {len(before)} steps before"
+                    f"the {name} is {value:.4g}, more than {config.sigmas:g} standard deviations ({deviation:.3g}) "
+                    f"above the mean {mean:.4g} of the previous {len(before)} steps"
                 )
     recent.append((loss, norm))
     del recent[: -config.window]

@@ -1,4 +1,4 @@
-"""What a training puts around the forward passes of a model's blocks, one by one. Used by the loop and its ranks.
+"""Wrappers around the forward pass of each block of a model. Used by the loop and its ranks.
 
 Only ``forward`` of each block is replaced, so that weights keep their names and hooks stay outside.
 """
@@ -19,20 +19,20 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def wrap(model: nn.Module, by: Callable[[Forward], Forward]) -> None:
-    """Replace the forward pass of each block; of one that is wrapped already, what it is by then."""
+    """Replace the forward pass of each block; one that is wrapped already is wrapped again."""
     for block in blocks_of(model):
         block.forward = by(block.forward)
 
 
 def unwrap(model: nn.Module) -> None:
-    """Give each block the forward pass of its class again."""
+    """Restore each block's own forward pass."""
     for block in blocks_of(model):
         vars(block).pop("forward", None)
 
 
 def recompute(forward: Forward) -> Forward:
-    """Keep what a block reads and nothing in it: the backward pass computes it once more (Chen et al. 2016).
+    """Keep only the inputs of a block: the backward pass computes it again (Chen et al. 2016).
 
-    With the same dropout, so gradients are the same to the bit.
+    Dropout is the same, so gradients are bit-identical.
     """
     return partial(checkpoint, forward, use_reentrant=False)

@@ -1,7 +1,7 @@
 """A stopwatch with laps, on the clock of the device that does the work. Used by the loop's profiler.
 
-On a GPU the laps are events in its stream: work is queued there faster than it is done, so that the host's clock would
-give the time of one lap to another. Nobody waits for the device at a lap.
+On a GPU the laps are events in its stream: work is queued there faster than it is done, so the host's clock would
+attribute the time of one lap to another. A lap does not wait for the device.
 """
 
 from itertools import pairwise
@@ -12,24 +12,24 @@ import torch
 
 
 class Clock:
-    """Adds up the seconds between laps, by the names of the laps; started when it is made."""
+    """Adds up the seconds of laps by their names; it starts when it is created."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.start()
 
     def start(self) -> None:
-        """Begin anew: what has passed since the last split counts for nothing."""
+        """Start again: time since the last split is not counted."""
         self._marks: list[tuple[str, Any]] = [("", self._now())]
 
     def lap(self, name: str) -> None:
-        """End the lap that began at the lap before, or at the start; its time is ``name``'s."""
+        """End the lap that began at the previous lap or at the start; its time counts for ``name``."""
         self._marks.append((name, self._now()))
 
     def split(self) -> dict[str, float]:
         """Seconds by name since the last split or start, adding up to the time from there to the last lap.
 
-        Waits for the last lap's event on a GPU: call it where the device was waited for anyway.
+        On a GPU it waits for the last lap's event: call it right after another wait for the device.
         """
         marks = self._marks
         self._marks = self._marks[-1:]

@@ -1,4 +1,4 @@
-"""What a training does besides its model and its objective: section ``training`` of the parameters."""
+"""Section ``training`` of the parameters: everything about a training run except its model and its objective."""
 
 from dataclasses import field
 from typing import Literal
@@ -11,17 +11,17 @@ from plm_core.training.anomalies import AnomalyConfig
 from plm_core.training.precision import Precision
 
 DECAY_FRACTION = 0.2
-"""Beyond it a longer decay gains little (Hägele et al. 2024, section 3)."""
+"""A longer decay gains little (Hägele et al. 2024, section 3)."""
 MOMENTUM = 0.95
 """Jordan et al. 2024; Liu et al. 2025, section 2.1."""
 
 
 @section
 class OptimizerConfig:
-    """Section ``optimizer`` of a training."""
+    """Section ``training.optimizer``."""
 
     learning_rate: PositiveFloat
-    """The peak learning rate, for Muon's updates too: they are scaled to the size of AdamW's."""
+    """The peak learning rate, also for Muon, whose updates are scaled to the size of AdamW's."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear growth from 0 to the peak."""
     name: Literal["adamw", "muon"] = "adamw"
@@ -29,13 +29,13 @@ class OptimizerConfig:
     schedule: Literal["cosine", "linear", "wsd"] = "cosine"
     """How the learning rate falls after the warm-up (``schedule.learning_rate_at``)."""
     decay_fraction: PositiveShare = DECAY_FRACTION
-    """The last share of what follows the warm-up, in which the rate of ``wsd`` falls; only ``wsd`` has one."""
+    """The share of the steps after the warm-up, at the end, in which the rate of ``wsd`` falls; only for ``wsd``."""
     final_fraction: Share = 0.1
     """The learning rate of the last step, as a fraction of the peak."""
     weight_decay: NonNegativeFloat = 0.1
     """Decoupled decay, on matrices and embeddings only."""
     momentum: Probability = MOMENTUM
-    """Muon's, of gradients, as Nesterov's; only ``muon`` has one."""
+    """Muon's Nesterov momentum; only for ``muon``."""
     beta_1: Probability = 0.9
     """Adam's decay of the mean of gradients."""
     beta_2: Probability = 0.95
@@ -43,10 +43,10 @@ class OptimizerConfig:
     epsilon: PositiveFloat = 1e-8
     """Adam's epsilon."""
     clip_norm: PositiveFloat = 1.0
-    """The gradient is scaled down to this 2-norm over all parameters when it is longer."""
+    """The largest 2-norm of the gradient over all parameters; a longer one is scaled down to it."""
     layer_decay: PositiveShare = 1.0
-    """The rate of each layer, as a fraction of the next layer's: below 1, fine-tuning changes the lower layers less
-    (Howard and Ruder 2018, section 3.2). See ``rate_scales``."""
+    """Each layer's rate as a fraction of the rate of the layer above: below 1, fine-tuning changes the lower layers
+    less (Howard and Ruder 2018, section 3.2). See ``rate_scales``."""
 
     def __post_init__(self) -> None:
         if self.name != "muon" and self.momentum != MOMENTUM:
@@ -60,33 +60,34 @@ class LoopConfig:
     """Section ``training``."""
 
     seed: int
-    """Draws the initial weights, the order of the data and the dropout masks."""
+    """The seed of the initial weights, the order of the data and the dropout masks."""
     steps: PositiveInt
-    """Updates of the weights."""
+    """The number of updates of the weights."""
     batch: PositiveInt
-    """Rows of the global batch, whatever the accumulation and the number of processes."""
+    """The rows of the global batch, independent of accumulation and the number of processes."""
     optimizer: OptimizerConfig
-    """The rule of the updates and its learning rate."""
+    """The optimizer and its learning rate."""
     minutes: PositiveFloat | None = None
-    """A budget of time: the learning rate falls with the clock, or with the steps where they end sooner, and the
-    training ends when the time is over. It counts from the first step, validation and snapshots included, and goes on
-    after an interruption. How far such a training comes is the machine's doing: its result is not reproducible."""
+    """A time budget: the learning rate falls with the clock, or with the steps if they end sooner, and the run ends
+    when the time is up. It counts from the first step, validation and snapshots included, and continues after an
+    interruption. How far such a run gets depends on the machine: its result is not reproducible."""
     accumulation: PositiveInt = 1
-    """Into how many parts a batch is cut to save memory; must divide ``batch``. Several processes share them."""
+    """Gradient accumulation: into how many micro-batches a batch is split to save memory; must divide ``batch``.
+    Several processes share them."""
     precision: Precision = "float32"
-    """Of the forward pass; ``bfloat16`` falls back to ``float32`` where the hardware lacks it."""
+    """The precision of the forward pass; ``bfloat16`` falls back to ``float32`` if the hardware lacks it."""
     compile: bool = False
     """Compile the loss function (torch.compile): faster steps after a first one that takes half a minute (one or two
-    minutes on a GPU), or a few seconds when the same was compiled before. A decision, for its sums are rounded
-    otherwise. Validation is not compiled. Falls back to false, with a warning, on a machine without a C++ compiler. Of
-    a model whose weights are sharded, each block is compiled, and not what is around them."""
+    minutes on a GPU), or a few seconds if the same was compiled before. A parameter, because it changes how sums are
+    rounded. Validation is not compiled. Falls back to false, with a warning, on a machine without a C++ compiler. If
+    the weights are sharded, only the blocks are compiled, one by one."""
     activation_checkpointing: bool = False
-    """Keep only what each block reads, and compute the rest again in the backward pass (Chen et al. 2016): the same
-    results, from far less memory, in steps that take about a third longer."""
+    """Keep only the inputs of each block, and recompute the rest in the backward pass (Chen et al. 2016): the same
+    results with far less memory, in steps that take about a third longer."""
     deterministic: bool = False
-    """On a GPU, only kernels that repeat bit by bit, of which some are slower. On a CPU they always do."""
+    """On a GPU, use only kernels that repeat bit by bit, some of which are slower. On a CPU they always do."""
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
-    """What happens when a loss is not finite, or far above those before it."""
+    """What happens when a loss is not finite or spikes."""
     report_every: PositiveInt = 10
     """Steps between two reports of the training loss."""
     valid_every: PositiveInt = 100
@@ -94,11 +95,11 @@ class LoopConfig:
     snapshot_every: PositiveInt = 100
     """Steps between two snapshots; a multiple of ``report_every``."""
     keep_snapshots: PositiveInt = 2
-    """How many snapshots are kept, the newest; each holds the best weights so far."""
+    """How many of the newest snapshots are kept; each holds the best weights so far."""
 
     @property
     def order_seed(self) -> int:
-        """The seed of the order of the data: with a step, all that a batch depends on."""
+        """The seed of the order of the data: a batch depends on it and the step alone."""
         return stream_seed(self.seed, "order")
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The machine a process computes on: facts that are detected or come from the environment, never parameters."""
+"""The machine that a process computes on: detected or set by the environment, never by parameters."""
 
 import ctypes
 import functools
@@ -19,14 +19,14 @@ class Device:
     """Where tensors live and in which precision the forward pass runs there."""
 
     device: torch.device
-    """``cuda`` when there is one, else ``cpu``."""
+    """``cuda`` if there is a GPU, otherwise ``cpu``."""
     threads: int
     """CPU threads of this process."""
     bfloat16: bool
     """Whether the hardware multiplies bfloat16."""
 
     def autocast(self, precision: Precision) -> AbstractContextManager[object]:
-        """Mixed precision for a forward pass: bfloat16 where asked for and where the machine has it."""
+        """Mixed precision for a forward pass: bfloat16 if requested and supported."""
         if precision == "bfloat16" and self.bfloat16:
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
@@ -36,9 +36,9 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
     """Detect the device, make torch deterministic, and set the number of threads.
 
     ``PLM_THREADS`` overrides ``threads``; with neither, the cores are shared with the other processes that torchrun
-    started on this machine, or by ``beside`` trainings, which may run side by side. Results on a CPU are the same bytes
-    for the same number of threads; those of a GPU repeat unless ``deterministic`` is false, which lets it choose faster
-    kernels. On a CPU the process keeps the memory that it frees from here on.
+    started on this machine, or among ``beside`` concurrent training runs. Results on a CPU are byte-identical for the
+    same number of threads; those of a GPU repeat unless ``deterministic`` is false, which allows faster kernels. On a
+    CPU the process keeps the memory that it frees from now on.
     """
     wanted = os.environ.get("PLM_THREADS")
     if wanted is not None:
@@ -49,14 +49,14 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
     torch.set_num_threads(threads or max(1, cores() // beside))
     # The same flag as use_deterministic_algorithms(True), which would import the whole compiler (2 s) to set its own.
     torch.set_deterministic_debug_mode("error" if deterministic or not torch.cuda.is_available() else "default")
-    # Every buffer is written before it is read here; filling them first would only cost time.
+    # Every buffer is written before it is read; filling it first would only cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if torch.cuda.is_available():
-        # What deterministic matrix products need; read by cuBLAS when it starts.
+        # Deterministic matrix products need it; cuBLAS reads it when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        # cuDNN's of torch 2.11 to 2.13: NaN in the backward pass with a mask and lengths of 64 more than a multiple of
-        # 128, on an H100 (pytorch#196678). Models ask for it where rows fill its tiles (blocks.py).
+        # cuDNN's kernel in torch 2.11 to 2.13: NaN in the backward pass with a mask and lengths of 64 more than a
+        # multiple of 128, on an H100 (pytorch#196678). Models enable it if rows fill its tiles (blocks.py).
         torch.backends.cuda.enable_cudnn_sdp(False)
         return Device(
             torch.device("cuda", torch.cuda.current_device()),
@@ -69,17 +69,17 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
 
 @functools.cache
 def multiplies_bfloat16(kind: str) -> bool:
-    """Whether devices of this kind have instructions for it; where they are imitated, float32 is many times faster."""
+    """Whether devices of this kind support it in hardware; where it is emulated, float32 is many times faster."""
     if kind == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported()
 
 
 def _keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees: every step asks for the same again.
+    """Let this process keep the memory that it frees, because every step needs the same again.
 
-    glibc's allocator hands large blocks back to the system, so that each step writes to new pages and the kernel clears
-    them first. The process stays as large as its largest step. Without glibc nothing happens.
+    glibc's allocator returns large blocks to the system, so each step would write to new pages, which the kernel clears
+    first. The process stays as large as its largest step. Without glibc nothing happens.
     """
     limit = getattr(ctypes.CDLL(None), "mallopt", None)
     if limit is not None:

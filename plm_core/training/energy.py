@@ -1,8 +1,8 @@
-"""The energy that a training takes, by the machine's own counters. Used by the profiler.
+"""The energy that a training run uses, by the machine's own counters. Used by the profiler.
 
-On a GPU, NVML's counter of its board; on a CPU, the packages' counters of RAPL (Intel SDM, volume 3, "Platform
-specific power management support"; AMD has the same) through Linux's powercap files, which many systems let root alone
-read. Both count all that runs there, not this process alone. Where there is no counter, there is no number.
+On a GPU it is NVML's counter of the board; on a CPU, the RAPL counters of the packages (Intel SDM, volume 3, "Platform
+specific power management support"; AMD has the same) through Linux's powercap files, which only root can read on many
+systems. Both count everything that runs there, not just this process. Without a counter there is no number.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ class Counter(NamedTuple):
     """One of the machine's counters."""
 
     read: Callable[[], float | None]
-    """Joules since some time; None when they cannot be read."""
+    """Joules since some point in time; None if they cannot be read."""
     around: float | None
-    """At how many joules it begins again at zero; None for one that does not."""
+    """The number of joules at which it wraps around to zero; None if it does not."""
 
 
 class Energy:
@@ -32,10 +32,10 @@ class Energy:
         self._before = [counter.read() for counter in self._counters]
 
     def joules(self) -> float | None:
-        """Joules since the last call, or since this was made; None where a counter is missing or cannot be read.
+        """Joules since the last call, or since creation; None if a counter is missing or cannot be read.
 
-        A counter of RAPL begins again at zero after some minutes of full load at the earliest; a second time between
-        two calls goes unseen.
+        A RAPL counter wraps around after a few minutes of full load at the earliest; a second time between two calls
+        goes unnoticed.
         """
         before = self._before
         self._before = [counter.read() for counter in self._counters]
@@ -56,7 +56,7 @@ def _packages(root: Path) -> list[Counter]:
                 around = int((domain / "max_energy_range_uj").read_text()) / 1e6
                 counters.append(Counter(partial(_microjoules, domain / "energy_uj"), around))
         except (OSError, ValueError):
-            return []  # not all packages can be read, and some of them are no measure
+            return []  # not all packages can be read, and a part of them would mislead
     return counters
 
 
@@ -70,7 +70,7 @@ def _microjoules(file: Path) -> float | None:
 
 def _gpu(device: torch.device) -> list[Counter]:
     """The counter of a GPU."""
-    # By its UUID, for CUDA and NVML number GPUs each in their own way.
+    # By its UUID, because CUDA and NVML may number GPUs differently.
     uuid = str(torch.cuda.get_device_properties(device).uuid)
     return [Counter(partial(_board, uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"), None)]
 

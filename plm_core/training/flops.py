@@ -1,8 +1,8 @@
-"""Floating-point operations: what a training needs, what a device can do. Their ratio is MFU. Used by the profiler.
+"""Floating-point operations: how many a model needs and how many a device can do. Used by the profiler.
 
-MFU, model FLOPs utilisation: the operations that the model's definition needs in a second over those that the device
-can do (Chowdhery et al. 2022, "PaLM", appendix B). What is computed twice to save memory counts once, and attention
-counts whole, whatever a causal kernel leaves out, as there.
+Their ratio is MFU, model FLOPs utilisation: the operations per second that the model's definition needs over those that
+the device can do (Chowdhery et al. 2022, "PaLM", appendix B). As there, recomputation counts once, and attention counts
+in full, even if a causal kernel skips half of it.
 """
 
 import copy
@@ -19,11 +19,11 @@ from plm_core.training.precision import Precision
 
 META = torch.device("meta")
 PRODUCTS = {"cpu": (512, 0.03), "cuda": (8192, 0.1)}
-"""By what a device is measured: the side of the matrices, and for about how many seconds."""
+"""The benchmark of a device: the side of the matrices, and for about how many seconds it runs."""
 
 DATASHEETS: tuple[tuple[str, float], ...] = (
-    # bfloat16 with float32 sums, dense; where a datasheet gives the rate with sparsity only, half of it. A year alone
-    # is that of the "NVIDIA ... Tensor Core GPU Datasheet".
+    # bfloat16 with float32 sums, dense; half of the rate if the datasheet gives only that with sparsity. A year without
+    # a name is that of the "NVIDIA ... Tensor Core GPU Datasheet".
     (r"NVIDIA A100(-SXM4-\d+GB|-PCIE-\d+GB| 80GB PCIe)", 312e12),  # 2021, SXM and PCIe alike
     (r"NVIDIA H100 NVL", 835.5e12),  # 2024, H100 NVL: 1,671 with sparsity
     (r"NVIDIA H100 PCIe", 756.5e12),  # 2023, H100 PCIe: 1,513 with sparsity
@@ -36,20 +36,20 @@ DATASHEETS: tuple[tuple[str, float], ...] = (
     (r"NVIDIA A10", 125e12),  # 2021: 125, 250 with sparsity
     (r"NVIDIA GeForce RTX 4090", 165.2e12),  # NVIDIA Ada GPU Architecture whitepaper (2022), appendix A
 )
-"""What torch calls a GPU (a pattern of the whole name), and the FLOP/s of its datasheet."""
+"""A GPU's name in torch (as a pattern of the whole name), and the FLOP/s of its datasheet."""
 
 
 def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | None = None) -> int:
     """The floating-point operations of ``loss_of(model, batch, carry)`` and its backward pass.
 
-    A product of [m, k] and [k, n] is 2mkn; what is no product of matrices counts nothing, as in the formulas of the
-    literature (6N + 12LHQT a token, PaLM, appendix B). The function runs on torch's meta device, where tensors have
-    shapes and no numbers: nothing is computed, the model is left as it is, and attention is always the products of its
-    definition, so that the count is the same on every machine. ``loss_of`` is the one that is not compiled.
+    A product of [m, k] and [k, n] is 2mkn; only matrix products count, as in the formulas of the literature (6N +
+    12LHQT per token, PaLM, appendix B). The function runs on torch's meta device, where tensors have shapes but no
+    values: nothing is computed, the model is not changed, and attention is always counted by its definition, so the
+    count is the same on every machine. ``loss_of`` must not be compiled.
 
     Raises:
-        RuntimeError, ValueError: the function cannot run without numbers: it looks at one, or calls a kernel that the
-            meta device does not have (FlexAttention is one).
+        RuntimeError, ValueError: the function cannot run on the meta device: it reads a value, or calls a kernel that
+            the meta device lacks (such as FlexAttention).
     """
     there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
@@ -59,10 +59,10 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | N
 
 @torch.no_grad()
 def measured_flops(device: torch.device, precision: Precision) -> float:
-    """FLOP/s of this device in dense matrix products of that precision: the best of several.
+    """FLOP/s of this device in dense matrix products of this precision: the best of several runs.
 
-    On a CPU, of torch's threads in this process. Random numbers, for a GPU multiplies zeros with less power and so
-    faster; no generator of the training draws them.
+    On a CPU they run on torch's threads in this process. The numbers are random, because a GPU multiplies zeros with
+    less power and so faster; they come from a separate generator.
     """
     size, seconds = PRODUCTS[device.type]
     dtype = getattr(torch, precision)
@@ -84,7 +84,7 @@ def datasheet_flops(name: str) -> float | None:
 
 
 def on_meta(model: nn.Module) -> nn.Module:
-    """A copy of the model on the meta device; its weights are never copied."""
+    """A copy of the model on the meta device, without copying its weights."""
     memo: dict[int, Tensor] = {}
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device=META), parameter.requires_grad)

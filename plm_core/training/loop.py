@@ -1,4 +1,4 @@
-"""The loop: state(t+1) = update(state(t), batch_at(t), rng_at(t)), as a generator of reports. Nothing calls back.
+"""The loop: state(t+1) = update(state(t), batch_at(t), rng_at(t)), as a generator of reports. No callbacks.
 
 Used by pretraining and fine-tuning. Shapes: see the objectives.
 """
@@ -29,14 +29,14 @@ from plm_core.training.step import Evaluate, Setup, evaluate, rehearse, update
 
 
 class Stopped(Exception):
-    """The training was asked to end before its last step, and its state is saved."""
+    """The run was asked to end before its last step, and its state is saved."""
 
     def __init__(self, step: int, reason: int) -> None:
         super().__init__(f"state saved at step {step}")
         self.step = step
-        """Steps done."""
+        """The number of steps done."""
         self.reason = reason
-        """What ``interrupted()`` said."""
+        """What ``interrupted()`` returned."""
 
 
 def train(
@@ -50,25 +50,26 @@ def train(
     ranks: Ranks = ALONE,
     interrupted: Callable[[], int] = lambda: 0,
 ) -> Generator[StepMetrics, None, None]:
-    """Train ``model`` in place and yield the reports of the whole run, those before a resumed snapshot included.
+    """Train ``model`` in place and yield the reports of the whole run, including those before a resumed snapshot.
 
-    ``batch_at(step)`` gives the rows that this process has of the batch of a step (from 0), and is called by a thread,
-    a step ahead; ``loss_of(model, rows, carry)`` gives their loss, where ``carry`` is what the loss of the same rows
-    left at the step before; ``validate(evaluate)`` what held-out data says by ``evaluate(rows, carry)``. When the
-    generator ends, the model holds the weights of the best validation. A report of a step that was reported before, or
-    of a larger ``passed``, tells of a rollback: earlier reports of its steps and of later ones are void.
+    ``batch_at(step)`` returns this process's rows of the batch of a step (from 0), and is called in a thread, one step
+    ahead; ``loss_of(model, rows, carry)`` returns their loss, where ``carry`` is what the loss of the same rows left at
+    the previous step; ``validate(evaluate)`` scores held-out data with ``evaluate(rows, carry)``. When the generator
+    ends, the model holds the weights of the best validation. A report of a step that was reported before, or with a
+    larger ``passed``, follows a rollback: earlier reports of its steps and of later ones are void.
 
     Raises:
-        Diverged: something is wrong with a loss, as ``config.anomalies`` says; the message names the step.
-        Unfit: a batch does not fit in memory row by row, or its rows cannot be shared by the processes.
+        Diverged: a loss or gradient is an anomaly that ``config.anomalies`` does not tolerate; the message names the
+            step.
+        Unfit: a batch does not fit in memory row by row, or the processes cannot share its rows evenly.
         Stopped: ``interrupted()`` was not 0 after a step, on any process; the state of that step is saved.
-        NotSaved: it could not be.
+        NotSaved: that state could not be saved.
     """
     require_even(config, ranks)
     some = batch_at(0)
     setup = _set_up(model, loss_of, some, config, device, ranks)
     state = State(model, config, ranks)
-    # The optimizer's state exists by now, so that a snapshot has tensors to fill.
+    # The optimizer's state exists by now, so a snapshot has tensors to fill.
     if (saved := snapshots.find()) is not None:
         state.restore(saved)
         yield from state.reports
@@ -87,7 +88,7 @@ def train(
 
 
 def best_report(reports: list[StepMetrics]) -> StepMetrics:
-    """The report of the best validation, of equal ones the first: whose weights ``train`` leaves in the model."""
+    """The report of the best validation (the first among equals), whose weights ``train`` leaves in the model."""
 
     def rank(report: StepMetrics) -> float:
         return -(report.valid_loss or 0.0) if report.valid_score is None else report.valid_score
@@ -96,9 +97,9 @@ def best_report(reports: list[StepMetrics]) -> StepMetrics:
 
 
 def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, device: Device, ranks: Ranks) -> Setup:
-    """The loss compiled and shared among processes as asked for, and the profiler calibrated on ``some`` batch."""
+    """Compile the loss and share it among processes as configured, and calibrate the profiler on ``some`` batch."""
     profiler = Profiler(model, loss_of, device, config.precision, ranks.size)
-    # Before the weights may be sharded, and what is computed twice would count twice.
+    # Before weights are sharded and blocks are recomputed, which would count twice.
     profiler.calibrate(next(some.split(config.accumulation)))
     if config.activation_checkpointing:
         wrap(model, recompute)
@@ -106,24 +107,25 @@ def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, 
     if config.compile and ranks.sharding:
         compile_blocks(model, device.device)
     elif config.compile:
-        # What several processes exchange while the backward pass runs cannot be captured.
+        # The communication of several processes during the backward pass cannot be captured.
         faster = compiled(loss_of, device.device, config.batch if ranks.size == 1 else None)
-    # Autocast on a CPU leaves norms in the type of their weights.
+    # Autocast on a CPU leaves norms in the dtype of their weights.
     mixed = config.precision == "bfloat16" and device.bfloat16 and device.device.type == "cuda"
     shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device), mixed)
     return Setup(shared, config, device, ranks, profiler)
 
 
 def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
-    """Cut this process's rows so that a step has room, by an estimate; what that misses the steps themselves notice.
+    """Split this process's rows into micro-batches that should fit, by an estimate.
 
-    A training that goes on keeps the parts that it had, for each draws a dropout of its own.
+    If it was too optimistic, the step itself splits them further. A resumed run keeps its micro-batches, because each
+    draws its own dropout.
     """
     room = room_on(setup.device.device)
     if room is None or setup.ranks.sharding:
         return
     gradients = sum(parameter.nbytes for parameter in setup.shared.model.parameters())
-    if setup.ranks.size > 1:  # DDP holds them once more, as what is exchanged
+    if setup.ranks.size > 1:  # DDP holds a second copy, for communication
         room -= gradients
     config = setup.config
     precision = config.precision if setup.device.bfloat16 else "float32"
@@ -134,14 +136,14 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
     try:
         parts = parts_that_fit(needed, gradients, state.rows, room)
     except (RuntimeError, ValueError) as error:
-        warnings.warn(f"the memory of a step cannot be told: {error}", stacklevel=3)
+        warnings.warn(f"cannot estimate the memory of a step: {error}", stacklevel=3)
         parts = 1
     parts, _ = setup.ranks.all_reduce_max(parts, 0.0)
     if parts > len(state.carries):
         state.cut(parts)
         warnings.warn(
-            f"accumulation: {state.rows} rows at once need more than the {room / 2**30:.1f} GiB there are: "
-            f"{state.rows // len(state.carries)} rows at a time, in {len(state.carries)} parts of the same batch",
+            f"accumulation: {state.rows} rows at once need more than the {room / 2**30:.1f} GiB available: "
+            f"{state.rows // len(state.carries)} rows at a time, in {len(state.carries)} micro-batches",
             stacklevel=3,
         )
 
@@ -154,17 +156,17 @@ def _steps(
     snapshots: Snapshots,
     interrupted: Callable[[], int],
 ) -> Generator[StepMetrics, None, None]:
-    """Step by step to the end: update, now and then a report with its validation, a snapshot."""
+    """Run all steps: an update each, and at intervals a report, a validation and a snapshot."""
     config = setup.config
     ranks = setup.ranks
     begun = perf_counter() - state.seconds
     ended = state.ended
     while not ended:
         if not state.pending:
-            # Validation, snapshots and whatever the caller did with the report are no part of a step's time.
+            # Validation, snapshots and what the caller does with a report are not part of a step's time.
             setup.profiler.start()
         step, number, rate = state.step, state.batch, state.rate
-        # A function of the step, and not of what was drawn before: so a resumed run draws what this one does.
+        # A function of the step, and not of earlier draws, so that a resumed run draws the same.
         seeds = partial(stream_seed, config.seed, "dropout", step)
         wrong = update(setup, state, batches(number, last=step + 1 == config.steps), rate, seeds)
         if wrong is not None:
@@ -172,19 +174,19 @@ def _steps(
         moved = wrong is None or config.anomalies.policy == "skip"
         if not moved:
             go_back(state, snapshots, config)
-        # The clock is looked at only where there is a budget of time: it is part of the state, and no two are alike.
+        # The clock is read only if there is a time budget: it is part of the state, and differs between runs.
         stop, state.seconds = ranks.all_reduce_max(
             interrupted(), 0.0 if config.minutes is None else perf_counter() - begun
         )
         setup.profiler.lap("other")
-        # A budget of time is spent on what follows the warm-up, which has its number of steps.
+        # A time budget counts from the end of the warm-up, which has its number of steps.
         if state.step <= config.optimizer.warmup_steps:
             state.warm = state.seconds
         report = _report(setup, state, validate, snapshots, rate) if moved and state.report_due else None
-        # Who went back has not ended, even when the time is over: the last step is always validated.
+        # After a rollback the run has not ended, even if the time is up: the last step is always validated.
         ended = state.ended and report is not None
         if report is not None:
-            # After the report, which is part of the state: a resumed run must not tell of these steps again.
+            # After the report, which is part of the state: a resumed run must not report these steps again.
             if state.step % config.snapshot_every == 0 and not ended:
                 snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
             yield report
@@ -194,7 +196,7 @@ def _steps(
 
 
 def _save_to_stop(setup: Setup, state: State, snapshots: Snapshots) -> None:
-    """Have the state on the disk; not the weights of a step whose loss is broken and that no report has looked at."""
+    """Save the state, after checking the losses that no report has checked yet."""
     state.settle()
     look_at_losses(state, snapshots, setup.ranks, alone=True)
     snapshots.save(state.tensors(), state.fixed(), state.progress(), setup.config.snapshot_every)
@@ -204,19 +206,19 @@ def _save_to_stop(setup: Setup, state: State, snapshots: Snapshots) -> None:
 def _report(
     setup: Setup, state: State, validate: Callable[[Evaluate], Validation], snapshots: Snapshots, rate: float
 ) -> StepMetrics | None:
-    """What there is to say of the steps since the last report; None when validation sent the training back."""
+    """The report of the steps since the last one; None if validation caused a rollback."""
     config = setup.config
-    state.settle()  # waits for the device, so that the profiler reads what these steps really took
+    state.settle()  # waits for the device, so that the profiler reads the full time of these steps
     positions = sum(done.positions for done in state.pending)
     throughput = setup.profiler.read(positions)
     throughput = replace(throughput, joules=setup.ranks.total(throughput.joules))
-    if config.anomalies.policy == "stop":  # the others have looked at each step before its update
+    if config.anomalies.policy == "stop":  # the other policies have checked each step before its update
         look_at_losses(state, snapshots, setup.ranks)
     valid = None
     if state.step % config.valid_every == 0 or state.ended:
         setup.shared.model.eval()
         loss, score = validate(partial(evaluate, setup, state))
-        # One process decides for all: with a last bit of difference they would keep different weights.
+        # One process decides for all: if the last bit differed, they would keep different weights.
         tell = setup.ranks.broadcast
         valid = Validation(tell(loss), None if score is None else tell(score))
         if not math.isfinite(valid.loss):

@@ -1,9 +1,8 @@
-"""How much memory a step needs, before anything is computed: by which a batch is cut into parts. Used by the loop.
+"""An estimate of the memory that a step needs, by which a batch is split into micro-batches. Used by the loop.
 
-The step runs on torch's meta device, where tensors have sizes and no numbers, and what is alive is added up. So it
-holds for every model and objective, on any machine. What a kernel takes for itself and what the allocator cannot use
-is not seen. A compiled step mostly needs less, since many of its tensors are never written; but more of its logits are
-made at once (loss.py).
+The step runs on torch's meta device, where tensors have sizes but no values, and the live bytes are added up. This
+works for every model and objective, on any machine. Kernel workspaces and fragmentation are not included. A compiled
+step mostly needs less, because many of its tensors are never written; but it computes more logits at once (loss.py).
 """
 
 import weakref
@@ -27,22 +26,22 @@ from plm_core.training.precision import Precision
 
 LOWER = {"linear", "matmul", "__matmul__", "__rmatmul__", "bmm", "einsum", "baddbmm", "addmm"}
 HIGHER = {"layer_norm", "rms_norm", "softmax", "log_softmax", "cross_entropy"}
-"""What autocast computes in bfloat16 and what in float32, of what the models call (PyTorch, "Automatic Mixed Precision
+"""The operations of the models that autocast runs in bfloat16 and in float32 (PyTorch, "Automatic Mixed Precision
 package: CUDA Op-Specific Behavior")."""
 
 
 def step_memory(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Precision, config: OptimizerConfig) -> int:
-    """The most bytes that are alive in a step on ``rows``: weights, gradients, the optimizer's state, and what the
-    passes leave for each other. For the arguments and what is raised see ``step_on_meta``."""
+    """The peak of live bytes in a step on ``rows``: weights, gradients, the optimizer's state and activations. For the
+    arguments and errors see ``step_on_meta``."""
     with _Alive() as alive:
         step_on_meta(model, loss_of, rows, precision, config)
     return alive.most
 
 
 def step_on_meta(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Precision, config: OptimizerConfig) -> None:
-    """A step on ``rows`` without numbers, of the kernels that a GPU would run, for whoever counts something of them.
+    """Run a step on ``rows`` on the meta device, with the operations that a GPU would run, so that they can be counted.
 
-    ``loss_of`` is the one that is not compiled; the model is left as it is.
+    ``loss_of`` must not be compiled; the model is not changed.
 
     Raises:
         RuntimeError, ValueError: see ``flops.step_flops``.
@@ -52,7 +51,7 @@ def step_on_meta(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Prec
     batch = rows.to(META)
     with torch.enable_grad(), _AsOnDevice(precision):
         loss = loss_of(small, batch, None)
-        # Blocks that are recomputed run here again, as on the device. ``backward`` would set the mode aside.
+        # Recomputed blocks run here again, as on the device. ``backward`` would disable the mode.
         one = torch.ones_like(loss.nll)
         _engine_run_backward((loss.nll,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
     nn.utils.clip_grad_norm_(small.parameters(), 1.0)
@@ -60,9 +59,9 @@ def step_on_meta(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Prec
 
 
 def room_on(device: torch.device) -> int | None:
-    """The bytes that a step may need in all, weights and state included; None for a CPU, whose memory is shared.
+    """The bytes available to a step in total, weights and state included; None for a CPU, whose memory is shared.
 
-    A tenth is left for what the estimate does not see.
+    A tenth is reserved for what the estimate does not include.
     """
     if device.type != "cuda":
         return None
@@ -71,13 +70,13 @@ def room_on(device: torch.device) -> int | None:
 
 
 def parts_that_fit(needed: Callable[[int], int], gradients: int, rows: int, room: int) -> int:
-    """Into how many parts, 1, 2, 4 and so on, so many rows are cut at least, so that a step has room for each.
+    """The smallest number of micro-batches (1, 2, 4 and so on) with which a step on ``rows`` fits.
 
     Args:
-        needed: The bytes of a step on so many rows.
-        gradients: Those of all gradients: from the second part on they are there when the pass forward begins.
-        rows: Of the batch; as many parts where not even one row has room.
-        room: In bytes.
+        needed: The bytes of a step on a given number of rows.
+        gradients: The bytes of all gradients, which exist before the forward pass of every micro-batch but the first.
+        rows: The rows of the batch; also the result if not even one row fits.
+        room: The bytes available.
     """
     parts = 1
     while parts < rows and needed(-(-rows // parts)) + gradients * (parts > 1) > room:
@@ -119,14 +118,14 @@ class _Alive(TorchDispatchMode):
 
 
 class _AsOnDevice(TorchFunctionMode):
-    """Autocast, which the meta device has not, and attention by a kernel that holds no weights."""
+    """Autocast, which the meta device lacks, and attention as a fused kernel that does not store its weights."""
 
     def __init__(self, precision: Precision) -> None:
         super().__init__()
         self._mixed = precision == "bfloat16"
 
     def __enter__(self) -> Self:
-        # By the flags that models look at (blocks.narrowed); ``torch.autocast`` sets none where there is no GPU.
+        # By the flags that models read (blocks.narrowed); ``torch.autocast`` sets none without a GPU.
         self._before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         torch.set_autocast_enabled("cuda", self._mixed)
         torch.set_autocast_dtype("cuda", torch.bfloat16)
@@ -150,7 +149,7 @@ class _AsOnDevice(TorchFunctionMode):
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         if attention and (mask is None or not mask.requires_grad):
             return _Fused.apply(*args[:3])
-        # A mask with a gradient, as XLNet's bias, has kernels write the weights down.
+        # With a mask that has a gradient, such as XLNet's bias, kernels store the weights.
         return function(*args, **kwargs)
 
 
@@ -159,7 +158,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 class _Fused(torch.autograd.Function):
-    """As much memory as flash attention (Dao et al. 2022): for the backward pass its output and one number a query."""
+    """Uses as much memory as flash attention (Dao et al. 2022), which stores its output and one number per query."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Muon: momentum, made orthogonal, for the matrices inside the blocks. Used by the optimizer.
+"""Muon: orthogonalised momentum for the matrices inside the blocks. Used by the optimizer.
 
-Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", with the length of updates and the decay
-of Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2. It computes what ``torch.optim.Muon`` does, with
-two differences: matrices of one shape are made orthogonal together, and where a machine has no instructions for
-bfloat16 that is done in float32, which takes a thirtieth of the time there. Of sharded matrices each process puts
-some together and makes them orthogonal for all (Liu et al. 2025, section 2.3).
+Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", with the update scale and weight decay of
+Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2. It computes the same as ``torch.optim.Muon``, with
+two differences: matrices of one shape are orthogonalised together, and on machines without bfloat16 instructions this
+is done in float32, which takes a thirtieth of the time there. If matrices are sharded, each process gathers some of
+them and orthogonalises them for all (Liu et al. 2025, section 2.3).
 
 Shapes: N matrices, R rows, C columns, P processes.
 """
@@ -19,14 +19,14 @@ from torch import Tensor
 from plm_core.training.device import multiplies_bfloat16
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of x, x^3 and x^5: chosen to take small singular values up fast, in place of all to one exactly (Jordan et al.)."""
+"""The factors of x, x^3 and x^5: chosen to raise small singular values fast, not to reach 1 exactly (Jordan et al.)."""
 ITERATIONS = 5
 SIZE = 0.2
-"""The root mean square of AdamW's updates, about (Liu et al. 2025, section 2.2)."""
+"""About the root mean square of AdamW's updates (Liu et al. 2025, section 2.2)."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups of matrices, each group with its ``weight_decay``; all with Nesterov's ``momentum``.
+    """Updates groups of matrices, each group with its ``weight_decay``; all with Nesterov ``momentum``.
 
     The ``momentum_buffer`` of every matrix has to be in ``state`` before the first step.
     """
@@ -36,7 +36,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient. Of sharded ones every process has to call it."""
+        """Update every matrix that has a gradient. If they are sharded, every process has to call it."""
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
             if not matrices:
@@ -45,32 +45,32 @@ class Muon(torch.optim.Optimizer):
             gradients = [_local(matrix.grad) for matrix in matrices]
             means = [_local(self.state[matrix]["momentum_buffer"]) for matrix in matrices]
             torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
-            # Nesterov's: the mean as it will be if the next gradient is this one.
+            # Nesterov: the mean as it would be if the next gradient were the same.
             updates = list(torch._foreach_lerp(gradients, means, group["momentum"]))
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             by_shape: dict[torch.Size, list[int]] = {}
             for number, matrix in enumerate(matrices):
                 by_shape.setdefault(matrix.shape, []).append(number)
             for shape, numbers in by_shape.items():
-                # Together: a GPU gets few large products.
+                # Together, so that a GPU gets few large products.
                 found = orthogonal([updates[n] for n in numbers], shape[0], getattr(matrices[0], "device_mesh", None))
                 for n, update in zip(numbers, found, strict=True):
                     weights[n].add_(update, alpha=-group["lr"] * SIZE * math.sqrt(max(shape)))
 
 
 def _local(tensor: Any) -> Tensor:
-    """A tensor, or of a sharded one the rows of this process."""
+    """The tensor itself, or this process's rows of a sharded one."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def orthogonal(matrices: list[Tensor], rows: int, mesh: Any = None) -> list[Tensor]:
-    """Each matrix U S V^T ``[R, C]`` as about U V^T: its singular values become 0.7 to 1.2.
+    """Turn each matrix U S V^T ``[R, C]`` into about U V^T: its singular values become 0.7 to 1.2.
 
-    With a mesh of P processes these are this process's ``rows`` / P of each, rounded up, or what is left.
+    With a mesh of P processes, each matrix is this process's ``rows`` / P, rounded up, or the remainder.
     """
     if mesh is None:
         return list(newton_schulz(torch.stack(matrices)))
-    # Each matrix goes to one process, which makes it orthogonal, and comes back; what is not there is zeros.
+    # Each matrix is sent to one process, which orthogonalises it, and returned; missing rows and matrices are zeros.
     P = mesh.size()
     most = -(-rows // P)
     mine = matrices[0].new_zeros(P, -(-len(matrices) // P), most, matrices[0].shape[1])
@@ -82,14 +82,14 @@ def orthogonal(matrices: list[Tensor], rows: int, mesh: Any = None) -> list[Tens
 
 
 def _exchanged(tensor: Tensor, mesh: Any) -> Tensor:
-    """``[P, ...]``, a part for each process, as the parts ``[P, ...]`` that the processes have for this one."""
+    """All-to-all: ``[P, ...]``, a part for each process, to the parts ``[P, ...]`` that the processes have for this."""
     found = torch.empty_like(tensor)
     dist.all_to_all_single(found, tensor, group=mesh.get_group())
     return found
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
-    """``orthogonal`` of a stack ``[N, R, C]``, by iterations of a X + b (X X^T) X + c (X X^T)^2 X."""
+    """``orthogonal`` for a stack ``[N, R, C]``, by iterations of a X + b (X X^T) X + c (X X^T)^2 X."""
     a, b, c = COEFFICIENTS
     x = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     if matrices.dtype != torch.float64:

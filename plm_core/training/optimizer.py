@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, or Muon for the matrices inside the blocks with AdamW for all else. Used by the loop.
+"""The optimizer: AdamW, or Muon for the matrices inside the blocks and AdamW for the rest. Used by the loop.
 
 Sources: Kingma and Ba 2015 (Adam), Loshchilov and Hutter 2019 (AdamW), Jordan et al. 2024, "Muon: An optimizer for
 hidden layers in neural networks", and Liu et al. 2025, "Muon is Scalable for LLM Training".
@@ -15,13 +15,13 @@ from plm_core.training.config import OptimizerConfig
 from plm_core.training.muon import Muon
 
 ADAPTER = ".parametrizations."
-"""Stands in the names of what is trained in place of a matrix, such as the factors of LoRA."""
+"""Part of the names of parameters that are trained in place of a matrix, such as the factors of LoRA."""
 
 
 class Optimizer:
-    """What updates a model's parameters, and its state by name.
+    """Updates a model's parameters; its state is available by name.
 
-    For parameters sharded by ``fully_shard`` it is made after the sharding, on every rank.
+    For parameters sharded by ``fully_shard``, create it after the sharding, on every rank.
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
@@ -35,7 +35,7 @@ class Optimizer:
             self._parts.append(_muon(matrices, config, scales))
         self._hidden = hidden
         self._states = {name: self._parts[name in hidden].state for name in self._parameters}
-        # Now, and not in the first step: memory that does not suffice is noticed before anything is trained.
+        # Now, and not in the first step: a lack of memory is noticed before training begins.
         self._allocate()
 
     def step(self, rate: float) -> None:
@@ -47,22 +47,22 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def _allocate(self) -> None:
-        """Make the state: zeros, of no step."""
+        """Create the state before the first step: zeros."""
         for name, parameter in self._parameters.items():
             state = self._states[name][parameter]
             if name in self._hidden:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             else:
-                # One number on the parameter's device, not sharded: what the fused kernel reads.
+                # A scalar on the parameter's device, not sharded, as the fused kernel needs it.
                 state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live state, of every parameter, by ``<parameter>.<state>``: writing into a tensor changes the state.
+        """The live state of every parameter, by ``<parameter>.<state>``: writing into a tensor changes the state.
 
-        AdamW's states are ``step`` (of no dimension), ``exp_avg`` and ``exp_avg_sq``, Muon's ``momentum_buffer``, of
-        the parameter's shape and, where it is sharded, its sharding.
+        AdamW's states are ``step`` (a scalar), ``exp_avg`` and ``exp_avg_sq``, Muon's is ``momentum_buffer``; they have
+        the parameter's shape and, if it is sharded, its sharding.
         """
         return {
             f"{name}.{key}": tensor
@@ -72,22 +72,22 @@ class Optimizer:
 
 
 def hidden_matrices(model: nn.Module) -> set[str]:
-    """The names of the matrices inside the blocks: what Muon is for.
+    """The names of the matrices inside the blocks, which Muon is for.
 
-    Not the embeddings, the output layers or the heads, which learn better with AdamW (Jordan et al. 2024), nor what is
-    no matrix, nor the factors of one: an orthogonal update of A and B is none of their product. Queries, keys and
-    values that are one projection are one matrix here.
+    Embeddings, output layers and heads are left out, because they learn better with AdamW (Jordan et al. 2024); so are
+    parameters that are not matrices, and factors of a matrix: orthogonal updates of A and B are not an orthogonal
+    update of their product. Queries, keys and values in one projection are one matrix here.
     """
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     return {n for n, p in trained if p.ndim == 2 and _block(n) is not None and ADAPTER not in n}
 
 
 def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
-    """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above its own.
+    """Each parameter's learning rate as a fraction of the highest: ``decay`` to the power of the layers above it.
 
-    Embeddings and what else stands before the blocks are the lowest layer, a block is one, and what follows the blocks
-    (the last norm, a pooler, a head) is the highest. A model's own parameters come before its modules', so the bias of
-    its output layer is of the lowest.
+    Embeddings and whatever else precedes the blocks are the lowest layer, each block is a layer, and what follows the
+    blocks (the last norm, a pooler, a head) is the highest. A model's own parameters come before its modules', so the
+    bias of its output layer belongs to the lowest.
     """
     blocks = {name: _block(name) for name, _ in model.named_parameters()}
     top = max((block for block in blocks.values() if block is not None), default=-1) + 2
@@ -110,8 +110,8 @@ def _adamw(
 ) -> torch.optim.AdamW:
     """AdamW: matrices and embeddings decay; biases, normalisation gains and the factors of adapters do not.
 
-    A bias is known by its name, for those of XLNet's attention are of one vector a head. Factors that decay would pull
-    the model back to the pretrained one, whose own weights stay as they are.
+    A bias is recognised by its name, because those of XLNet's attention have one vector per head. Decay of the factors
+    would pull the model back to the pretrained one, whose own weights do not change.
     """
     plain = {name for name in parameters if name.endswith("bias") or "norm" in name or ADAPTER in name}
     decays = {name: 0.0 if name in plain else config.weight_decay for name in parameters}
@@ -127,7 +127,7 @@ def _adamw(
 def _groups(
     parameters: dict[str, nn.Parameter], decays: Mapping[str, float], scales: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """The parameters by what their updates have in common."""
+    """The parameters grouped by the settings of their updates."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         groups.setdefault((decays[name], scales[name]), []).append(parameter)

@@ -1,4 +1,4 @@
-"""In which numbers a forward pass computes: a parameter of every training, and what a device is asked for."""
+"""The precision of a forward pass: a parameter of every training run, and what a device is asked for."""
 
 from typing import Literal
 

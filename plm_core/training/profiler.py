@@ -1,6 +1,6 @@
-"""The meters of a training: speed, use of the machine, memory and energy. The loop reads them at its reports.
+"""The meters of a training run: speed, utilisation, memory and energy. The loop reads them at its reports.
 
-They say what a training takes and never change what it computes.
+They measure the cost of a run and never change its results.
 """
 
 import os
@@ -30,34 +30,35 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Throughput:
-    """What the steps since the last report took."""
+    """The cost of the steps since the last report."""
 
     seconds: float
-    """Wall clock of these steps: validation and snapshots are left out."""
+    """Wall-clock time of these steps, without validation and snapshots."""
     positions: int
     """Positions read in these steps, each once, padding too."""
     split: dict[str, float]
-    """``seconds`` by what they went into: data, forward, backward, optimizer, other."""
+    """``seconds`` by activity: data, forward, backward, optimizer, other."""
     tokens_per_second: float
-    """Positions a second."""
+    """Positions per second."""
     mfu_measured: float | None
-    """Model FLOPs utilisation, a fraction of what this device was measured to do in dense matrix products of the
-    training's precision; None when the operations could not be counted."""
+    """Model FLOPs utilisation, as a fraction of the measured rate of this device in dense matrix products of the run's
+    precision; None if the operations could not be counted."""
     mfu_datasheet: float | None
-    """The same, of the dense bfloat16 rate of the GPU's datasheet; None in another precision and elsewhere."""
+    """The same, as a fraction of the dense bfloat16 rate in the GPU's datasheet; None for other precisions and
+    devices."""
     peak_memory: int
     """The most bytes that this process has held so far."""
     joules: float | None
-    """Energy since the last report, validation and snapshots included; None where there is no counter."""
+    """Energy since the last report, validation and snapshots included; None without a counter."""
 
 
 class Profiler:
-    """Measures a training: ``calibrate`` once, ``start`` before steps, ``lap`` in them, ``read`` behind them."""
+    """Measures a training run: ``calibrate`` once, ``start`` before steps, ``lap`` in them, ``read`` after them."""
 
     def __init__(self, model: nn.Module, loss_of: LossOf, device: Device, precision: Precision, ranks: int = 1) -> None:
-        """``model`` and ``loss_of`` are the plain ones, neither wrapped nor compiled.
+        """``model`` and ``loss_of`` must be neither wrapped nor compiled.
 
-        ``ranks`` processes with a device like this one share the positions that are read.
+        ``ranks`` processes, each with a device like this one, share the positions that are read.
         """
         self._model = model
         self._loss_of = loss_of
@@ -72,10 +73,10 @@ class Profiler:
         self._datasheet = datasheet_flops(device_name(device.device)) if self._precision == "bfloat16" else None
 
     def calibrate(self, rows: Batch) -> None:
-        """Count the operations of a position, from the rows of one forward pass, and measure the device.
+        """Count the operations per position, from the rows of one forward pass, and measure the device.
 
-        Rows of other lengths are taken to need as much a position: true but for attention, whose share is small where
-        rows are short. Call it before the first step, and before the weights are sharded.
+        Rows of other lengths are assumed to need as many per position: true except for attention, whose share is small
+        in short rows. Call it before the first step, and before the weights are sharded.
         """
         self._flops = _known("the operations of a step", lambda: self._count(rows))
         self._measured = _known("the speed of this device", lambda: measured_flops(self._device, self._precision))
@@ -85,15 +86,15 @@ class Profiler:
         self.start()
 
     def start(self) -> None:
-        """Steps begin: what has passed since the last ones is not theirs."""
+        """Begin to measure steps: time since the last ones is not counted."""
         self._clock.start()
 
     def lap(self, name: str) -> None:
-        """What was done since the lap before is called ``name``."""
+        """Count the time since the previous lap for ``name``."""
         self._clock.lap(name)
 
     def read(self, positions: int) -> Throughput:
-        """The meters of the steps since ``start``, which read so many positions on all ranks.
+        """The meters of the steps since ``start``, which read this many positions on all ranks.
 
         Waits for the device, and ends a lap ``other``.
         """
@@ -114,7 +115,7 @@ class Profiler:
         )
 
     def _joules(self) -> float | None:
-        """A counter of a CPU is the machine's: the first of its processes reads it for all."""
+        """The energy; a CPU's counter is the machine's, so the first of its processes reads it for all."""
         found = self._energy.joules()
         shared = self._device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0"
         return 0.0 if shared and found is not None else found
@@ -124,12 +125,12 @@ class Profiler:
 
 
 def _known(what: str, find: Callable[[], T]) -> T | None:
-    """What is found; None, with a warning, when it cannot be: a meter never ends a training."""
+    """The result of ``find``; None, with a warning, if it fails: a meter never ends a run."""
     try:
         return find()
     except (RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        warnings.warn(f"meters: no MFU, for {what} cannot be told: {reason}", stacklevel=3)
+        warnings.warn(f"meters: no MFU: cannot determine {what}: {reason}", stacklevel=3)
         return None
 
 
@@ -138,7 +139,7 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
-        # Not getrusage's, which begins with what the parent process had held.
+        # Not getrusage's, which includes the peak of the parent process.
         status = Path("/proc/self/status").read_text()
         return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
@@ -147,7 +148,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """What the GPU or the processor calls itself."""
+    """The name of the GPU or the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -158,10 +159,10 @@ def device_name(device: torch.device) -> str:
 
 
 def bytes_per_position(batches: Batches, store: TokenStore, seed: int) -> float:
-    """About how many UTF-8 bytes of the store's text a position of these batches reads.
+    """Estimate the UTF-8 bytes of the store's text per position of these batches.
 
-    The store's bytes a token, times the share of positions that hold a token of it, as in the first batch: what is
-    missing from the whole truth is how both vary from batch to batch.
+    It is the store's bytes per token, times the share of positions in the first batch that hold one of its tokens; how
+    both vary from batch to batch is ignored.
     """
     tokens = sum(span.stop - span.start for row in batches.spans(seed, 0) for span in row)
     return float(store.bytes.sum()) / len(store) * tokens / batches.at(seed, 0).inputs.numel()

@@ -1,7 +1,7 @@
 """The processes that train one model together, as torchrun started them: DDP and FSDP2. Used by the loop.
 
-How many there are is a fact of the machine and never a parameter: they share the rows of one global batch, each
-computes the loss of its own, and the gradient is that of the whole batch.
+Their number is a fact of the machine and never a parameter: they share the rows of one global batch, each computes the
+loss of its own rows, and the gradient is that of the whole batch.
 """
 
 import os
@@ -24,10 +24,10 @@ Mode = Literal["ddp", "fsdp"]
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among ``size`` that train together."""
+    """This process among the ``size`` processes that train together."""
 
     rank: int = 0
-    """From 0; the first one writes files and speaks."""
+    """The number of this process, from 0; the first one writes files and messages."""
     size: int = 1
     mode: Mode = "ddp"
     """``ddp``: each holds the whole model (Li et al. 2020). ``fsdp``: weights, gradients and optimizer state are
@@ -35,22 +35,22 @@ class Ranks:
     mesh: Any = None
     """The processes as a DeviceMesh of one dimension."""
     control: Any = None
-    """A gloo process group for numbers of the host: nobody waits for a GPU to agree on them."""
+    """A gloo process group for numbers on the host: agreeing on them does not wait for a GPU."""
     background: Any = None
     """A gloo process group for the thread that writes snapshots."""
 
     @property
     def first(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes what only one should write."""
         return self.rank == 0
 
     @property
     def sharding(self) -> bool:
-        """Whether each process holds a part of the weights only."""
+        """Whether each process holds only a part of the weights."""
         return self.size > 1 and self.mode == "fsdp"
 
     def sharded(self, rows: Tensor) -> Tensor:
-        """Rows of this process as its part of the rows of all."""
+        """This process's rows as its shard of all rows."""
         if self.size == 1:
             return rows
         from torch.distributed.tensor import DTensor, Shard
@@ -58,7 +58,7 @@ class Ranks:
         return DTensor.from_local(rows, self.mesh, [Shard(0)], run_check=False)
 
     def all_reduce_max(self, stop: int, seconds: float) -> tuple[int, float]:
-        """The largest ``stop`` and the longest time of all processes: the same answer for everyone."""
+        """The largest ``stop`` and the longest time of all processes: the same result on each."""
         if self.size == 1:
             return stop, seconds
         told = torch.tensor([float(stop), seconds], dtype=torch.float64)
@@ -72,12 +72,12 @@ class Ranks:
         return values
 
     def total(self, value: float | None) -> float | None:
-        """The sum over all processes; None where one of them does not know its part."""
+        """The sum over all processes; None if one of them has no value."""
         told = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
         return float(told[0]) if told[1] == self.size else None
 
     def broadcast(self, value: float) -> float:
-        """What the first process says: decisions are made of it, for the others' numbers may differ in a last bit."""
+        """The first process's value: decisions use it, because the others may differ in the last bit."""
         told = torch.tensor([value], dtype=torch.float64)
         if self.size > 1:
             dist.broadcast(told, 0, group=self.control)
@@ -100,10 +100,10 @@ class Shared:
         row: Batch,
         mixed: bool = False,
     ) -> None:
-        """``compiled`` is what a step runs, ``loss_of`` the same as it was written, ``row`` a row of some batch.
+        """``compiled`` is what a step runs, ``loss_of`` the original function, ``row`` a row of some batch.
 
-        With FSDP the parameters of the model become sharded ones (``DTensor``), in place. If ``mixed``, those of the
-        blocks are gathered in bfloat16, in which autocast would multiply them: half of the bytes.
+        With FSDP the parameters of the model become sharded (``DTensor``), in place. If ``mixed``, those of the blocks
+        are gathered in bfloat16, in which autocast would multiply them: half of the bytes.
         """
         self.model, self._loss_of, self._compiled, self._ranks = model, loss_of, compiled, ranks
         self._wrapped: Any = None
@@ -115,12 +115,12 @@ class Shared:
             )
 
     def loss(self, rows: Batch, carry: Carry | None) -> Loss:
-        """The loss on rows of this process; its gradients become those of all rows."""
+        """The loss on this process's rows; its gradients become those of all rows."""
         return self._compiled(self.model, rows, carry) if self._wrapped is None else self._wrapped(rows, carry)
 
     @torch.no_grad()
     def evaluate(self, rows: Batch, carry: Carry | None) -> Loss:
-        """The loss on rows, whose gradient nobody asks for; with sharded weights every process has to call it."""
+        """The loss on rows, without a gradient; with sharded weights every process has to call it."""
         if self._ranks.sharding:
             with torch.compiler.set_stance("force_eager"):  # as without sharding, whatever the number of rows
                 return self._wrapped(rows, carry)
@@ -132,15 +132,15 @@ class Shared:
         (loss.nll * (self._ranks.size / count) if self._ranks.size > 1 else loss.nll / count).backward()
 
     def part(self, last: bool) -> AbstractContextManager[object]:
-        """Around a part of the rows: only the last one's gradient is exchanged, and with it those before."""
+        """The context of a micro-batch: gradients are exchanged only with the last one, for all of them."""
         return nullcontext() if last or self._wrapped is None or self._ranks.sharding else self._wrapped.no_sync()
 
 
 def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks: int) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    # Where no weight is said to be unused DDP orders its sums anew behind a process's first step. Of more than two
-    # numbers that is another sum, and a training that was interrupted would be another one.
+    # Unless weights are declared unused, DDP reorders its sums after a process's first step. With more than two numbers
+    # that changes the sum, and an interrupted run would have a different result.
     unused = ranks > 2 or _has_unused(model, loss_of, row)
     return DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
 
@@ -148,7 +148,8 @@ def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks:
 def _has_unused(model: nn.Module, loss_of: LossOf, row: Batch) -> bool:
     """Whether the objective leaves weights of the model without a gradient, such as those of segments.
 
-    Not DDP's static_graph=True, which finds them by itself: with parts of a batch (no_sync) its gradients are wrong.
+    DDP's static_graph=True, which finds them by itself, is not used: with micro-batches (no_sync) its gradients are
+    wrong.
     """
     gradients = torch.autograd.grad(loss_of(model, row, None).nll, list(model.parameters()), allow_unused=True)
     return any(gradient is None for gradient in gradients)
@@ -157,18 +158,18 @@ def _has_unused(model: nn.Module, loss_of: LossOf, row: Batch) -> bool:
 def _fsdp(model: nn.Module, loss_of: LossOf, mesh: Any, mixed: bool) -> Any:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-    # What goes from block to block is as the model has it (blocks.narrowed); gradients are added up in float32.
+    # The model chooses the dtype between blocks (blocks.narrowed); gradients are added up in float32.
     lower = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     policy = lower if mixed else MixedPrecisionPolicy()
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)
-        if hasattr(block, "keys"):  # XLNet calls it besides forward
+        if hasattr(block, "keys"):  # XLNet calls it in addition to forward
             register_fsdp_forward_method(block, "keys")
     return fully_shard(_LossModule(model, loss_of), mesh=mesh)
 
 
 class _LossModule(nn.Module):
-    """What DDP and FSDP wrap: their hooks are those of ``forward``, and a loss calls other methods of a model too."""
+    """The module that DDP and FSDP wrap: their hooks need ``forward``, but a loss calls other methods of a model."""
 
     def __init__(self, model: nn.Module, loss_of: LossOf) -> None:
         super().__init__()
@@ -180,7 +181,7 @@ class _LossModule(nn.Module):
 
 
 def join() -> Ranks:
-    """This process's place among those that torchrun started; ``ALONE`` where it did not.
+    """Join the processes that torchrun started; ``ALONE`` without torchrun.
 
     ``PLM_PARALLEL`` chooses between ``ddp`` (the default) and ``fsdp``.
 
@@ -203,16 +204,16 @@ def join() -> Ranks:
 
 
 def leave() -> None:
-    """End what ``join`` began."""
+    """Undo ``join``."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def whole(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights with sharded ones put together; every process must ask."""
+    """The weights, with sharded ones gathered; every process must call it."""
     return {name: full(tensor) for name, tensor in weights.items()}
 
 
 def full(tensor: Any) -> Tensor:
-    """A tensor put together, if it is a sharded one; every process must ask."""
+    """The tensor, gathered if it is sharded; every process must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -1,11 +1,10 @@
-"""Recipes: all of a training that takes so many minutes of one core. Used by the size dial.
+"""Recipes: complete training settings for a given number of minutes on one core. Used by the size dial.
 
-In little time a model learns most when few and narrow layers read much text. How that changes as the time grows is
-measured here, and no rule: an entry is the best of the shapes, batches and rates that were compared at about that time
+In little time a model learns most if few and narrow layers read much text. How that changes with more time is measured
+and not derived from a rule: an entry is the best of the shapes, batches and rates that were compared at about that time
 on one core (``tests/bench/LOG.md``), with a tokenizer of 8,192 pieces. Those of 60 minutes are measured, but not
-compared with others. An entry says in steps what the time was worth there: on another machine the same training takes
-longer or shorter, and learns the same. Embeddings begin with neighbours; GPT and BERT of 20 minutes were compared
-without.
+compared with others. An entry gives the time in steps: on another machine the same run takes a different time, and
+learns the same. Embeddings start from neighbours; GPT and BERT of 20 minutes were compared without.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from plm_core.config import UserError
 
 @dataclass(frozen=True)
 class Recipe:
-    """What differs between times and architectures."""
+    """The settings that differ between times and architectures."""
 
     layers: int
     heads: int
@@ -61,15 +60,15 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "modernbert": {"name": "masked", "rate": 0.3},
     "xlnet": {"name": "permutation", "predict": 2},
 }
-"""More predictions from each token than in the papers, whose trainings are far longer."""
+"""More predictions from each token than in the papers, whose training runs are far longer."""
 MODELS: dict[str, dict[str, Any]] = {"bert": {"initial_attention": "neighbours"}}
-"""What an architecture needs beside its shape."""
+"""Model settings of an architecture in addition to its shape."""
 REPORTS, VALIDATIONS = 10, 20
-"""Steps between two reports, and how many validations and snapshots a training has."""
+"""Steps between two reports, and how many validations and snapshots a run has."""
 
 
 def recipe_for(time: str, architecture: Any, where: str) -> dict[str, dict[str, Any]]:
-    """Sections ``objective``, ``model`` and ``training`` of the recipe, as they would be written below ``where``.
+    """The sections ``objective``, ``model`` and ``training`` of the recipe, as they would be written under ``where``.
 
     Raises:
         UserError: the architecture has none.

@@ -1,4 +1,4 @@
-"""The learning rate: linear warm-up in steps, then a fall over the progress of a run. Used by the loop.
+"""The learning rate: linear warm-up in steps, then a decay over the progress of a run. Used by the loop.
 
 Sources: Goyal et al. 2017, section 2.2 (warm-up), Loshchilov and Hutter 2017 (cosine), Hu et al. 2024, "MiniCPM",
 section 4 (warm-up, stable, decay), Hägele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed
@@ -11,15 +11,15 @@ from plm_core.training.config import OptimizerConfig
 
 
 def progress_at(step: int, steps: int, config: OptimizerConfig) -> float:
-    """How much of what follows the warm-up lies behind ``step`` (from 0) of ``steps``: 0 at its first step, 1 at its
-    last; negative in the warm-up."""
+    """The progress of ``step`` (from 0) of ``steps`` after the warm-up: 0 at its first step, 1 at its last; negative
+    in the warm-up."""
     return (step - config.warmup_steps) / max(1, steps - 1 - config.warmup_steps)
 
 
 def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> float:
-    """The learning rate of ``step`` (from 0): linear warm-up, then the schedule's fall to the final fraction.
+    """The learning rate of ``step`` (from 0): linear warm-up, then the schedule's decay to the final fraction.
 
-    ``progress`` is what share of the fall lies behind, of steps (``progress_at``) or of time: 0 is the peak, and from
+    ``progress`` is the share of the decay that is done, in steps (``progress_at``) or in time: 0 is the peak, and from
     1 on the rate is the final one. It has no effect in the warm-up.
     """
     if step < config.warmup_steps:
@@ -29,7 +29,7 @@ def learning_rate_at(step: int, progress: float, config: OptimizerConfig) -> flo
 
 
 def _height(progress: float, config: OptimizerConfig) -> float:
-    """What is left of the fall, from 1 to 0, at a progress between 0 and 1."""
+    """The remaining height of the decay, from 1 to 0, at a progress between 0 and 1."""
     if config.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * progress))
     if config.schedule == "linear":

@@ -1,20 +1,20 @@
-"""The size dial: minutes fill in a whole training; a depth or a published name a shape, batch, rate and warm-up.
+"""The size dial: minutes fill in all training settings; a depth or a preset fills in shape, batch, rate and warm-up.
 
-Used on a section of the parameters before it is read. What the section writes itself always stands. Minutes are those
-of ``recipes``; what a depth or a name fills in follows from the shape that results:
+Used on a section of the parameters before it is read. Keys that the section contains always take precedence. Minutes
+are those of ``recipes``; what a depth or a preset fills in follows from the resulting shape:
 
 - shape: a depth of d layers has d heads of 64 and so a width of 64 d (nanochat's dial has the same proportions); a
-  name is a preset of the architecture;
-- learning rate: 6e-4 at a width of 768, in inverse proportion to the width, as Adam wants it (Yang et al. 2022,
+  preset is a published size of the architecture;
+- learning rate: 6e-4 at a width of 768, in inverse proportion to the width, as for Adam (Yang et al. 2022,
   "Tensor Programs V", table 3). The rates of Brown et al. 2020, table 2.1, are 33 % lower at a width of 1024, within
   17 % from 1536 to 5140, and 60 % higher at 12288. RoBERTa (Liu et al. 2019) has the same 6e-4 at 768; at 1024 it and
   XLNet (Yang et al. 2019) have 4e-4, 11 % lower;
 - warm-up: 2,000 steps (Radford et al. 2018, section 4.1), or a tenth of fewer than 20,000. RoBERTa's is 5 % of its
   steps and XLNet's 8 %;
-- batch: 2^19 tokens for 124 million weights in the blocks, growing with the third root of their number, in a power of
-  two of rows, and at least 8. Of the eight batches of Brown et al. 2020, table 2.1, that gives six, twice the one of
-  760M and 1.3 times the one of 175B. BERT was trained with a quarter of it, RoBERTa and XLNet with eight times as much.
-  It is a batch for a large corpus and a GPU: write a smaller one for others.
+- batch: 2^19 tokens for 124 million weights in the blocks, growing with the cube root of their number; rounded to a
+  power of two of rows, at least 8. This matches six of the eight batches of Brown et al. 2020, table 2.1, and is twice
+  that of 760M and 1.3 times that of 175B. BERT was trained with a quarter of it, RoBERTa and XLNet with eight times as
+  much. It is a batch for a large corpus and a GPU: set a smaller one otherwise.
 """
 
 import math
@@ -26,30 +26,30 @@ from plm_core.sections.models import MODELS
 from plm_core.training.recipes import TIMES, recipe_for
 
 HEAD = 64
-"""The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to GPT-2's largest)."""
+"""The width of a head (Vaswani et al. 2017, section 3.2.2, and all published sizes up to the largest GPT-2)."""
 RATE = 6e-4
 RATE_WIDTH = 768
 """The learning rate of the smallest model of Brown et al. 2020, table 2.1, and its width."""
 TOKENS = 2**19
 TOKENS_WEIGHTS = 124e6
-"""The tokens of its batch, and a number of weights for which they fit the table's other rows best."""
+"""The tokens of its batch, and the number of weights with which they fit the table's other rows best."""
 LEAST_ROWS = 8
 WARMUP = 2_000
 WARMUP_SHARE = 10
-"""One step in so many, where there are few."""
+"""The warm-up is one step in this many, if there are few."""
 
 
 def sized(section: Any, where: str) -> Any:
-    """The section ``pretrain.<name>`` as it would be written without ``size``; one that has none as it is.
+    """The section ``pretrain.<name>`` as it would be written without ``size``; unchanged if it has none.
 
     ``size`` is a time of ``recipes.TIMES``, a depth in layers, or the name of a preset. A time fills in ``model``,
-    ``objective`` and ``training`` as its recipe has them. The others fill in ``model.layers``, ``model.heads`` and
-    ``model.width`` (or ``model.preset``), ``training.batch`` in rows, and of ``training.optimizer`` ``learning_rate``
-    and ``warmup_steps``. Each only where it is not written. The section is not changed. ``where`` is its dotted name.
+    ``objective`` and ``training`` from its recipe. The others fill in ``model.layers``, ``model.heads`` and
+    ``model.width`` (or ``model.preset``), ``training.batch`` in rows, and ``learning_rate`` and ``warmup_steps`` of
+    ``training.optimizer``. Existing keys are kept. The given section is not modified. ``where`` is its dotted name.
 
     Raises:
-        UserError: an unknown size, one beside ``model.preset``, or a time for which the architecture has no recipe;
-            what the rule reads is missing or of a wrong type.
+        UserError: an unknown size, one together with ``model.preset``, or a time for which the architecture has no
+            recipe; a key that the rule reads is missing or has a wrong type.
     """
     if not isinstance(section, Mapping) or "size" not in section:
         return section
@@ -60,7 +60,7 @@ def sized(section: Any, where: str) -> Any:
     model, training = _part(rest, "model", where), _part(rest, "training", where)
     optimizer = _part(training, "optimizer", f"{where}.training")
     if model.get("preset") is not None:
-        raise UserError(f"{where}.size: stands beside model.preset; expected one of them")
+        raise UserError(f"{where}.size: given together with model.preset; expected one of them")
     if isinstance(size, str) and size in TIMES:
         recipe = recipe_for(size, rest.get("architecture"), where)
         objective = _part(rest, "objective", where)
@@ -82,12 +82,12 @@ def sized(section: Any, where: str) -> Any:
 
 
 def _with_rate(recipe: dict[str, Any], written: dict[str, Any], where: str) -> dict[str, Any]:
-    """Both optimizers as one; another kind than the recipe's needs a rate of its own, and another schedule has no share
-    of steps in which it falls."""
+    """Merge both optimizers; a kind other than the recipe's needs its own rate, and a schedule other than the recipe's
+    has no ``decay_fraction``."""
     if written.get("name", recipe["name"]) != recipe["name"] and "learning_rate" not in written:
         raise UserError(
-            f"{where}.training.optimizer.learning_rate: missing; expected beside name {written['name']!r}, for the "
-            f"size's rate is that of {recipe['name']}"
+            f"{where}.training.optimizer.learning_rate: missing; expected together with name {written['name']!r}, "
+            f"because the size's rate is that of {recipe['name']}"
         )
     if written.get("schedule", recipe["schedule"]) != recipe["schedule"]:
         recipe = {name: value for name, value in recipe.items() if name != "decay_fraction"}
@@ -106,12 +106,12 @@ def rows(layers: int, width: int, context: int) -> int:
 
 
 def _warmup(steps: Any) -> dict[str, int]:
-    """The warm-up of a training of so many steps; nothing where they are no number, which is refused elsewhere."""
+    """The warm-up of a run of this many steps; empty if they are not a number, which is refused elsewhere."""
     return {"warmup_steps": min(WARMUP, steps // WARMUP_SHARE)} if type(steps) is int else {}
 
 
 def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> dict[str, Any]:
-    """What a size says of the model; a depth's heads follow a width that the section writes."""
+    """The model keys of a size; a depth's heads follow the width if the section sets it."""
     if type(size) is int and size >= 1:
         width = _whole({"width": HEAD * size} | model, "width", where)
         return {"layers": size, "heads": max(1, width // HEAD), "width": width}
@@ -125,7 +125,7 @@ def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> d
 
 
 def _part(section: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """A section of the section; an empty one where it is not written, which may still lack what is not filled in."""
+    """A subsection; empty if it is missing, in which case keys that are not filled in are reported later."""
     found = section.get(name, {})
     if not isinstance(found, Mapping):
         raise UserError(f"{where}.{name}: found {found!r}; expected a section")

@@ -1,10 +1,10 @@
-"""Snapshots: the private state from which an interrupted run goes on, to the same last byte. Used by the loop.
+"""Snapshots: the private state from which an interrupted run resumes, byte for byte. Used by the loop.
 
-Kept outside the outputs of the stage (DVC deletes those before a run), in a folder named by the digest of all that
-the result depends on: a changed parameter, input or source file never resumes another run's state. A snapshot is a
-folder ``step-00000100``: the tensors as torch.distributed.checkpoint writes them to safetensors (each process its
-shards, to be read by any number of processes; no pickle), ``progress.json`` and ``SHA256SUMS``. It is written by a
-thread while the training goes on.
+They are kept outside the outputs of the stage (DVC deletes those before a run), in a folder named by the digest of
+everything that the result depends on: after a change of a parameter, an input or a source file, no other run's state is
+resumed. A snapshot is a folder ``step-00000100``: the tensors as torch.distributed.checkpoint writes them to
+safetensors (each process its shards, to be read by any number of processes; no pickle), ``progress.json`` and
+``SHA256SUMS``. A thread writes it while training continues.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 PROGRESS_FILE = "progress.json"
 FILE_BYTES = 1 << 26
-"""About as much goes into one file, which is put together in memory."""
+"""The approximate size of a file, which is assembled in memory."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,21 @@ class Progress:
     best_step: int
     """The step of the best validation so far; 0 for none yet."""
     accumulation: int
-    """Into how many parts all processes together cut a batch."""
+    """Into how many micro-batches all processes together split a batch."""
     seconds: float
-    """How long the training has taken; 0 unless it has a budget of time."""
+    """How long the run has taken; 0 unless it has a time budget."""
     warm: float
-    """How long its warm-up took, of these seconds."""
+    """How many of these seconds the warm-up took."""
     reports: list[dict[str, Any]]
     """The reports so far."""
     pending: list[tuple[float, float, int, int, bool]]
     """The steps since the last report, as ``state.Done``."""
     recent: list[tuple[float, float]]
-    """Losses and gradient norms by which the next step is judged."""
+    """The losses and gradient norms that the next step is compared with."""
     anomalies: list[int] = field(default_factory=list)
     """The steps (from 1) at which something was wrong."""
     rollbacks: list[tuple[int, int]] = field(default_factory=list)
-    """From which step (from 0) on how many batches more are passed over."""
+    """Pairs of a step (from 0) and how many more batches are skipped from there on."""
 
 
 class NotSaved(OSError):
@@ -66,7 +66,7 @@ class NotSaved(OSError):
 
 @dataclass(frozen=True)
 class Saved:
-    """A whole snapshot on the disk."""
+    """A complete snapshot on the disk."""
 
     folder: Path
     progress: Progress
@@ -91,7 +91,7 @@ class Saved:
 
 
 class Snapshots:
-    """The snapshots of one training."""
+    """The snapshots of one run."""
 
     def __init__(self, folder: Path, keep: int = 2, ranks: Ranks = ALONE) -> None:
         self.folder = folder
@@ -100,16 +100,16 @@ class Snapshots:
         self._writing: Future[None] | None = None
         self._stager: DefaultStager | None = None
         self._newest: tuple[int, int] | None = None
-        """The step of the last one that was begun, and of how many rollbacks."""
-        # torch says so whenever one process saves or loads.
+        """The step of the last snapshot begun, and the number of rollbacks before it."""
+        # torch warns so whenever a single process saves or loads.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
 
     def save(self, tensors: Mapping[str, Tensor], fixed: Mapping[str, Tensor], progress: Progress, every: int) -> None:
-        """Begin to write a snapshot of ``tensors``, copied now, and ``fixed``, which nobody changes any more.
+        """Begin to write a snapshot of ``tensors``, copied now, and ``fixed``, which no longer change.
 
-        Snapshots whose step is a multiple of ``every`` are the periodic ones, of which the newest is kept as well. One
-        that cannot be written is a warning, and the ones before it stay: call ``wait`` to know. What was saved last is
-        not written again.
+        Snapshots whose step is a multiple of ``every`` are periodic; the newest of them is kept as well. One that
+        cannot be written causes a warning, and earlier ones stay: call ``wait`` to get an error. The state that was
+        saved last is not written again.
         """
         if self._newest == (newest := (progress.step, len(progress.rollbacks))):
             return
@@ -120,11 +120,11 @@ class Snapshots:
         self._writing = self._thread.submit(self._write, {**copied, **fixed}, progress.step, told, every)
 
     def _copied(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors in buffers on the host, which are kept, pinned where there is a GPU. The copy is waited for.
+        """Copy tensors into reused buffers on the host, pinned if there is a GPU, and wait for the copy.
 
-        Not beside the next step, which must not change the weights before: 1.5 GB are 25 ms of PCIe 5.0.
+        It does not overlap with the next step, which would change the weights: 1.5 GB take 25 ms over PCIe 5.0.
         """
-        # Here and not in the thread: two threads that import at once can wait for each other.
+        # Here and not in the thread: two threads that import at once can deadlock.
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         def stager(pinned: bool) -> DefaultStager:
@@ -135,12 +135,12 @@ class Snapshots:
         self._stager = self._stager or stager(torch.cuda.is_available())
         try:
             return cast(dict[str, Tensor], self._stager.stage(tensors))
-        except RuntimeError:  # the system lets nobody pin so much
+        except RuntimeError:  # the system does not allow to pin this much
             self._stager = stager(False)
             return cast(dict[str, Tensor], self._stager.stage(tensors))
 
     def wait(self) -> None:
-        """Until the snapshot is on the disk.
+        """Wait until the snapshot is on the disk.
 
         Raises:
             NotSaved: it could not be written; the message names the folder, the reason and the last good snapshot.
@@ -151,8 +151,8 @@ class Snapshots:
             raise NotSaved(problem or f"{self.folder}: snapshot not written by another process")
 
     def find(self, at_most: int | None = None, every: int = 1) -> Saved | None:
-        """The newest whole snapshot (of a step of at most so many, and a multiple of ``every``); None when there is
-        none. One that is damaged or of another format is removed with a warning, and the one before it is taken."""
+        """The newest complete snapshot (of a step up to ``at_most`` that is a multiple of ``every``), or None. One that
+        is damaged or has another format is removed with a warning, and the one before it is used."""
         self.settle()
         chosen = -1
         if self._ranks.first:
@@ -177,7 +177,7 @@ class Snapshots:
         return Saved(folder, _read_progress(folder), self._ranks)
 
     def _clear_away(self) -> None:
-        """What a crash left: a half written snapshot goes, one that was about to be replaced takes its place again."""
+        """Clean up after a crash: remove a partial snapshot, restore one that was about to be replaced."""
         for old in self.folder.glob(".step-*.old"):
             if not (self.folder / old.name.split(".")[1]).exists():
                 old.rename(self.folder / old.name.split(".")[1])
@@ -185,17 +185,17 @@ class Snapshots:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def settle(self) -> None:
-        """Until nothing is being written any more; a snapshot that could not be is a warning."""
+        """Wait for the writer thread; a failed snapshot becomes a warning."""
         if (problem := self._result()) is not None:
             warnings.warn(problem, stacklevel=3)
 
     def newest(self) -> Path | None:
-        """The folder of the newest snapshot, whole or not; None when there is none."""
+        """The folder of the newest snapshot, complete or not; None if there is none."""
         self.settle()
         return next(reversed(self._folders()), None)
 
     def remove_after(self, step: int) -> None:
-        """Delete the snapshots of later steps, which a rollback has made void."""
+        """Delete the snapshots of later steps, which a rollback has invalidated."""
         self.settle()
         for folder in self._folders() if self._ranks.first else []:
             if _step(folder) > step:
@@ -208,7 +208,7 @@ class Snapshots:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, tensors: dict[str, Tensor], step: int, progress: str, every: int) -> None:
-        """In the thread: a crash in the middle leaves the snapshots before as they are."""
+        """Write a snapshot, in the thread; a crash in the middle leaves earlier snapshots intact."""
         from torch.distributed import broadcast_object_list
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
@@ -235,7 +235,7 @@ class Snapshots:
             self._prune(every)
 
     def _result(self) -> str | None:
-        """Wait for the thread; what went wrong, or None."""
+        """Wait for the thread; return what went wrong, or None."""
         if self._writing is None:
             return None
         from torch.distributed.checkpoint.api import CheckpointException
@@ -253,7 +253,7 @@ class Snapshots:
         return f"{self.folder}: snapshot not written ({' '.join(str(error).split())}); {kept}"
 
     def _prune(self, every: int) -> None:
-        """Delete all but the newest and the newest periodic one, to which a rollback goes."""
+        """Delete all but the newest snapshots and the newest periodic one, which a rollback uses."""
         folders = self._folders()
         periodic = [folder for folder in folders if _step(folder) % every == 0]
         for folder in folders[: -self._keep]:
@@ -265,15 +265,15 @@ class Snapshots:
 
 
 def _read_progress(folder: Path) -> Progress:
-    """Raises UserError when it is of another format."""
+    """Read ``progress.json``; raise UserError if it has another format."""
     path = folder / PROGRESS_FILE
     try:
         told = json.loads(path.read_text())
         if (found := told.pop("format", 1)) == FORMAT:
             return Progress(**told)
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: {error}; expected what a training of this version saves") from error
-    raise UserError(f"{path}: is of format {found}; expected {FORMAT}: the training goes on without it")
+        raise UserError(f"{path}: {error}; expected the progress that this version saves") from error
+    raise UserError(f"{path}: has the format {found}; expected {FORMAT}: the run continues without it")
 
 
 def _name(step: int) -> str:

@@ -1,6 +1,6 @@
-"""The state of a training between two steps: all that a snapshot keeps, and what the loop says of it. Used by the loop.
+"""The state of a run between two steps: everything that a snapshot keeps, and the reports on it. Used by the loop.
 
-Randomness is a function of (seed, step) and the order of the data too, so weights, optimizer moments, what a model with
+Randomness and the order of the data are functions of (seed, step), so weights, optimizer moments, what a model with
 memory carries from batch to batch, and a few numbers are the whole state.
 """
 
@@ -22,7 +22,7 @@ from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Progress, Saved
 
 SHARED = {f.name for f in fields(Progress)} - {"pending", "reports", "accumulation"}
-"""What ``State`` and ``Progress`` both hold, and alike."""
+"""The fields that ``State`` and ``Progress`` share."""
 
 
 class Unfit(UserError):
@@ -30,7 +30,7 @@ class Unfit(UserError):
 
 
 def require_even(config: LoopConfig, ranks: Ranks) -> None:
-    """Raise Unfit when the rows of a batch cannot be shared evenly."""
+    """Raise Unfit if the rows of a batch cannot be shared evenly."""
     if config.batch % ranks.size:
         raise Unfit(
             f"batch: {config.batch} rows for {ranks.size} processes (PLM_RANKS, or torchrun); expected a multiple of "
@@ -40,52 +40,52 @@ def require_even(config: LoopConfig, ranks: Ranks) -> None:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What the loop says of the steps since the report before."""
+    """A report of the loop on the steps since the previous one."""
 
     step: int
     """Steps done."""
     steps: int
-    """How many of them this report is about."""
+    """The number of these steps."""
     predictions: int
     """Predictions trained on in these steps (targets that are not ignored)."""
     positions: int
     """Positions read in these steps, each once: rows by their length, padding too."""
     loss: float
-    """Their mean negative log-likelihood, in nats; NaN when all updates were left out."""
+    """The mean negative log-likelihood of the predictions, in nats; NaN if all updates were left out."""
     gradient_norm: float
     """The 2-norm of the last step's gradient, before clipping."""
     learning_rate: float
-    """Of the last step."""
+    """The learning rate of the last step."""
     skipped: int = 0
-    """Of these steps, those whose update was left out."""
+    """The number of these steps whose update was left out."""
     passed: int = 0
-    """Batches that rollbacks have passed over so far."""
+    """The number of batches that rollbacks have skipped so far."""
     valid_loss: float | None = None
     """Mean negative log-likelihood on validation data, in nats; None between validations."""
     valid_score: float | None = None
     """``Validation.score``."""
     throughput: Throughput | None = None
-    """What these steps took; None for a report restored from a snapshot."""
+    """The cost of these steps; None for a report restored from a snapshot."""
     first: bool = False
-    """Whether these were the first steps of a process, whose seconds hold compilation and other preparations."""
+    """Whether these were the first steps of a process, whose seconds include compilation and other preparations."""
 
     @property
     def restored(self) -> bool:
-        """Whether it is from a snapshot: of steps that a process before this one has done."""
+        """Whether it is from a snapshot, about steps of an earlier process."""
         return self.throughput is None
 
 
 class Validation(NamedTuple):
-    """What held-out data says of the weights."""
+    """The result of the weights on held-out data."""
 
     loss: float
     """Mean negative log-likelihood, in nats."""
     score: float | None = None
-    """By which the best weights are chosen, the larger the better; None where the least loss chooses them."""
+    """The score by which the best weights are chosen, higher is better; None if the lowest loss chooses them."""
 
 
 class Done(NamedTuple):
-    """A step that no report has told of yet."""
+    """A step that no report covers yet."""
 
     nll: Tensor | float
     """The summed negative log-likelihood: of this process's rows while a tensor, of the global batch as a number."""
@@ -98,7 +98,7 @@ class Done(NamedTuple):
 
 @dataclass
 class State:
-    """What a step begins with and leaves behind."""
+    """The state before and after a step."""
 
     model: nn.Module
     config: LoopConfig
@@ -106,27 +106,27 @@ class State:
     step: int = 0
     """Steps done."""
     seconds: float = 0.0
-    """How long the training has taken; 0 unless it has a budget of time."""
+    """How long the run has taken; 0 unless it has a time budget."""
     warm: float = 0.0
-    """How long its warm-up took, of these seconds."""
+    """How many of these seconds the warm-up took."""
     best_step: int = 0
     """The step of the best validation; 0 for none yet."""
     reports: list[StepMetrics] = field(default_factory=list)
     pending: list[Done] = field(default_factory=list)
     recent: list[tuple[float, float]] = field(default_factory=list)
-    """Losses and gradient norms by which the next step is judged."""
+    """The losses and gradient norms that the next step is compared with."""
     anomalies: list[int] = field(default_factory=list)
     """The steps (from 1) at which something was wrong."""
     rollbacks: list[tuple[int, int]] = field(default_factory=list)
-    """From which step (from 0) on how many batches more are passed over."""
+    """Pairs of a step (from 0) and how many more batches are skipped from there on."""
     best: dict[str, Tensor] = field(init=False)
-    """The weights of the best validation, of the beginning before the first one. Never changed, only replaced."""
+    """The weights of the best validation, or the initial ones before the first. Never modified, only replaced."""
     carries: list[Carry | None] = field(init=False)
-    """What the next step's loss goes on from, for each part of this process's rows."""
+    """The memory that the next step's loss continues from, for each micro-batch of this process."""
 
     def __post_init__(self) -> None:
         self.optimizer = Optimizer(self.model, self.config.optimizer)
-        self.best = self._weights()  # so that a training without a better validation leaves what it began with
+        self.best = self._weights()  # so that a run without a better validation leaves the initial weights
         self.carries = [None]
         self.cut(-(-self.config.accumulation // self.ranks.size))
 
@@ -137,12 +137,12 @@ class State:
 
     @property
     def batch(self) -> int:
-        """The step (from 0) of the data that the next step reads."""
+        """The data index (from 0) of the batch that the next step reads."""
         return self.step + sum(passed for begin, passed in self.rollbacks if self.step >= begin)
 
     @property
     def ended(self) -> bool:
-        """Whether no step is left, or no time."""
+        """Whether no steps or no time are left."""
         budget = self.config.minutes
         return self.step == self.config.steps or (budget is not None and self.seconds >= 60 * budget)
 
@@ -161,20 +161,20 @@ class State:
         return bool(self.pending) and (self.step % self.config.report_every == 0 or self.ended)
 
     def cut(self, least: int) -> None:
-        """Cut this process's rows into so many parts from now on, or a few more where they must be even."""
+        """Split this process's rows into at least this many equal micro-batches from now on."""
         parts = next(parts for parts in range(max(1, least), self.rows + 1) if self.rows % parts == 0)
         whole = joined(self.carries)
         self.carries = [None] * parts if whole is None else list(zip(*(c.chunk(parts) for c in whole), strict=True))
 
     def losses(self) -> Iterator[tuple[int, float, float]]:
-        """Step (from 0), mean loss and gradient norm of each pending step whose update was done; call ``settle``."""
+        """Step (from 0), mean loss and gradient norm of each pending step whose update was done; ``settle`` first."""
         for step, done in enumerate(self.pending, start=self.step - len(self.pending)):
             if not done.skipped:
                 yield step, float(done.nll) / done.predictions, float(done.norm)
 
     def settle(self) -> None:
-        """Make numbers of the tensors of the pending steps; the device is waited for once."""
-        # Those of a snapshot are numbers already.
+        """Turn the tensors of the pending steps into numbers, with one wait for the device."""
+        # Those from a snapshot are numbers already.
         waiting = [done for done in self.pending if isinstance(done.nll, Tensor)]
         if not waiting:
             return
@@ -184,7 +184,7 @@ class State:
         self.pending[len(self.pending) - len(waiting) :] = settled
 
     def told(self, rate: float, valid: Validation | None, throughput: Throughput, first: bool) -> StepMetrics:
-        """The report of the pending steps, which are settled and pending no more; the last was done at ``rate``."""
+        """Report the pending steps, which must be settled, and clear them; the last one had the rate ``rate``."""
         trained = [done for done in self.pending if not done.skipped]
         predictions = sum(done.predictions for done in trained)
         report = StepMetrics(
@@ -207,19 +207,19 @@ class State:
         return report
 
     def keep_best(self) -> None:
-        """The weights are the best so far."""
+        """Keep the weights as the best so far."""
         self.best = self._weights()
         self.best_step = self.step
 
     def tensors(self) -> dict[str, Tensor]:
-        """What changes from step to step, by names that tell no number of processes."""
+        """The tensors that change from step to step, by names that do not depend on the number of processes."""
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         found |= {f"optimizer.{name}": tensor for name, tensor in self.optimizer.tensors().items()}
         carry = enumerate(joined(self.carries) or ())
         return found | {f"carry.{i}": self.ranks.sharded(tensor) for i, tensor in carry}
 
     def fixed(self) -> dict[str, Tensor]:
-        """What does not."""
+        """The tensors that do not change from step to step."""
         return {f"best.{name}": tensor for name, tensor in self.best.items()}
 
     def progress(self) -> Progress:
@@ -233,7 +233,7 @@ class State:
         )
 
     def restore(self, saved: Saved) -> None:
-        """Become the state of a snapshot, which any number of processes may have written."""
+        """Restore the state from a snapshot, which any number of processes may have written."""
         for name in SHARED:
             setattr(self, name, getattr(saved.progress, name))
         self.reports = [StepMetrics(**report) for report in saved.progress.reports]
@@ -251,7 +251,7 @@ class State:
         self.cut(-(-saved.progress.accumulation // self.ranks.size))
 
     def _weights(self) -> dict[str, Tensor]:
-        # Sharded weights stay where they are: putting them together would need the memory that sharding saves.
+        # Sharded weights stay sharded: gathering them would need the memory that sharding saves.
         return {
             name: tensor.detach().clone() if self.ranks.sharding else tensor.detach().to("cpu", copy=True)
             for name, tensor in self.model.state_dict().items()
@@ -259,7 +259,7 @@ class State:
 
 
 def joined(carries: list[Carry | None]) -> Carry | None:
-    """What all parts carry on, as one."""
+    """The carries of all micro-batches as one."""
     if carries[0] is None:
         return None
     return tuple(torch.cat(parts) for parts in zip(*(carry or () for carry in carries), strict=True))

@@ -1,6 +1,6 @@
-"""A step of a training, and a look at held-out rows: the passes over a batch, in parts that fit into memory.
+"""A training step, and the loss on held-out rows: passes over a batch, in micro-batches that fit into memory.
 
-Used by the loop. Out of memory cuts the rows into twice as many parts, of the same batch.
+Used by the loop. When memory runs out, the rows are split into twice as many micro-batches.
 """
 
 import warnings
@@ -24,15 +24,15 @@ from plm_core.training.state import Done, State, Unfit, joined
 
 T = TypeVar("T")
 Seeds = Callable[[int], int]
-"""The randomness of a step: the number of a part, over all processes, to the seed of its dropout."""
+"""The randomness of a step: from the number of a micro-batch, over all processes, to the seed of its dropout."""
 
 Evaluate = Callable[[Batch, Carry | None], Loss]
-"""The loss of rows that continue what another call's rows left, without a gradient."""
+"""The loss of rows that continue those of a previous call, without a gradient."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the steps of a training are done with; none of it changes from step to step."""
+    """The environment of all steps; it does not change from step to step."""
 
     shared: Shared
     config: LoopConfig
@@ -42,19 +42,19 @@ class Setup:
 
 
 def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) -> str | None:
-    """Do the next step of ``state``, in place, by the gradient of the global batch; returns what is wrong with it.
+    """Do the next step of ``state``, in place, with the gradient of the global batch; return what is wrong with it.
 
     ``batch`` has the rows of this process.
 
-    What is looked at before the update leaves it out when something is wrong. With the policy ``rollback`` the step
-    then counts for nothing.
+    With the policies ``skip`` and ``rollback`` the loss and the norm are checked first, and a bad update is left out.
+    With ``rollback`` the step then does not count.
     """
-    # Still on the CPU: nobody waits for a GPU to learn it.
+    # Still on the CPU: no wait for a GPU.
     num_targets = int(setup.ranks.sum(batch.num_targets.double()))
     rows = batch.to(setup.device.device)
     setup.profiler.lap("data")
     nll, carries = _fitting(setup, state, partial(_passes, setup, state, rows, num_targets, seeds))
-    # With sharded weights the norm is one number of all shards, put together here.
+    # With sharded weights the norm is gathered from all shards.
     norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
     wrong = None
     if setup.config.anomalies.policy != "stop":
@@ -65,7 +65,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
         state.carries = carries
     else:
         setup.shared.model.zero_grad(set_to_none=True)
-        # What a model with memory carries is not of the text before the next batch.
+        # A model's memory does not hold the text before the next batch.
         state.carries = [None] * len(state.carries)
         if setup.config.anomalies.policy == "rollback":
             return wrong
@@ -76,9 +76,9 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
 
 
 def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Loss:
-    """The loss on rows that every process has, in the precision of a step and no more of them at a time.
+    """The loss on rows that every process has, in the precision and with the micro-batch size of a step.
 
-    Where the rows can be shared evenly, each process computes its share, and ``carry`` is that of its share.
+    If the rows can be shared evenly, each process computes its share, and ``carry`` belongs to that share.
     """
     ranks = setup.ranks
     shared = ranks.size > 1 and len(rows.inputs) % ranks.size == 0
@@ -101,10 +101,10 @@ def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Lo
 
 
 def rehearse(setup: Setup, state: State, batch: Batch) -> None:
-    """Cut the rows of all processes until each has room for a part of them, which it passes over; nothing is updated.
+    """Dry run: split the rows until one micro-batch fits on every process; no weight changes.
 
-    In a step the others would wait forever for a process that has run out of memory. A process that is alone needs no
-    rehearsal, and with sharded weights the others would wait here too: then nothing is done.
+    In a step the others would wait forever for a process that has run out of memory. A single process needs no
+    rehearsal, and with sharded weights the others would wait here too: in both cases nothing is done.
     """
     if setup.ranks.size == 1 or setup.ranks.sharding:
         return
@@ -117,9 +117,9 @@ def rehearse(setup: Setup, state: State, batch: Batch) -> None:
 
 
 def _lacking(setup: Setup, state: State, batch: Batch) -> str | None:
-    """What this process says when it runs out of memory on a part of its rows; None where there is room.
+    """The error if this process runs out of memory on a micro-batch; None if it fits.
 
-    The first part stands for all, but is tried twice: what follows finds gradients that are there already.
+    The first micro-batch represents all, but is tried twice: from the second on, gradients exist already.
     """
     setup.shared.model.train()
     rows = next(batch.split(len(state.carries))).to(setup.device.device)
@@ -137,29 +137,29 @@ def _lacking(setup: Setup, state: State, batch: Batch) -> str | None:
 
 
 def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
-    """What some work on the rows gives, each time that memory runs out with the rows in twice as many parts."""
+    """The result of ``work``; each time memory runs out, it is tried again with twice as many micro-batches."""
     while True:
         try:
             return work()
         except RuntimeError as error:
-            # Several processes would have to agree, in the middle of a step that the others have not failed.
+            # Several processes would have to agree, in the middle of a step in which the others have not failed.
             _cut_smaller(state, _said(error), agreed=setup.ranks.size == 1)
         _clear(setup)
 
 
 def _said(error: RuntimeError) -> str:
-    """What an error says in one line. One that is no lack of memory is raised again."""
+    """The message of an out-of-memory error in one line; any other error is raised again."""
     if not is_out_of_memory(error):
         raise error
     return " ".join(str(error).split())
 
 
 def _clear(setup: Setup) -> None:
-    """Drop what parts of a step have added to the gradient, and on a GPU the memory they held."""
+    """Drop the gradient of an incomplete step, and on a GPU the memory that it held."""
     setup.shared.model.zero_grad(set_to_none=True)
     if setup.device.device.type == "cuda":
         if setup.config.compile and setup.ranks.size == 1:
-            # Of graphs that were captured, one that ran out of memory may be broken; what was compiled would use it.
+            # A captured graph that ran out of memory may be broken, and the compiled function would use it.
             torch.compiler.reset()
         torch.cuda.empty_cache()
 
@@ -167,23 +167,23 @@ def _clear(setup: Setup) -> None:
 def _passes(
     setup: Setup, state: State, rows: Batch, num_targets: int, seeds: Seeds
 ) -> tuple[Tensor, list[Carry | None]]:
-    """Forward and backward over each part of the rows: the gradient of a step is left in the parameters.
+    """Run forward and backward on each micro-batch: the gradient of a step is left in the parameters.
 
     Returns:
-        the summed nll, and what the parts carry on.
+        the summed nll, and the carries of the micro-batches.
     """
     parts = len(state.carries)
     nll = torch.zeros((), device=setup.device.device)
     carries: list[Carry | None] = []
     setup.shared.model.train()
     for part, some in enumerate(rows.split(parts)):
-        # By the part's number over all processes: however a batch is shared out, no two parts draw the same dropout.
+        # Numbered over all processes: however a batch is shared, no two micro-batches draw the same dropout.
         torch.manual_seed(seeds(setup.ranks.rank * parts + part))
         with setup.shared.part(last=part == parts - 1):
             with setup.device.autocast(setup.config.precision):
                 loss = setup.shared.loss(some, state.carries[part])
             setup.profiler.lap("forward")
-            # Divided by the predictions of the global batch, so that parts and processes just add up.
+            # Divided by the predictions of the global batch, so that micro-batches and processes just add up.
             setup.shared.add_gradient(loss, num_targets)
             setup.profiler.lap("backward")
         nll = nll + loss.nll.detach()
@@ -192,11 +192,11 @@ def _passes(
 
 
 def _cut_smaller(state: State, error: str, agreed: bool) -> None:
-    """Cut the rows of this process into twice as many parts, where all processes have ``agreed`` to do so."""
+    """Split the rows of this process into twice as many micro-batches, if all processes have ``agreed`` to it."""
     parts = len(state.carries)
     if parts == state.rows or not agreed:
         alone = "batch", "one row", ""
-        several = "accumulation", f"{state.rows // parts} rows", "more parts, "
+        several = "accumulation", f"{state.rows // parts} rows", "more accumulation, "
         place, rows, more = alone if parts == state.rows else several
         raise Unfit(
             f"{place}: out of memory at step {state.step + 1} with {rows} at a time ({error}); expected {more}"
@@ -205,6 +205,6 @@ def _cut_smaller(state: State, error: str, agreed: bool) -> None:
     state.cut(2 * parts)
     warnings.warn(
         f"out of memory at step {state.step + 1}: from now on {state.rows // len(state.carries)} rows at a time, "
-        f"in {len(state.carries)} parts of the same batch ({error})",
+        f"in {len(state.carries)} micro-batches ({error})",
         stacklevel=2,
     )

@@ -101,7 +101,7 @@ def test_a_task_that_is_started_by_hand_claims_a_gpu_and_waits_for_one_with_a_li
         assert first.stdout.readline() == f"{other}\n"
         second = start(TASK, f"{gpu},{other}")
         line = second.stderr.readline()
-        assert line.startswith("waits for a GPU: process "), line
+        assert line.startswith("waiting for a GPU: process "), line
         assert f"has use of {other}" in line
     assert second.stdout.readline() == f"{gpu}\n"
     assert end(first) == end(second) == ("", "")

@@ -150,7 +150,7 @@ def test_it_is_said_which_other_process_has_what_is_waited_for(monkeypatch, caps
     holder = subprocess.Popen([sys.executable, "-c", code, A], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"True\n"
     waiting = _later(Machine(1, (A,)), GPU, [])
-    wait_for(lambda: waiting.is_alive() and f"waits for a GPU: process {holder.pid} of " in capsys.readouterr().out)
+    wait_for(lambda: waiting.is_alive() and f"waiting for a GPU: process {holder.pid} of " in capsys.readouterr().out)
     holder.communicate(b"\n")
     waiting.join(5)
     assert not waiting.is_alive()

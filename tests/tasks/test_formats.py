@@ -73,7 +73,7 @@ def test_a_snapshot_of_format_2_and_one_of_another(old):
     for other in (1, 3):
         shutil.copytree(FORMATS, old, dirs_exist_ok=True)
         restated(old / "snapshot-2/step-00000004/progress.json", format=other)
-        with pytest.warns(UserWarning, match=f"format {other}; expected 2: the training goes on without it"):
+        with pytest.warns(UserWarning, match=f"format {other}; expected 2: the run continues without it"):
             assert Snapshots(old / "snapshot-2").find() is None
 
 

@@ -60,9 +60,9 @@ def test_a_new_paper_goes_all_the_way(small):
     assert rows["generator_pseudo_bits_per_byte"]["verdict"] == "not comparable"
 
     export = ("tasks.export", "exported", "--checkpoint", "artifacts/models/electra")
-    assert "of architecture electra, which cannot be written for transformers" in small.refused(*export)
+    assert "the architecture electra cannot be exported to transformers" in small.refused(*export)
     generate = ("tasks.generate", "Ba", "--checkpoint", "artifacts/models/electra")
-    assert "A replaced model does not continue texts" in small.refused(*generate)
+    assert "A replaced model cannot continue texts" in small.refused(*generate)
     small.change(fewshot__models=["electra"])
     _, err = small.run("tasks.check", code=2)
     assert "fewshot.models: electra is a replaced model, which says of no text how likely it follows another" in err
@@ -136,4 +136,4 @@ def test_an_encoder_goes_from_text_to_a_classifier_and_to_transformers(small):
 
     small.change(pretrain__modernbert=section | {"objective": {"name": "masked", "next_sentence": True}})
     _, err = small.run("tasks.check", code=2)
-    assert "objective.next_sentence: true for a model that tells no segments apart; expected false" in err
+    assert "objective.next_sentence: true for a model without segments; expected false" in err

@@ -148,6 +148,6 @@ def test_rows_are_padded_on_the_left():
 
 def test_a_masked_model_is_refused_and_the_message_says_what_there_is(models):
     with pytest.raises(
-        UserError, match=r"^objective: found 'masked'; expected one of causal, hybrid, permutation.*fills gaps"
+        UserError, match=r"^objective: found 'masked'; expected one of causal, hybrid, permutation.*fills blanks"
     ):
         list(continue_ids(models["gpt"][0], "masked", [[9]], GREEDY))

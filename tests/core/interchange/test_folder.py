@@ -229,14 +229,14 @@ SPECIFIC = {
         (
             "num_key_value_heads",
             3,
-            r"the weights of blocks\.0\.attention\.k\.weight are \(12, 36\); expected \(18, 36\)",
+            r"the weights of blocks\.0\.attention\.k\.weight have shape \(12, 36\); expected \(18, 36\)",
         ),
-        ("intermediate_size", 49, r"the weights of blocks\.0\.gate\.weight are \(50, 36\); expected \(49, 36\)"),
+        ("intermediate_size", 49, r"the weights of blocks\.0\.gate\.weight have shape \(50, 36\); expected \(49, 36\)"),
     ],
     "bert": [
         ("hidden_act", "silu", r"hidden_act: found 'silu'; expected 'gelu'"),
         ("position_embedding_type", "relative_key", r"position_embedding_type: found 'relative_key'"),
-        ("max_position_embeddings", 18, r"the weights of positions\.weight are \(17, 21\); expected \(18, 21\)"),
+        ("max_position_embeddings", 18, r"the weights of positions\.weight have shape \(17, 21\); expected \(18, 21\)"),
     ],
     "modernbert": [
         ("hidden_activation", "silu", r"hidden_activation: found 'silu'; expected 'gelu'"),
@@ -245,7 +245,7 @@ SPECIFIC = {
         ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, r"full_attention\.rope_type: found 'yarn'"),
         ("layer_types", ["full_attention"] * 4, r"layer_types: found \['full.*; expected \['full_attention', 'sliding"),
         ("global_attn_every_n_layers", 0, r"layer_types: found"),
-        ("intermediate_size", 49, r"the weights of blocks\.0\.up\.weight are \(100, 30\); expected \(98, 30\)"),
+        ("intermediate_size", 49, r"the weights of blocks\.0\.up\.weight have shape \(100, 30\); expected \(98, 30\)"),
     ],
     "xlnet": [
         ("ff_activation", "relu", r"ff_activation: found 'relu'; expected 'gelu'"),
@@ -268,9 +268,9 @@ def test_weights_that_do_not_fit_are_refused_by_name(exported, tmp_path):
     tied, other = next(iter(family.tied.items()))
     cases = [
         (lambda w: w.pop(first), rf"lacks {first}; expected the weights of a {family.model_class}"),
-        (lambda w: w.update({"adapter.x": torch.ones(3)}), r"holds adapter\.x, which"),
+        (lambda w: w.update({"adapter.x": torch.ones(3)}), r"contains adapter\.x, which"),
         (lambda w: w.update({first: w[first].log() * torch.nan}), r"are not all finite numbers"),
-        (lambda w: w.update({first: torch.ones(())}), r"the weights of|not of the shapes of"),
+        (lambda w: w.update({first: torch.ones(())}), r"the weights of|not the shapes of"),
         (lambda w: w.update({tied: w[other] + 1}), rf"{tied} differs from {other}; expected them tied"),
     ]
     for i, (tensors, message) in enumerate(cases):
@@ -306,12 +306,12 @@ def test_a_tokenizer_by_another_hand_is_refused(tmp_path, tokenizers):
     content = json.loads((tmp_path / "hf/tokenizer.json").read_text())
     steps = content["normalizer"]["normalizers"]
     cases = {
-        "reads texts otherwise": [
+        "encodes texts differently": [
             {"normalizer": content["normalizer"] | {"normalizers": [{"type": "NFKC"}, *steps[1:]]}}
         ],
         "not a wordpiece": [{"normalizer": None}, {"pre_tokenizer": {"type": "Whitespace"}}, {"truncation": {}}],
     }
-    cases["reads texts otherwise"] += [{"added_tokens": []}, {"post_processor": None}]
+    cases["encodes texts differently"] += [{"added_tokens": []}, {"post_processor": None}]
     for message, changes in cases.items():
         for change in changes:
             (tmp_path / "hf/tokenizer.json").write_text(json.dumps(content | change))
@@ -321,7 +321,7 @@ def test_a_tokenizer_by_another_hand_is_refused(tmp_path, tokenizers):
 
 def test_what_has_no_counterpart_is_not_exported(tmp_path, tokenizer):
     save(tmp_path / "xl", "xlnet", tokenizer, objective="causal")
-    with pytest.raises(UserError, match=r"trained by the causal objective, which has no counterpart in transformers"):
+    with pytest.raises(UserError, match=r"trained with the causal objective, which has no counterpart in transformers"):
         export_hf(tmp_path / "xl", tmp_path / "hf")
     save(tmp_path / "tuned", "gpt", tokenizer, head={"task": "period"})
     with pytest.raises(UserError, match=r"is a fine-tuned model; expected a pretrained one"):
@@ -346,6 +346,6 @@ def test_an_objective_that_builds_on_the_one_of_their_class_comes_back(tmp_path,
 
 def test_nothing_is_written_over(exported, tmp_path):
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(UserError, match=r"holds something; expected an empty or a new folder"):
+    with pytest.raises(UserError, match=r"is not empty; expected an empty or a new folder"):
         export_hf(exported[1], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -58,13 +58,13 @@ def test_documents_that_do_not_fit_the_ids_are_refused(make, paper):
     whole = read(ids(), documents=first)
     alone = read(ids())
     assert torch.equal(*(found if "bert" in paper else found[0] for found in (whole, alone)))
-    with pytest.raises(ValueError, match=r"^documents: of shape \(5, 6\); expected that of the ids \(5, 7\)"):
+    with pytest.raises(ValueError, match=r"^documents: shape \(5, 6\); expected that of the ids \(5, 7\)"):
         read(ids(), documents=first[:, 1:])
     falling = first.clone()
     falling[3, :2] = 1
     with pytest.raises(ValueError, match=r"^documents: a number is smaller than the one before it"):
         read(ids(), documents=falling)
-    with pytest.raises(ValueError, match=r"^documents: beside attention_mask"):
+    with pytest.raises(ValueError, match=r"^documents: given together with attention_mask"):
         read(ids(), attention_mask=torch.ones_like(first, dtype=torch.bool), documents=first)
 
 
@@ -74,7 +74,7 @@ def test_rows_of_documents_are_continued_by_nothing(make, paper):
     _, state = model.read(ids(), documents=ids() * 0)
     assert state is None
     _, state = model.read(ids())
-    with pytest.raises(ValueError, match=r"^documents: beside attention_mask or state"):
+    with pytest.raises(ValueError, match=r"^documents: given together with attention_mask or state"):
         model.read(ids(), state=state, documents=ids() * 0)
 
 
@@ -82,9 +82,9 @@ def test_rows_of_documents_are_continued_by_nothing(make, paper):
 def test_rows_read_in_both_directions_are_one_value_each_and_continue_nothing(make, paper):
     model, both = make(paper), torch.ones(B, dtype=torch.bool)
     _, state = model.read(ids())
-    with pytest.raises(ValueError, match=r"^bidirectional: beside state; expected no state"):
+    with pytest.raises(ValueError, match=r"^bidirectional: given together with state; expected no state"):
         model.read(ids(), state=state, bidirectional=both)
-    with pytest.raises(ValueError, match=r"^bidirectional: of shape \(4,\); expected .* each of the 5 rows"):
+    with pytest.raises(ValueError, match=r"^bidirectional: shape \(4,\); expected .* each of the 5 rows"):
         model.read(ids(), bidirectional=both[1:])
     for more in ({}, {"documents": ids() * 0}):
         assert model.read(ids(), bidirectional=both, **more)[1] is None
@@ -102,13 +102,13 @@ def test_a_state_of_other_rows_is_refused(make, paper):
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_state_of_other_layers_is_refused(make, paper, layers):
     _, state = make(paper, layers=layers).read(ids())
-    with pytest.raises(ValueError, match=rf"^(state|memory): is of {layers} layers.* expected layers 2"):
+    with pytest.raises(ValueError, match=rf"^(state|memory): has {layers} layers.* expected layers 2"):
         make(paper).read(ids(), state=state)
 
 
 def test_a_memory_of_another_width_is_refused(make):
     _, memory = make("xlnet", width=36).read(ids())
-    with pytest.raises(ValueError, match=r"^memory: is of 2 layers and width 36; expected layers 2 and width 30"):
+    with pytest.raises(ValueError, match=r"^memory: has 2 layers and width 36; expected layers 2 and width 30"):
         make("xlnet").read(ids(), state=memory)
 
 
@@ -126,7 +126,7 @@ SHAPE = {"vocab_size": 99, "context": 17, "layers": 2, "heads": 3, "width": 30}
         (
             ["llama", "modernbert"],
             {"heads": 2},
-            r"^m\.heads: 2 of width 30 are of 15 numbers each; expected an even number",
+            r"^m\.heads: 2 in width 30 have 15 dimensions each; expected an even number",
         ),
         (["llama"], {"kv_heads": 2}, r"^m\.kv_heads: 2 does not divide heads 3"),
         (["llama"], {"kv_heads": 0}, r"^m\.kv_heads: found 0; expected above 0"),

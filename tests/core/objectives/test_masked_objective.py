@@ -158,5 +158,5 @@ def test_validation_reads_windows_spread_over_the_whole_text(store):
 
 def test_a_context_without_room_for_text_is_refused(store):
     model, _ = make("bert", context=4)
-    with pytest.raises(ValueError, match=r"model\.context: 4 leaves 1 tokens of text a row"):
+    with pytest.raises(ValueError, match=r"model\.context: 4 leaves 1 tokens of text per row"):
         Masked(next_sentence=True).batches(store, model.config, 5)

@@ -164,7 +164,7 @@ def test_a_machine_without_a_compiler_says_so_in_one_line_and_trains(tmp_path):
     nowhere = {"CXX": str(tmp_path / "g++"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = run(tmp_path / "a", "float32", **nowhere)
     (line,) = [line for line in done.stderr.splitlines() if "training.compile" in line and "Warning" in line]
-    assert "UserWarning: training.compile: not compiled, for this machine cannot: " in line
+    assert "UserWarning: training.compile: not compiled, because this machine cannot: " in line
     assert "C++ compiler" in line
     assert done.stdout.startswith("2 tokens.weight ")
 

@@ -114,7 +114,7 @@ def test_a_model_that_cannot_be_counted_is_trained_without_mfu(causal, last):
         return replace(loss, nll=last(loss.nll))
 
     made = profiler(model, uncountable)
-    with pytest.warns(UserWarning, match=r"^meters: no MFU, for the operations of a step cannot be told: .*meta"):
+    with pytest.warns(UserWarning, match=r"^meters: no MFU: cannot determine the operations of a step: .*meta"):
         made.calibrate(batch)
     assert made.read(100).mfu_measured is None
 

@@ -153,7 +153,7 @@ def test_a_section_without_a_size_is_left_as_it_is():
         ({"size": 2.5}, r"^p\.g\.size: found 2\.5"),
         ({"size": "small", "architecture": "rnn"}, r"^p\.g\.architecture: found 'rnn'"),
         ({"size": "small", "architecture": ["gpt"]}, r"^p\.g\.architecture: found \['gpt'\]"),
-        ({"model": {"preset": "small"}}, r"^p\.g\.size: stands beside model\.preset"),
+        ({"model": {"preset": "small"}}, r"^p\.g\.size: given together with model\.preset"),
         ({"model": {}}, r"^p\.g\.model\.context: missing; expected a whole number"),
         ({"model": {"context": "256"}}, r"^p\.g\.model\.context: found '256'; expected a whole number"),
         ({"model": {"context": 256, "width": 0}}, r"^p\.g\.model\.width: found 0"),
@@ -167,7 +167,7 @@ def test_a_section_without_a_size_is_left_as_it_is():
         ({"size": "5 core-minutes", "objective": 3}, r"^p\.g\.objective: found 3; expected a section"),
         (
             {"size": "5 core-minutes", "training": {"optimizer": {"name": "adamw"}}},
-            r"^p\.g\.training\.optimizer\.learning_rate: missing; expected beside name 'adamw', .* that of muon",
+            r"^p\.g\.training\.optimizer\.learning_rate: missing; expected together with name 'adamw', .* that of muon",
         ),
         ({"training": {"optimizer": [1]}}, r"^p\.g\.training\.optimizer: found \[1\]; expected a section"),
     ],
