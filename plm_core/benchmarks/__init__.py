@@ -1,1 +1,1 @@
-"""Tasks by which models are judged: the table of them, their examples and where these come from, prompts, checks."""
+"""Tasks by which models are judged: their table, examples and sources, prompts, checks."""

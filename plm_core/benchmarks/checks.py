@@ -1,12 +1,12 @@
-"""Behavioural checks: what a fine-tuned model must answer to texts made for one purpose, and whether it does.
+"""Behavioural checks: the answers that a fine-tuned model must give to texts made for one purpose, and whether it does.
 
 After Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList", section 2: an expectation
-is an answer (minimum functionality), the same answer as to another text (invariance), or another one (direction).
-The stage examples writes the checks of a task beside its splits, finetune asks them, the report shows the failures.
+is an answer (minimum functionality), the same answer as to another text (invariance), or a different one (direction).
+The stage examples writes the checks of a task next to its splits, finetune runs them, the report shows the failures.
 
 A line of the file: ``{"id": "not-3", "check": "negation", "a": "...", "b": "...", "expect": {"label": "negative"}}``;
-``b`` where the task has pairs; ``expect`` has one of ``label``, ``same`` and ``other``, the latter two with the id of a
-test example or of a check that stands before.
+``b`` if the task has pairs; ``expect`` has one of ``label``, ``same`` and ``other``, the latter two with the id of a
+test example or of an earlier check.
 """
 
 import json
@@ -25,17 +25,17 @@ FILE = "checks.jsonl"
 EXPECTATIONS = ("label", "same", "other")
 COLUMNS = ("id", "check", "expected", "answered", "passed")
 TOLERANCE = 0.05
-"""Two numbers are the same that differ by no more than this share of the task's span, or of the test labels' range."""
+"""Numbers count as the same if they differ by at most this share of the task's span, or of the test labels' range."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A text with what is expected of the answer to it."""
+    """A text and the expected answer."""
 
     id: str
     """Unique among the checks and the test examples."""
     check: str
-    """What it tests: ``negation``, ``typos``. Failures are counted by it."""
+    """What it tests: ``negation``, ``typos``. Failures are counted by this name."""
     a: str
     b: str | None
     expect: str
@@ -45,7 +45,7 @@ class Check:
 
 
 class Judged(NamedTuple):
-    """A check, and how a model answered: a row of the file of results."""
+    """A check and a model's answer: a row of the file of results."""
 
     id: str
     check: str
@@ -56,7 +56,7 @@ class Judged(NamedTuple):
 
 
 def write_checks(path: Path, checks: Iterable[Check]) -> None:
-    """Write one JSON object a line."""
+    """Write one JSON object per line."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for one in checks:
             pair = {} if one.b is None else {"b": one.b}
@@ -65,12 +65,12 @@ def write_checks(path: Path, checks: Iterable[Check]) -> None:
 
 
 def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = "check") -> list[Check]:
-    """The checks of a file. ``known`` are ids of test examples and of checks before these.
+    """The checks of a file. ``known`` are the ids of test examples and of earlier checks.
 
-    A line without an id has one of its number: ``check-1``.
+    A line without an id gets one from its number: ``check-1``.
 
     Raises:
-        UserError: the file is missing, or a line is no check of the task; the message names the line.
+        UserError: the file is missing, or a line is not a check of the task; the message names the line.
     """
     if not path.is_file():
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
@@ -81,9 +81,9 @@ def read_checks(path: Path, task: GlueTask, known: Iterable[str], prefix: str = 
             try:
                 one = _check(json.loads(line.decode("utf-8")), task, f"{prefix}-{number}")
                 if one.id in ids:
-                    raise ValueError(f"id: {one.id!r} stands twice, or is a test example's; expected another")
+                    raise ValueError(f"id: {one.id!r} is already used; expected a unique id")
                 if one.expect != "label" and one.of not in ids:
-                    raise ValueError(f"expect: no test example and no check before has the id {one.of!r}")
+                    raise ValueError(f"expect: no test example or earlier check has the id {one.of!r}")
             except (ValueError, TypeError, KeyError) as error:
                 said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
                 raise UserError(f"{path}:{number}: {said}; expected a check of {task.name} ({__name__})") from error
@@ -99,10 +99,10 @@ def examined(
     answers: Sequence[float],
     ask: Callable[[list[Example]], Sequence[float]],
 ) -> list[Judged]:
-    """Ask a model all checks, and judge its answers.
+    """Run all checks on a model, and judge its answers.
 
-    ``answers`` are those to the test examples; ``ask`` gives those to others. A check on a test example that was not
-    asked, where only a sample of them was, is left out.
+    ``answers`` are those to the test examples; ``ask`` returns those to others. A check on a test example outside the
+    sample that was asked is left out.
     """
     told = {example.id: answer for example, answer in zip(test, answers, strict=True)}
     kept: list[Check] = []
@@ -116,7 +116,7 @@ def examined(
 
 
 def counted(judged: Iterable[Judged]) -> dict[str, int]:
-    """How many of each check were asked and failed, as metrics: ``checks/typos/asked``, ``checks/typos/failed``."""
+    """The number of checks asked and failed, as metrics: ``checks/typos/asked``, ``checks/typos/failed``."""
     found: dict[str, int] = {}
     for one in judged:
         for what, more in (("asked", 1), ("failed", 1 - one.passed)):
@@ -144,12 +144,14 @@ def _tolerance(task: GlueTask, test: Sequence[Example]) -> float:
 
 def _check(fields: dict[str, Any], task: GlueTask, name: str) -> Check:
     if not isinstance(fields, dict) or (odd := fields.keys() - {"id", "check", "a", "b", "expect"}):
-        raise ValueError(f"unknown fields {', '.join(sorted(odd))}" if isinstance(fields, dict) else "no JSON object")
+        raise ValueError(
+            f"unknown fields {', '.join(sorted(odd))}" if isinstance(fields, dict) else "not a JSON object"
+        )
     texts = [fields.get("id", name), fields["check"], fields["a"], fields.get("b", "")]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("id, check, a, b: expected texts")
     if not re.fullmatch(r"[\w. -]+", fields["check"]):
-        raise ValueError(f"check: found {fields['check']!r}; expected letters, digits, blanks and . _ -")
+        raise ValueError(f"check: found {fields['check']!r}; expected letters, digits, spaces and . _ -")
     expect = fields["expect"]
     if not isinstance(expect, dict) or len(expect) != 1 or not expect.keys() <= set(EXPECTATIONS):
         raise ValueError(f"expect: found {expect!r}; expected one of {', '.join(EXPECTATIONS)} with its value")

@@ -1,4 +1,4 @@
-"""An example of a GLUE-like task, and its file: JSON lines, one an example, the same bytes on every machine.
+"""An example of a GLUE-like task, and its file: JSON lines, one per example, byte-identical on every machine.
 
 Written by the stage examples, read by finetune.
 """
@@ -21,61 +21,61 @@ class Answer(NamedTuple):
     """A right answer to a question."""
 
     text: str
-    """As it stands in the text."""
+    """The answer as written in the text."""
     start: int
     """The character of the text at which it begins, from 0."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One or two texts and what is true of them."""
+    """One or two texts and the right answer."""
 
     id: str
     """Unique within the task."""
     a: str
-    """The text, or the first of the pair; the words of a sentence, joined by blanks; a question."""
+    """The text, or the first of the pair; the words of a sentence, joined by spaces; a question."""
     b: str | None
-    """The second of the pair, or the text that holds the answer; None for a task of one text. Where one of several
-    texts is chosen, what stands before each of them, such as the question."""
+    """The second of the pair, or the text that holds the answer; None for a task of one text. If one of several texts
+    is chosen, what precedes each of them, such as the question."""
     label: int | float
-    """The class id, also of the right choice; the number, for a regression; 0 where ``tags`` or ``answers`` are."""
+    """The id of the class or right choice; the number, for a regression; 0 if there are ``tags`` or ``answers``."""
     subset: str = ""
-    """Which part of a test set it belongs to, where there are several: ``matched``, ``mismatched``."""
+    """Which part of a test set it belongs to, if there are several: ``matched``, ``mismatched``."""
     tags: tuple[int, ...] = ()
     """The id of the tag of each word."""
     answers: tuple[Answer, ...] = ()
-    """The right answers in ``b``; none where it has none."""
+    """The right answers in ``b``; none if the question has none."""
     choices: tuple[str, ...] = ()
-    """The texts of which one is chosen."""
+    """The texts to choose from."""
     group: str = ""
-    """What it has in common with others of its split, such as the document that it was made from; "" where nothing is
-    known of any."""
+    """What it has in common with others of its split, such as the document that it was made from; "" if nothing is
+    known."""
 
     @property
     def words(self) -> list[str]:
-        """The words that the tags are of: no word holds a blank."""
+        """The tagged words, none of which contains a space."""
         return self.a.split(" ")
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that is read of it."""
+        """All texts that a model reads."""
         return (self.a, *(() if self.b is None else (self.b,)), *self.choices)
 
     @property
     def sha256(self) -> str:
-        """The digest of the texts, by which two evaluations know that they saw the same example."""
+        """The digest of the texts, which shows that two evaluations saw the same example."""
         return sha256_text("\x1f".join(self.texts))
 
 
 def file_of(folder: Path, split: str) -> Path:
-    """Where the examples of a split are."""
+    """The file with the examples of a split."""
     return folder / f"{split}.jsonl"
 
 
 def write_examples(path: Path, examples: Iterable[Example], task: GlueTask) -> None:
-    """Write one JSON object a line: id, a, b (where there is one), what is true, subset and group (where there are).
+    """Write one JSON object per line: id, a, b (if any), the right answer, subset and group (if any).
 
-    What is true is ``label``, beside ``choices`` where there are; ``tags``; or ``answers``, each ``[text, start]``.
+    The right answer is ``label``, with ``choices`` if there are any; ``tags``; or ``answers``, each ``[text, start]``.
     Classes are written by name, numbers with all their digits, text as UTF-8.
     """
     with path.open("w", encoding="utf-8", newline="\n") as file:
@@ -93,7 +93,7 @@ def read_examples(path: Path, task: GlueTask) -> list[Example]:
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)")
     examples = []
     classes = {name: i for i, name in enumerate(task.labels)}
-    with path.open("rb") as file:  # a line ends at \n alone: a text may hold what other readers take for its end
+    with path.open("rb") as file:  # a line ends at \n alone: a text may contain what other readers take for its end
         for number, line in enumerate(file, start=1):
             try:
                 examples.append(_example(json.loads(line.decode("utf-8")), task, classes))
@@ -103,7 +103,7 @@ def read_examples(path: Path, task: GlueTask) -> list[Example]:
 
 
 def sample(examples: Iterable[Example], most: int | None) -> list[Example]:
-    """At most ``most`` examples (None: all): those of the smallest hash of their ids, so that new ones move few."""
+    """At most ``most`` examples (None: all): those with the smallest hashes of ids, so that new ones displace few."""
     return sorted(examples, key=lambda example: sha256_text(example.id))[:most]
 
 
@@ -135,7 +135,7 @@ def _example(fields: dict[str, Any], task: GlueTask, classes: dict[str, int]) ->
     if not all(isinstance(text, str) for text in texts) or not isinstance(found["label"], int | float):
         raise TypeError("a field of another type")
     if not math.isfinite(found["label"]):
-        raise ValueError("a label that is no number")
+        raise ValueError("a label that is not a number")
     example = Example(fields["id"], fields["a"], fields.get("b"), **found, **parts)
     if task.kind == "token_classification" and len(example.tags) != len(example.words):
         raise ValueError(f"{len(example.tags)} tags for {len(example.words)} words")

@@ -1,7 +1,7 @@
-"""Which examples of a set are no independent witnesses: those of one document, and those with a text in common.
+"""Groups of examples that are not independent observations: those of one document, and those with a text in common.
 
-Used by the sources. A premise of MNLI stands in three examples, a question of QQP in many; whoever counts them one by
-one takes a difference for surer than it is.
+Used by the sources. A premise of MNLI occurs in three examples, a question of QQP in many; counted one by one, they
+make a difference look more certain than it is.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ from plm_core.benchmarks.examples import Example
 from plm_core.corpus.normalize import words_of
 
 SHORTEST = 5
-"""Words of a text that says something: "food" and "Who is it?" may be asked of every example."""
+"""The fewest words of a text that identifies: "food" and "Who is it?" may be asked of every example."""
 SHARE = 0.1
-"""A text that stands in more of the examples is a prompt, and nothing that a few of them have in common."""
+"""A text that occurs in a larger share of the examples is a prompt, and does not make a group."""
 
 
 def grouped(examples: Sequence[Example]) -> list[Example]:
-    """The examples with their groups, each named after its first example; who is alone has none.
+    """The examples with their groups, each named after its first example; a single example has none.
 
-    A group that the source knows stays. The others have a text in common, or each has one with a third; the choices of
-    a multiple choice do not count.
+    A group given by the source stays. Other examples are grouped if they have a text in common, directly or through
+    others; the choices of a multiple choice do not count.
     """
     numbers = _components([{text for text in _texts(example) if not example.group} for example in examples])
     sizes = np.bincount(numbers)
@@ -40,8 +40,8 @@ def _texts(example: Example) -> list[str]:
 
 
 def _components(texts: Sequence[set[str]]) -> list[int]:
-    """A number for each set of texts; those that are connected by a text have the same."""
-    # Whoever checks the parameters reads the sources, and should not wait for scipy.
+    """A number for each set of texts; those that are connected by a text have the same number."""
+    # Checking the parameters imports the sources, and should not wait for scipy.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,10 +1,9 @@
-"""Minimal pairs from a team's own text, by rule: a passage as it was written, and the same with one thing changed.
+"""Minimal pairs from a team's own text, by rule: a passage as written, and the same with one change.
 
-Used by ``pairs.py``. Nobody has to label anything, for what somebody wrote is taken for right. What is changed and to
-what is drawn by the hash of the passage: the same text gives the same pairs. The rules on agreement are for English:
-of another language they spoil words that look like English ones (German *was*). ``mentions`` is for languages that
-write spaces between words and capitals in names; ``word_order`` reads any, one character as a word where there are no
-spaces.
+Used by ``pairs.py``. Nothing has to be labelled, because the text as written counts as right. What is changed, and to
+what, depends on the hash of the passage: the same text gives the same pairs. The rules on agreement are for English: in
+other languages they would change words that look like English ones (German *was*). ``mentions`` is for languages that
+write spaces between words and capitals in names; ``word_order`` is for any; without spaces, each character is a word.
 """
 
 import re
@@ -17,36 +16,36 @@ from plm_core.corpus.normalize import WORD, paragraphs, words_of
 from plm_core.files import sha256_text
 
 SHORTEST, LONGEST = 6, 40
-"""Words of a sentence: a shorter one gives no ground to tell, a longer one costs more than it tells."""
+"""The words of a sentence: a shorter one gives too little context, a longer one costs more than it is worth."""
 LONGEST_PASSAGE = 60
 """Words from one mention to the next."""
 END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*(?!$)")
 NUMBERS = (("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("this", "these"))
-"""One, and many."""
+"""Singular and plural."""
 OTHER = {word: other for pair in NUMBERS for word, other in (pair, pair[::-1])}
 DETERMINERS = NUMBERS[-1]
 INFINITIVE = {"to", "not", "will", "would", "shall", "should", "can", "could", "may", "might", "must"}
-"""Behind these words a verb's form says nothing of its subject."""
+"""After these words the form of a verb does not depend on its subject."""
 SUBJUNCTIVE = {"if", "though"}
-"""In a sentence with these words it may be either."""
+"""In a sentence with these words either form may be right."""
 RUN = 4
-"""So many neighbouring words are turned round: of fewer, the other order may be right as well."""
+"""This many neighbouring words are reversed: with fewer, the other order may be right as well."""
 MENTION = re.compile(r"(?<=[a-z,;] )(?:[A-Z][a-z]+(?: [A-Z][a-z]+)*|\$?\d[\d,.]*\d\b)")
-"""A name, which has capitals within a sentence, or a number of two digits or more."""
+"""A name, which is capitalised within a sentence, or a number of two digits or more."""
 
 Paragraphs = Sequence[list[str]]
 """The sentences of a document by paragraph."""
 Texts = tuple[str, str]
-"""A passage as it was written, and changed."""
+"""A passage as written, and changed."""
 
 
 def changed(document: Document, rule: Callable[[Paragraphs], Iterator[Texts]]) -> Iterator[Texts]:
-    """What a rule makes of a document."""
+    """The pairs that a rule makes from a document."""
     return rule([END.split(" ".join(text.split())) for text in paragraphs(document.text)])
 
 
 def verb_agreement(text: Paragraphs) -> Iterator[Texts]:
-    """A verb in the number that its subject has not."""
+    """A verb whose number does not agree with its subject."""
     for sentence, words in _sentences(text):
         found = [i for i in range(1, len(words)) if words[i] in OTHER and words[i] not in DETERMINERS]
         if SUBJUNCTIVE.isdisjoint(map(str.lower, words)):
@@ -55,7 +54,7 @@ def verb_agreement(text: Paragraphs) -> Iterator[Texts]:
 
 
 def determiner_agreement(text: Paragraphs) -> Iterator[Texts]:
-    """`these` before what is one; `this` before what is many, which is told by its s."""
+    """`these` before a singular; `this` before a plural, which is recognised by its s."""
     for sentence, words in _sentences(text):
         found = [i for i in range(len(words) - 1) if words[i] in DETERMINERS]
         sure = [i for i in found if words[i] == "this" or words[i + 1].endswith("s")]
@@ -63,17 +62,17 @@ def determiner_agreement(text: Paragraphs) -> Iterator[Texts]:
 
 
 def word_order(text: Paragraphs) -> Iterator[Texts]:
-    """Four neighbouring words turned round."""
+    """Four neighbouring words reversed."""
     for sentence, words in _sentences(text):
         runs = [(i, words[i : i + RUN][::-1]) for i in range(len(words) - RUN + 1)]
         yield from _one(sentence, words, [run for run in runs if _plain(run[1]) and run[1] != run[1][::-1]])
 
 
 def mentions(text: Paragraphs) -> Iterator[Texts]:
-    """A name or number that the passage has before, exchanged for another one of the document.
+    """A name or number that occurs earlier in the passage, replaced by another one of the document.
 
-    It is one that stands behind the same word elsewhere, so that what is next to it does not give it away, and that the
-    passage does not have. The passage goes from the sentence of the first mention in a paragraph to that of this one.
+    The other one follows the same word elsewhere, so that its neighbour does not give it away, and does not occur in
+    the passage. The passage goes from the sentence of the first mention in a paragraph to that of this one.
     """
     behind: dict[tuple[str, bool], dict[str, None]] = {}
     for sentence in chain.from_iterable(text):
@@ -116,7 +115,7 @@ def _sentences(text: Paragraphs) -> Iterator[tuple[str, list[str]]]:
 
 
 def _one(sentence: str, words: Sequence[str], changes: Sequence[tuple[int, Sequence[str]]]) -> Iterator[Texts]:
-    """The sentence with one of the changes: from a place on, these words for as many. Nothing where there is none."""
+    """The sentence with one of the changes: at a place, these words replace as many. Nothing if there is no change."""
     if changes:
         place, put = changes[_draw(sentence, len(changes))]
         said = iter([*words[:place], *put, *words[place + len(put) :]])
@@ -124,7 +123,7 @@ def _one(sentence: str, words: Sequence[str], changes: Sequence[tuple[int, Seque
 
 
 def _plain(words: Iterable[str]) -> bool:
-    """Whether all are words that any place in a sentence could have: no capitals, marks or digits."""
+    """Whether all words could be anywhere in a sentence: no capitals, punctuation or digits."""
     return all(word.isalpha() and word == word.lower() for word in words)
 
 
@@ -134,5 +133,5 @@ def _place(sentence: str, found: re.Match[str]) -> tuple[str, bool]:
 
 
 def _draw(text: str, many: int) -> int:
-    """A number below ``many``, by the text alone."""
+    """A number below ``many``, determined by the text alone."""
     return int(sha256_text(text)[:16], 16) % many

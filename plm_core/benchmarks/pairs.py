@@ -1,8 +1,8 @@
-"""Minimal pairs: two texts that differ in one thing, of which a model of the language finds the right one likelier.
+"""Minimal pairs: two texts that differ in one thing; to a good language model the right one is more likely.
 
 Written by the stage pairs, read by minimal-pairs and text-baseline. Linzen, Dupoux and Goldberg 2016, "Assessing the
 Ability of LSTMs to Learn Syntax-Sensitive Dependencies"; Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic
-Minimal Pairs for English". A paradigm is a set of pairs that ask the same thing.
+Minimal Pairs for English". A paradigm is a set of pairs that test the same thing.
 """
 
 import json
@@ -31,17 +31,17 @@ class PairsConfig:
     """A section of ``pairs`` in the parameters."""
 
     input: str
-    """What is read; DVC watches it. JSON lines, plain or compressed, or a folder of such files: ``good`` and ``bad``,
-    and where there are, ``paradigm`` and ``group`` (what pairs have in common, such as their document); or as BLiMP is
-    published. With ``rules``: documents, as one of the files of the splits."""
+    """The input, tracked by DVC: JSON lines, plain or compressed, or a folder of such files, with ``good`` and ``bad``
+    and optionally ``paradigm`` and ``group`` (what pairs have in common, such as their document); or the layout of
+    BLiMP. With ``rules``: documents, as one of the files of the splits."""
     rules: list[Rule] = field(default_factory=list)
-    """How pairs are made from the documents' sentences: the sentence as it was written, and the same with one thing
-    changed. []: the input holds pairs."""
+    """The rules that make pairs from the documents' sentences: the sentence as written, and the same with one change.
+    []: the input holds pairs."""
     each: PositiveInt | None = None
-    """At most so many pairs of each paradigm, always the same ones; null: all."""
+    """At most this many pairs of each paradigm, always the same ones; null: all."""
     prefix: str = ""
-    """What each text is read behind, as its beginning. A model of running text has rarely seen a sentence alone at the
-    start of a document; after a neutral one, and a line break, it can show what it knows."""
+    """A prefix to each text. A model of running text has rarely seen a single sentence at the start of a document;
+    after a neutral one, and a line break, it can show what it knows."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,22 @@ class Pair:
     good: str
     bad: str
     paradigm: str = ""
-    """"" where there is one alone."""
+    """"" if there is only one."""
     group: str = ""
-    """What it has in common with others, such as the document that it was made from; "" where nothing is known."""
+    """What it has in common with others, such as the document that it was made from; "" if nothing is known."""
 
     @property
     def sha256(self) -> str:
-        """The digest of the texts, by which two evaluations know that they saw the same pair."""
+        """The digest of the texts, which shows that two evaluations saw the same pair."""
         return sha256_text(f"{self.good}\x1f{self.bad}")
 
 
 def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
-    """The pairs of the section ``pairs.<name>``, and what was left out of a published set, a line each.
+    """The pairs of the section ``pairs.<name>``, and one line for each that was left out of a published set.
 
     Raises:
-        UserError: a row that is no pair, two texts that are the same (in BLiMP, where seven are, they are left out), or
-            no pair at all; the message names the place.
+        UserError: a row is not a pair, its texts are the same (in BLiMP seven are, and are left out), or there is no
+            pair at all; the message names the place.
         OSError: a file cannot be read.
     """
     path = Path(config.input)
@@ -78,7 +78,7 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
         expected = "sentences to which its rules apply" if config.rules else "at least one line"
         raise UserError(f"{path}: gives no pair; expected {expected}, or another input (pairs.{name})")
     kept: dict[str, list[Pair]] = {}
-    for pair in sorted(every, key=lambda pair: sha256_text(pair.id)):  # so that a new one moves few
+    for pair in sorted(every, key=lambda pair: sha256_text(pair.id)):  # so that a new one displaces few
         kept.setdefault(pair.paradigm, []).append(pair)
     ids = {pair.id for some in kept.values() for pair in some[: config.each]}
     chosen = (pair for pair in every if pair.id in ids)
@@ -86,7 +86,7 @@ def read_pairs(name: str, config: PairsConfig) -> tuple[list[Pair], list[str]]:
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """Write one JSON object a line: id, good, bad, paradigm and group."""
+    """Write one JSON object per line: id, good, bad, paradigm and group."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pair in pairs:
             file.write(json.dumps(asdict(pair), ensure_ascii=False) + "\n")
@@ -120,7 +120,7 @@ def _made(path: Path, rules: Iterable[Rule]) -> Iterator[Pair]:
 def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:
     files = sorted(p for p in path.iterdir() if p.name.endswith(FILES)) if path.is_dir() else [path]
     if not files or not files[0].name.endswith(FILES):
-        raise UserError(f"{path}: is no file of pairs; expected {' or '.join(FILES)}, or a folder of such files")
+        raise UserError(f"{path}: is not a file of pairs; expected {' or '.join(FILES)}, or a folder of such files")
     counts = Counter[str]()
     for file in files:
         for place, row in file_rows(file):

@@ -1,7 +1,7 @@
-"""Tasks as prompts: what a model that was not fine-tuned is asked, and how each class is said. A task is a row.
+"""Tasks as prompts for a model that was not fine-tuned, with the words for each class. A task is a row.
 
 Used by the stage fewshot and the report. The wordings are this project's own, in the manner of Brown et al. 2020,
-appendix G: scores by other wordings are other scores.
+appendix G: scores with different wordings are not comparable.
 """
 
 import re
@@ -24,30 +24,30 @@ class Prompt:
     """A section of ``fewshot.prompts``."""
 
     template: str
-    """The prompt, with ``{a}`` where the text stands and, of a pair, ``{b}``. The option follows after a blank."""
+    """The prompt, with ``{a}`` in place of the text and, for a pair, ``{b}``. The option follows after a space."""
     options: dict[str, str] = field(default_factory=dict)
-    """What each class is called, by its name; none for a multiple choice, whose examples bring their own."""
+    """The words for each class, by its name; none for a multiple choice, whose examples have their own."""
     follows: bool = False
-    """Whether ``{b}`` is asked about as what follows ``{a}``: where texts are cut, the last words of ``{a}`` stay."""
+    """Whether ``{b}`` is asked about as the continuation of ``{a}``, whose last words are kept if texts are cut."""
 
     def __post_init__(self) -> None:
         if "{a}" not in self.template:
-            raise ValueError(f"template: found {self.template!r}; expected {{a}} where the text stands")
+            raise ValueError(f"template: found {self.template!r}; expected {{a}} in place of the text")
         if self.template != self.template.rstrip():
-            raise ValueError(f"template: found {self.template!r}; expected no white space at its end: a blank follows")
+            raise ValueError(f"template: found {self.template!r}; expected no whitespace at its end: a space is added")
         for label, option in self.options.items():
             if not option or option != option.strip():
-                raise ValueError(f"options.{label}: found {option!r}; expected text without white space around it")
+                raise ValueError(f"options.{label}: found {option!r}; expected text without whitespace around it")
         if len(set(self.options.values())) < len(self.options):
             raise ValueError(f"options: found {', '.join(self.options.values())}; expected texts that differ")
 
     @property
     def ending(self) -> str:
-        """What the template has behind its last text: the prompt of an example of which nothing is told."""
+        """What follows the last text in the template: the prompt without any text of the example."""
         return _TEXT.split(self.template)[-1].strip()
 
     def ask(self, example: Example, words: int | None = None) -> str:
-        """The prompt of an example, each text cut to so many ``words`` (None: whole); no white space ends it."""
+        """The prompt of an example, each text cut to ``words`` words (None: whole), without trailing whitespace."""
         texts = {"a": shortened(example.a, words, last=self.follows), "b": shortened(example.b or "", words)}
         return _TEXT.sub(lambda found: texts[found.group(1)], self.template).rstrip()
 
@@ -57,23 +57,23 @@ class FewshotConfig:
     """Section ``fewshot`` of the parameters."""
 
     models: list[str]
-    """Names in ``models``, of those that give an option a probability, which causal ones do; [] for none."""
+    """Names in ``models`` of those that give an option a probability, which causal ones do; [] for none."""
     shots: list[NonNegativeInt]
-    """Each task is asked once with each number of answered training examples before the question."""
+    """The numbers of answered training examples before the question; each task is asked once with each number."""
     examples: PositiveInt | None
-    """At most so many test examples a task; null for all."""
+    """At most this many test examples per task; null for all."""
     words: PositiveInt | None
-    """At most so many words of each text stand in a prompt, its first ones where the prompt does not say otherwise, so
-    that shots fit a small context; null for whole texts."""
+    """At most this many words of each text appear in a prompt (its first ones unless the prompt says otherwise), so
+    that shots fit into a small context; null for whole texts."""
     contaminated: PositiveShare | None
-    """From which share of its 8-grams in the training text an example is left out of the score; null: never."""
+    """Examples with at least this share of their 8-grams in the training text are left out of the score; null: none."""
     seed: int
-    """Draws the shots."""
+    """The seed for drawing shots."""
     tasks: list[str] | None = None
     """Sections of ``examples``, classifications and multiple choices; [] for none. Null: those of ``finetune.tasks``
     that have a prompt."""
     prompts: dict[str, Prompt] = field(default_factory=dict)
-    """By task: for tasks of your own, and in place of those of the table."""
+    """Prompts by task: for tasks of your own, and in place of those of the table."""
 
     def __post_init__(self) -> None:
         if len(set(self.shots)) < len(self.shots):
@@ -86,7 +86,7 @@ class FewshotConfig:
         if OBJECTIVES[objective].ranker is None:
             able = ", ".join(each for each, other in OBJECTIVES.items() if other.ranker)
             raise UserError(
-                f"fewshot.models: {name} is a {objective} model, which says of no text how likely it follows another; "
+                f"fewshot.models: {name} is a {objective} model, which cannot say how likely a text is after another; "
                 f"expected {able} ones: take it out"
             )
 
@@ -98,21 +98,21 @@ class FewshotConfig:
 
 
 def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
-    """The prompt of a task: the team's own, or the row of the table; a multiple choice goes on with its texts.
+    """The prompt of a task: the team's own, or the row of the table; a multiple choice continues with its texts.
 
     Raises:
-        UserError: there is none, it does not fit the task's classes, or the task's answers are no options.
+        UserError: there is none, it does not fit the task's classes, or the task's answers are not options.
     """
     where = f"fewshot.prompts.{task.name}"
     if task.kind not in ("classification", "multiple_choice"):
         raise UserError(
-            f"fewshot.tasks: {task.name} is of the kind {task.kind}, whose answers are no options; expected a "
+            f"fewshot.tasks: {task.name} is of the kind {task.kind}, whose answers are not options; expected a "
             "classification or a multiple choice: take it out"
         )
     prompt = own.get(task.name) or PROMPTS.get(task.name)
     if task.kind == "multiple_choice":
         if prompt is not None and prompt.options:
-            raise UserError(f"{where}.options: found some; expected none, for each example has its own choices")
+            raise UserError(f"{where}.options: found some; expected none, because each example has its own choices")
         return prompt or GOES_ON
     if prompt is None:
         raise UserError(f"{where}: missing; expected a template and options for a task of your own")
@@ -126,7 +126,7 @@ def prompt_of(task: GlueTask, own: Mapping[str, Prompt]) -> Prompt:
 
 
 GOES_ON = Prompt("{a} {b}")
-"""Of a multiple choice: each text goes on with what is told."""
+"""The prompt of a multiple choice, which each text continues."""
 YES = {"entailment": "yes", "not_entailment": "no"}
 PROMPTS: dict[str, Prompt] = {
     "cola": Prompt(
@@ -153,4 +153,4 @@ PROMPTS: dict[str, Prompt] = {
     ),
     "next": Prompt("First: {a}\nThen: {b}\nDoes it follow?", {"other": "no", "next": "yes"}, follows=True),
 }
-"""By the name of the task. Of GLUE's nine, STS-B is left out: the answer of a regression is a number, not an option."""
+"""The prompts by task. STS-B of GLUE is left out: the answer of a regression is a number, not an option."""

@@ -1,4 +1,4 @@
-"""The shots of an example: answered training examples that stand before it in a prompt. Used by the stage fewshot."""
+"""The shots of an example: answered training examples that precede it in a prompt. Used by the stage fewshot."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,18 @@ class Shots:
     """Draws shots for examples: a function of the seed, the example and the training set, and of nothing else."""
 
     def __init__(self, train: Sequence[Example], seed: int) -> None:
-        """``train`` is what shots are taken from; its order means nothing."""
+        """Shots are taken from ``train``, whose order does not matter."""
         self._seed = seed
         self._of_class: dict[int, list[Example]] = {}
         for example in sorted(train, key=lambda each: each.id):
             self._of_class.setdefault(int(example.label), []).append(example)
 
     def draw(self, example: Example, most: int) -> list[Example]:
-        """At most ``most`` shots, the nearest to the question first; fewer where the training set has no more.
+        """At most ``most`` shots, the nearest to the question first; fewer if the training set has no more.
 
-        The classes take turns, in an order that is drawn for the example: among shots next to each other each class
-        stands as often as any other, or once more, while it has examples left. Fewer shots are the first of more. None
-        has the texts of the example itself.
+        The classes take turns, in an order that is drawn for the example: among consecutive shots each class occurs as
+        often as any other, or once more, while it has examples left. Fewer shots are the first of more. None has the
+        same texts as the example itself.
         """
         return list(islice(self._turns(example), most))
 
@@ -43,7 +43,7 @@ class Shots:
 
 
 def _shuffled(examples: Sequence[Example], source: random.Random) -> Iterator[Example]:
-    """The examples in random order, drawn as they are asked for (Durstenfeld 1964, algorithm 235)."""
+    """The examples in random order, drawn on demand (Durstenfeld 1964, algorithm 235)."""
     moved: dict[int, int] = {}
     for first in range(len(examples)):
         drawn = source.randrange(first, len(examples))

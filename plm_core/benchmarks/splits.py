@@ -1,4 +1,4 @@
-"""The splits of a task: what is held out of the training set to choose the best epoch, and what stands in two splits.
+"""The splits of a task: the examples held out of the training set to choose the best epoch, and overlap between splits.
 
 Used by the stage examples.
 """
@@ -12,16 +12,16 @@ from plm_core.corpus.split import place_of
 
 SHARE = 0.1
 MOST = 1000
-"""What is held out: a tenth of the training set, and at most so many examples, the last group whole."""
+"""The held-out part: a tenth of the training set, but at most this many examples, with the last group whole."""
 
 
 def hold_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """Part the training set into train and valid, each in its order.
+    """Split the training set into train and valid, each in its original order.
 
     Valid has the examples whose hash is in the lowest tenth of all hashes, of those the 1,000 lowest, and at least one.
-    The hash is that of the group that the source gives, or else of the id, so that no group is on both sides, unless
-    all are one. So an example's side depends on that name alone: additions move no example from train to valid, and
-    none from valid to train before there are 1,000.
+    The hash is that of the group that the source gives, or otherwise of the id, so that no group is on both sides
+    unless there is only one. So an example's side depends on that name alone: additions move no example from train to
+    valid, and none from valid to train before there are 1,000.
     """
     positions = [place_of(f"valid/{e.group or e.id}") for e in examples]
     if len(set(positions)) == 1:
@@ -33,10 +33,10 @@ def hold_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]
 
 
 def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str, int]:
-    """How many examples of test (and valid) have their very texts in train (or valid) too; no label is looked at. And
-    how many groups of test are in train.
+    """The number of examples of test (and valid) whose exact texts are in train (or valid) too, whatever their labels,
+    and of groups of test that are also in train.
 
-    Where the order of the two texts means nothing, a pair counts in either order.
+    If the order of the two texts does not matter, a pair counts in either order.
     """
     texts = {split: {_texts(task, e) for e in examples} for split, examples in splits.items()}
     groups = {split: {e.group for e in examples if e.group} for split, examples in splits.items()}
@@ -48,8 +48,8 @@ def shared(task: GlueTask, splits: Mapping[str, Sequence[Example]]) -> dict[str,
 
 
 def counts(task: GlueTask, split: str, examples: Iterable[Example]) -> dict[str, float | int]:
-    """The examples of a split: how many, by subset and by class; of a regression, the mean label; of words, how many,
-    and the entities by type; of questions, how many have no answer.
+    """The examples of a split: how many, by subset and by class; for a regression, the mean label; for tagged words,
+    their number and the entities by type; for questions, how many have no answer.
     """
     examples = list(examples)
     found: dict[str, float | int] = {f"{split}_examples": len(examples)}

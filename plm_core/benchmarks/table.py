@@ -1,11 +1,11 @@
 """The table of GLUE-like tasks: a task is a row. Read by the stage examples.
 
-The first nine rows are GLUE's, behind them those of other benchmarks, and last those made from the corpus.
+The first nine rows are GLUE's, followed by those of other benchmarks and those made from the corpus.
 
 Names of classes, their order and the numbers of rows are those of ``nyu-mll/glue`` on the Hugging Face hub; metrics are
 those of Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding",
-table 1 (CoLA's accuracy and the F1 of no class beside). A main score of several metrics is their mean, as there. The
-numbers of the others are those of Tjong Kim Sang and De Meulder 2003, table 1, less the lines that begin a document;
+table 1 (except CoLA's accuracy and F1 without a class). A main score of several metrics is their mean, as there. The
+numbers of the others are those of Tjong Kim Sang and De Meulder 2003, table 1, minus the lines that begin a document;
 Rajpurkar et al. 2016 and 2018; Zellers et al. 2018, "SWAG: A Large-Scale Adversarial Dataset for Grounded Commonsense
 Inference", section 3.
 """
@@ -18,7 +18,7 @@ from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table mean something."""
+    """The columns of a table that are read."""
 
     a: str
     b: str | None
@@ -26,7 +26,7 @@ class Columns:
     id: str | None = None
     """A unique id; None: the part and the number of the row."""
     choices: tuple[str, ...] = ()
-    """The texts of which one is chosen, a column each; or the one column with a list of them."""
+    """The texts to choose from, one column each; or the one column with a list of them."""
     group: str | None = None
     """What several examples have in common, such as their document; None: those with a text in common are a group."""
 
@@ -40,11 +40,11 @@ class Part:
     hub: str
     """The split on the hub."""
     rows: int
-    """How many rows there are, labelled and with all their columns; how many sentences, or questions."""
+    """The number of labelled, complete rows, or of sentences or questions."""
     subset: str = ""
-    """What an example of it says in ``subset``."""
+    """The ``subset`` of its examples."""
     names: tuple[str, ...] = ()
-    """The names that the official file may have, where it has another."""
+    """The names that the official file may have, if different."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Published:
     folder: str
     """The folder of the official download."""
     columns: Columns | None
-    """Of the official files; None where they are no tables."""
+    """The columns of the official files; None if they are not tables."""
     hub: Columns | None
-    """Of the dataset on the hub, where the configuration has the task's name; None: it is read from files alone."""
+    """The columns of the dataset on the hub, whose configuration has the task's name; None: only files are read."""
     parts: tuple[Part, ...]
     header: tuple[str, ...] | None = None
     """The columns of official files that have no header."""
@@ -79,7 +79,7 @@ def _glue(train: int, dev: int) -> tuple[Part, ...]:
 
 
 def _files(**parts: tuple[int, str]) -> tuple[Part, ...]:
-    """Of each part, how many rows it has, and the names of its file."""
+    """The parts, each from its number of rows and the names of its file."""
     return tuple(Part(part, "", rows, names=tuple(names.split())) for part, (rows, names) in parts.items())
 
 
@@ -175,7 +175,7 @@ ROWS = (
         ),
     ),
     Row(
-        _task("qnli", "Does the sentence hold the answer to the question?", ENTAILMENT, ("accuracy",)),
+        _task("qnli", "Does the sentence contain the answer to the question?", ENTAILMENT, ("accuracy",)),
         Published("QNLI", QUESTION, QUESTION, _glue(104743, 5463), coded=False),
     ),
     Row(
@@ -211,15 +211,15 @@ ROWS = (
         ),
     ),
     Row(
-        _read("squad", "Where in the text does the answer stand?"),
+        _read("squad", "Where in the text is the answer?"),
         Published("SQuAD 1.1", None, None, _files(train=(87599, "train-v1.1.json"), dev=(10570, "dev-v1.1.json"))),
     ),
     Row(
-        _read("squad2", "Where in the text does the answer stand, if it is there?", unanswerable=True),
+        _read("squad2", "Where in the text is the answer, if it is there?", unanswerable=True),
         Published("SQuAD 2.0", None, None, _files(train=(130319, "train-v2.0.json"), dev=(11873, "dev-v2.0.json"))),
     ),
     Row(
-        _task("swag", "Which of four goes on with what is seen?", PLACES, ("accuracy",), "multiple_choice"),
+        _task("swag", "Which of four continues what is seen?", PLACES, ("accuracy",), "multiple_choice"),
         Published(
             "SWAG",
             Columns("sent1", "sent2", "label", choices=("ending0", "ending1", "ending2", "ending3")),

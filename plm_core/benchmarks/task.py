@@ -1,4 +1,4 @@
-"""What a GLUE-like task is, apart from its data: ``task.json`` beside its examples. Read by finetune and the report."""
+"""A GLUE-like task without its data: ``task.json`` next to its examples. Read by finetune and the report."""
 
 import json
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ METRICS: dict[str, tuple[str, ...]] = {
     "token_classification": ("entity_f1",),
     "question_answering": ("exact_match", "answer_f1"),
 }
-"""The metrics of each kind, by the names of ``plm_core.evaluation.metrics``; of classes, ``f1:<class>`` besides."""
+"""The metrics of each kind, by the names of ``plm_core.evaluation.metrics``; for classes also ``f1:<class>``."""
 OUTSIDE = "O"
-"""The tag of a word that is part of no entity."""
+"""The tag of a word outside entities."""
 
 
 @section
@@ -28,28 +28,28 @@ class GlueTask:
     """A GLUE-like task."""
 
     name: str
-    """By which `examples` and `finetune.tasks` call it."""
+    """The name in `examples` and `finetune.tasks`."""
     kind: Kind
     """One or two texts have a class, or a number; one of several texts fits; each word has a tag; the answer to a
-    question stands in a text."""
+    question occurs in a text."""
     question: str
-    """What its labels answer, for the report."""
+    """The question that its labels answer, for the report."""
     labels: tuple[str, ...]
-    """The classes, in the order of their ids; of a multiple choice, the names of the places; of words, the tags in
-    IOB2: ``O``, and ``B-<type>`` and ``I-<type>`` of every type; otherwise none."""
+    """The classes, in the order of their ids; for a multiple choice, the names of the places; for tagged words, the
+    tags in IOB2: ``O``, and ``B-<type>`` and ``I-<type>`` of every type; otherwise none."""
     metrics: tuple[str, ...]
     """What is measured: names of ``METRICS``, and ``f1:<class>``, the F1 of that class."""
     score: str
-    """The figure that stands for the task: a metric, or the mean of several, written ``accuracy+f1:duplicate``. A class
-    with a ``+`` in its name cannot stand there."""
+    """The main score of the task: a metric, or the mean of several, written ``accuracy+f1:duplicate``. A class with a
+    ``+`` in its name cannot be used there."""
     symmetric: bool = False
-    """Whether the order of the two texts means nothing."""
+    """Whether the order of the two texts does not matter."""
     span: tuple[float, ...] | None = None
     """The least and the largest number of a regression; None: any."""
     unanswerable: bool = False
     """Whether there may be no answer in the text (Rajpurkar et al. 2018)."""
     follows: bool = False
-    """Whether the second text is asked about as what follows the first, of which the end stays where it is cut."""
+    """Whether the second text is asked about as the continuation of the first, whose end is kept if it is cut."""
 
     def __post_init__(self) -> None:
         if self.kind in ("regression", "question_answering") and self.labels:
@@ -59,7 +59,7 @@ class GlueTask:
         if self.kind == "token_classification" and (len(self.labels) < 3 or self.labels != iob2(types_of(self.labels))):
             raise ValueError(f"labels: found {list(self.labels)}; expected O, B-<type>, I-<type>, B-<type>, ...")
         if self.kind == "token_classification" and any(len(label.split()) != 1 for label in self.labels):
-            raise ValueError(f"labels: found {list(self.labels)}; expected types without white space")
+            raise ValueError(f"labels: found {list(self.labels)}; expected types without whitespace")
         for field, names in (("score", tuple(self.score.split("+"))), ("metrics", self.metrics)):
             for name in names:
                 if name not in self.known_metrics():
@@ -72,7 +72,7 @@ class GlueTask:
 
 
 def iob2(types: Iterable[str]) -> tuple[str, ...]:
-    """The tags of entities of these types: ``B-`` begins one, ``I-`` goes on with it."""
+    """The tags of entities of these types: ``B-`` begins one, ``I-`` continues it."""
     return (OUTSIDE, *(f"{prefix}-{of}" for of in types for prefix in "BI"))
 
 
@@ -106,6 +106,6 @@ def _require_labels(labels: tuple[str, ...]) -> None:
         raise ValueError(f"labels: found {list(labels)}; expected the names of at least two classes")
     for label in labels:
         if not label or label != label.strip() or not label.isprintable():
-            raise ValueError(f"labels: found {label!r}; expected printable names without white space around them")
+            raise ValueError(f"labels: found {label!r}; expected printable names without whitespace around them")
         if labels.count(label) > 1:
-            raise ValueError(f"labels: {label!r} stands twice; expected names that differ")
+            raise ValueError(f"labels: {label!r} appears twice; expected names that differ")

@@ -1,7 +1,7 @@
-"""What was removed from a part of the corpus and what is left, written down and counted.
+"""What was removed from a part of the corpus and what is left, recorded and counted.
 
-Used by the stage deduplicate; the stage clean names its files alike.
-Documents and paragraphs read are those kept and those removed, in all and of each source.
+Used by the stage deduplicate; the stage clean uses the same file names. Documents and paragraphs read are those kept
+plus those removed, in total and for each source.
 """
 
 import contextlib
@@ -16,21 +16,21 @@ from plm_core.corpus.removal import Removal, removal_writer
 from plm_core.corpus.tables import RowWriter
 
 KEPT, REMOVED, COUNTS = "kept.parquet", "removed.parquet", "counts.json"
-"""What is left of a part, what was removed from it, and how much of both."""
+"""The files with what is left of a part, what was removed from it, and the counts of both."""
 
 
 class Account:
-    """Of one part; ``accounted`` opens it."""
+    """The account of one part; ``accounted`` opens it."""
 
     def __init__(self, removed: RowWriter[Removal]) -> None:
         self.removals = Counter[str]()
-        """What was removed, by level and rule; then the same with a source before it: ``news/removed_...``."""
+        """Removals by level and rule; then the same with the source as a prefix: ``news/removed_...``."""
         self.sizes = Counter[str]()
         """The documents, paragraphs and bytes (UTF-8) of a side; then the same by source."""
         self._removed = removed
 
     def take(self, removals: Iterable[Removal]) -> None:
-        """Write removals down."""
+        """Record removals."""
         for removal in removals:
             _count(self.removals, removal.source, f"removed_{removal.level}_{removal.rule}")
             if removal.paragraph is None:
@@ -39,14 +39,14 @@ class Account:
             self._removed.write(removal)
 
     def kept(self, document: Document, removals: list[Removal]) -> bool:
-        """Take its removals; whether anything is left of the document. One that lost all its paragraphs is counted."""
+        """Record its removals; return whether anything is left. A document that lost all its paragraphs is counted."""
         self.take(removals)
         if not document.text and all(removal.paragraph is not None for removal in removals):
             _count(self.removals, document.source, "removed_documents_emptied")
         return bool(document.text)
 
     def measured(self, documents: Iterable[Document], side: str) -> Iterator[Document]:
-        """Yield the documents that are left on a side, and add up their sizes."""
+        """Yield the documents left on a side, adding up their sizes."""
         for document in documents:
             _count(self.sizes, document.source, f"{side}_documents")
             _count(self.sizes, document.source, f"{side}_paragraphs", len(paragraphs_of(document.text)))
@@ -56,7 +56,7 @@ class Account:
 
 @contextlib.contextmanager
 def accounted(folder: Path) -> Iterator[Account]:
-    """Yield an account that lies in the folder when the block ends well."""
+    """Yield an account, written into the folder when the block succeeds."""
     with removal_writer(folder / REMOVED) as removed:
         account = Account(removed)
         yield account

@@ -1,7 +1,7 @@
-"""Cleaning: normal form, masking, rules for paragraphs and documents, each removal with what was measured.
+"""Cleaning: normal form, masking, rules for paragraphs and documents, recording each removal with what was measured.
 
-Used by the clean stage. A document is cleaned by itself, a function of its text and the parameters: parts of a corpus
-are cleaned in any order and side by side. Nothing vanishes: what is not kept comes out as a ``Removal``.
+Used by the clean stage. The result depends only on a document's text and the parameters, so parts of a corpus can be
+cleaned in any order and in parallel. Whatever is not kept is returned as a ``Removal``.
 """
 
 import json
@@ -22,27 +22,27 @@ from plm_core.corpus.removal import Removal, removal_writer
 from plm_core.corpus.rules import Bounds, Rules
 
 EMPTY = "empty"
-"""The rule by which a document goes none of whose paragraphs is kept."""
+"""The rule that removes a document with no paragraph left."""
 LANGUAGE = "language"
-"""The rule by which a document goes whose language is not to be kept."""
+"""The rule that removes a document whose language is not kept."""
 WITH_DOCUMENT = "with_document"
-"""What stands for a rule in the count of paragraphs that went because their document did."""
+"""The name of the rule for paragraphs that were removed with their document."""
 LANGUAGE_KEY = "detected_language"
-"""The name of the language in a document's metadata; a source's own field of this name stays as it is."""
+"""The name of the language in a document's metadata; a source's own field of this name is not changed."""
 
 
 @section
 class CleanConfig:
-    """Section ``clean`` of the parameters. A measure (``plm_core/corpus/measures``) that is named is a rule."""
+    """Section ``clean`` of the parameters. Each measure named here (``plm_core/corpus/measures``) is a rule."""
 
     paragraphs: Rules = field(default_factory=dict)
-    """By measure: a paragraph outside the bounds is removed. The first rule that is broken is its reason."""
+    """Rules by measure: a paragraph outside the bounds is removed. The first broken rule is the reason."""
     documents: Rules = field(default_factory=dict)
-    """By measure: a document is removed when what is left of it is outside the bounds."""
+    """Rules by measure: a document is removed if what is left of it is outside the bounds."""
     languages: LanguageConfig | None = None
-    """Which languages are kept, looked at before the rules for documents; null: any, and none is looked for."""
+    """The languages that are kept, checked before the rules for documents; null: all, without identification."""
     mask: tuple[Kind, ...] = ()
-    """What is masked, before anything is measured: email, ip, phone (``plm_core/corpus/masking.py``)."""
+    """What is masked before anything is measured: email, ip, phone (``plm_core/corpus/masking.py``)."""
 
     def __post_init__(self) -> None:
         if len(set(self.mask)) < len(self.mask):
@@ -51,22 +51,22 @@ class CleanConfig:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What became of a document."""
+    """The result of cleaning a document."""
 
     document: Document | None
-    """What is left of it, or None: then the last removal is the document's."""
+    """What is left of the document; None: the last removal is the document's."""
     removals: list[Removal]
-    """Its paragraphs that were removed, by their places, and then itself when it was removed."""
+    """The paragraphs that were removed, by place, and finally the document itself if it was removed."""
     paragraphs: int
-    """How many it had."""
+    """The number of paragraphs that it had."""
     masked: Mapping[Kind, int]
-    """How often each kind was masked in it, in what was removed too."""
+    """How often each kind was masked, including in what was removed."""
     language: str | None
-    """The code of the language found; None: none was looked for."""
+    """The code of the identified language; None: there was no identification."""
 
 
 def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:
-    """Clean the documents of a part: what is kept, what is removed, and the counts by source."""
+    """Clean the documents of a part; write what is kept, what is removed, and the counts by source."""
     part, config = work
     counts: dict[str, Counter[str]] = {}
     with document_writer(folder / KEPT) as kept, removal_writer(folder / REMOVED) as removals:
@@ -81,7 +81,7 @@ def clean_part(work: tuple[Part, CleanConfig], folder: Path) -> None:
 
 
 def clean_document(document: Document, config: CleanConfig) -> Cleaned:
-    """Apply the rules to a document, on which alone the result depends."""
+    """Apply the rules to a document; the result depends on nothing else."""
     text, masked = mask(normalize(document.text), config.mask)
     parts = paragraphs(text)
     kept, removals = [], []
@@ -106,10 +106,10 @@ def clean_document(document: Document, config: CleanConfig) -> Cleaned:
 
 
 def account(document: Document, cleaned: Cleaned) -> Counter[str]:
-    """What a document adds to the counts of the corpus, by name.
+    """The contribution of a document to the counts of the corpus, by name.
 
-    Documents, paragraphs and bytes (UTF-8) read and kept; documents and paragraphs removed, all and by rule. Read is
-    kept and removed, and removed is the sum of the rules. Then what was masked, and the language found.
+    Documents, paragraphs and bytes (UTF-8) read and kept; documents and paragraphs removed, in total and by rule. Read
+    is kept plus removed, and removed is the sum over rules. Then what was masked, and the language.
     """
     by_rule = [(removal.level, removal.rule) for removal in cleaned.removals]
     left = cleaned.paragraphs - sum(level == "paragraphs" for level, _ in by_rule)
@@ -129,7 +129,7 @@ def account(document: Document, cleaned: Cleaned) -> Counter[str]:
 
 
 def counted(config: CleanConfig) -> list[str]:
-    """The names of all counts with these parameters, in order, without those of the languages found."""
+    """The names of all counts with these parameters, in order, without those of languages."""
     levels = {"documents": [EMPTY, *config.documents], "paragraphs": [*config.paragraphs, WITH_DOCUMENT]}
     if config.languages is not None:
         levels["documents"].insert(1, LANGUAGE)
@@ -140,7 +140,7 @@ def counted(config: CleanConfig) -> list[str]:
 
 
 def broken_rule(text: str, rules: Mapping[str, Bounds]) -> tuple[str, str] | None:
-    """The first rule that the text breaks, with the value and the bound (``3 < min 4``); None: it breaks none."""
+    """The first rule that the text breaks, with the value and the bound (``3 < min 4``); None if it breaks none."""
     measured = Text(text)
     for name, bounds in rules.items():
         value = bounds.measured(name, measured)

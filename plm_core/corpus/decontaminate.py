@@ -1,11 +1,10 @@
-"""Decontamination: training text that holds evaluation examples is found by shared n-grams of words.
+"""Decontamination: find training text that contains evaluation examples by shared n-grams of words.
 
-Used by the stage deduplicate. Brown et al. 2020, appendix C: 13-grams, of examples that are shorter the whole example
-if it has at least 8 words. What is removed are the paragraphs that the shared n-grams touch, so that what stands
-around them is kept. An example of more than ``PART`` words is looked for in parts of so many: a training document may
-hold one page of it. Examples are looked for some at a time, those of ``WORDS_AT_ONCE`` words, and documents are read
-once for each such group. An index is a file, of 23 bytes a word, which all processes of a machine have in memory once;
-the one that makes it takes some 90.
+Used by the stage deduplicate. Brown et al. 2020, appendix C: 13-grams; of a shorter example the whole example, if it
+has at least 8 words. Only the paragraphs that the shared n-grams touch are removed. An example of more than ``PART``
+words is searched for in parts of that length, because a training document may contain one page of it. Examples are
+searched for in groups of ``WORDS_AT_ONCE`` words, and documents are read once per group. An index is a file of 23 bytes
+per word, which all processes of a machine share in memory; building it takes about 90 bytes per word.
 """
 
 import functools
@@ -30,9 +29,9 @@ from plm_core.corpus.shingles import Words, batches, words
 from plm_core.corpus.tables import RowWriter, row_writer
 
 PART = 40
-"""Words of a part of an example; the last part ends with the example, and so overlaps the one before."""
+"""The words of a part of an example; the last part ends with the example, so it overlaps the one before."""
 WORDS_AT_ONCE = 1 << 24
-"""Words of examples that are looked for together."""
+"""The words of examples that are searched for together."""
 
 
 @section
@@ -40,15 +39,15 @@ class DecontaminateConfig:
     """Section ``decontaminate`` of the parameters."""
 
     held_out: bool = True
-    """Training text against the validation and the test split, of which tasks are made; validation against test."""
+    """Compare training text with the validation and test splits, which give tasks, and validation with test."""
     examples: list[ExampleFile] = field(default_factory=list)
-    """Further evaluation sets, which every split is compared with."""
+    """Further evaluation sets to compare every split with."""
     ngram: int = 13
-    """n, in words."""
+    """The length n of an n-gram, in words."""
     shortest: int = 8
-    """Examples with fewer words are not looked for: they stand everywhere."""
+    """Examples with fewer words are not searched for, because they occur everywhere."""
     overlap: Share = 0.5
-    """Which share of the n-grams of an example, or of a part of it, a document must hold to be contaminated.
+    """The share of the n-grams of an example, or of a part of it, that a document must contain to be contaminated.
 
     0: a single one is enough.
     """
@@ -74,7 +73,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Hit(Found):
-    """What was found, with the document that lost text by it; the report of contamination has these columns."""
+    """A match, with the document that lost text because of it: the columns of the contamination report."""
 
     document: str
     """The document's id."""
@@ -83,22 +82,22 @@ class Hit(Found):
 
 
 def hit_writer(path: Path) -> AbstractContextManager[RowWriter[Hit]]:
-    """Yield a writer whose hits become the Parquet file ``path`` when the block ends well."""
+    """Yield a writer whose hits become the Parquet file ``path`` when the block succeeds."""
     return row_writer(path, SCHEMA, asdict)
 
 
 HITS = "hits.parquet"
-"""What was found in a part, beside what it leaves and its account."""
+"""The file of hits in a part, in addition to what is left and its account."""
 
 
 class Examples:
-    """Evaluation examples, of which an index is to be made."""
+    """Evaluation examples to be indexed."""
 
     def __init__(self, config: DecontaminateConfig) -> None:
         self.too_short = 0
-        """How many examples had too few words to be looked for."""
+        """The number of examples with too few words to be searched for."""
         self.words = 0
-        """Of those that are looked for."""
+        """The words of the examples that are searched for."""
         self._config = config
         self._names: list[str] = []
         self._known: set[bytes] = set()
@@ -107,11 +106,11 @@ class Examples:
         self._example: list[int] = []
 
     def __len__(self) -> int:
-        """How many examples are looked for."""
+        """The number of examples that are searched for."""
         return len(self._names)
 
     def add(self, examples: Sequence[tuple[str, str, str]]) -> None:
-        """Add examples: of each the evaluation set, its name there and its text."""
+        """Add examples, each as (evaluation set, name in it, text)."""
         found = words([normalize(text) for _, _, text in examples])
         parts: list[np.ndarray] = []
         example_of = []
@@ -130,7 +129,7 @@ class Examples:
             self._add_parts(parts, example_of)
 
     def _add_parts(self, parts: Sequence[np.ndarray], example_of: Sequence[int]) -> None:
-        """Parts of examples as hashes of words. Of those with the same words, the first stands for all."""
+        """Add parts of examples as hashes of words. Of those with the same words, only the first counts."""
         n = self._config.ngram
         shingles = Words(np.concatenate(parts), np.cumsum([len(part) for part in parts])).shingles(n)
         for part, example, found in zip(parts, example_of, np.split(shingles.hashes, shingles.ends[:-1]), strict=True):
@@ -143,7 +142,7 @@ class Examples:
                 self._example.append(example)
 
     def index(self) -> Index:
-        """The examples, to be looked for in documents."""
+        """Build the index to search documents for the examples."""
         columns = {n: [np.concatenate(column) for column in zip(*self._found[n], strict=True)] for n in self._found}
         names = [name.encode() for name in self._names]
         return Index(
@@ -157,7 +156,7 @@ class Examples:
 
 
 def in_parts(examples: Iterable[tuple[str, str, str]], config: DecontaminateConfig) -> Iterator[Examples]:
-    """Yield examples, given as evaluation set, name and text, as many at a time as are looked for together."""
+    """Yield groups of examples that are searched for together, from (evaluation set, name, text)."""
     part = Examples(config)
     for group in batches(examples, lambda example: example[2]):
         if part.words >= WORDS_AT_ONCE:
@@ -173,7 +172,7 @@ def write_index(examples: Examples, file: Path) -> None:
 
 
 def decontaminate_part(work: tuple[Path, Path, str], folder: Path) -> None:
-    """Take the examples of an index out of the documents of a file, which are of a side."""
+    """Remove the examples of an index from the documents of a file, which belong to one side."""
     file, index, side = work
 
     def kept(account: Account, hits: RowWriter[Hit]) -> Iterator[Document]:
@@ -194,7 +193,7 @@ def _opened(file: Path) -> Index:
 
 
 def decontaminate(documents: Iterable[Document], index: Index) -> Iterator[tuple[Document, list[Removal], list[Hit]]]:
-    """Yield each document without the paragraphs that hold evaluation examples, those paragraphs, and the examples."""
+    """Yield each document without the paragraphs that contain examples, with those paragraphs and the examples."""
     for group in batches(documents, lambda document: document.text):
         split = [paragraphs_of(document.text) for document in group]
         for document, paragraphs, found in zip(group, split, index.find(split), strict=True):

@@ -1,8 +1,8 @@
-"""Deduplication of documents and of their paragraphs, each removal with the text that it repeats.
+"""Deduplication of documents and of their paragraphs, recording each removal with the text that it repeats.
 
 Used by the stage deduplicate. Of texts that are duplicates of each other, directly or through others, the first by id
-is kept; of paragraphs, the first of the first document. In which order sources deliver changes nothing, and all but the
-last step of the search is done in a ``Pool``.
+is kept; of paragraphs, the first in the first document. The order in which sources deliver does not matter, and all but
+the last step of the search runs in a ``Pool``.
 """
 
 import pickle
@@ -28,14 +28,14 @@ from plm_core.files import atomic_file
 from plm_core.sections.deduplicate import DeduplicateConfig, Similarity
 
 NAMES, NAME_ENDS = "names.txt", "names.npy"
-"""Beside the index of a part: the names of its texts one behind the other, in UTF-8, and where each ends."""
+"""The names of the texts of an indexed part, concatenated in UTF-8, and where each ends."""
 
 
 class Repeat(NamedTuple):
-    """What a text repeats."""
+    """The text that another one repeats."""
 
     name: str
-    """The id of the first of its duplicates; of a paragraph, with its place behind it."""
+    """The id of the first of its duplicates; for a paragraph, followed by its place."""
     rule: str
     value: str
 
@@ -47,30 +47,28 @@ class PartOf:
     part: Part
     config: DeduplicateConfig
     documents: Path | None = None
-    """The file of the documents that are repeats: by their number in the part, each a ``Repeat``; None: none is."""
+    """The file of the documents that are repeats, each a ``Repeat`` by its number in the part; None: there are none."""
     paragraphs: Path | None = None
-    """The same of the paragraphs of the documents that are kept."""
+    """The same for the paragraphs of the documents that are kept."""
 
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """A document behind the deduplication."""
+    """A document after deduplication."""
 
     document: Document
-    """With the paragraphs that it keeps; maybe none: then its text is empty."""
+    """The document with the paragraphs that it keeps; if there are none, its text is empty."""
     group: str
-    """The id of the first of its duplicates, itself included: one group is on one side of the split."""
+    """The id of the first of its duplicates, itself included: a group stays on one side of the split."""
     removals: list[Removal]
-    """What was taken out of it: paragraphs, or the document as a whole."""
+    """What was removed from it: paragraphs, or the whole document."""
 
 
 def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) -> list[PartOf]:
     """Find what is repeated in a corpus.
 
     Args:
-        parts: in the order of their ids.
-        config: what is looked for.
-        pool: who reads and compares.
+        parts: in the order of their ids. config: the kinds of duplicates to find. pool: runs the work.
 
     Raises:
         UserError: a file is damaged, or there are more texts than ``find_duplicates`` takes.
@@ -152,7 +150,7 @@ def _write_index(named: Iterable[tuple[str, str]], similarity: Similarity, folde
 
 
 def _search(job: str, similarity: Similarity, pool: Pool) -> list[Path]:
-    """What of the texts that a job has indexed is repeated: a file for each part."""
+    """Find the repeats among the texts that a job has indexed: a file for each part."""
     found = find_duplicates(pool.folder / job, similarity, pool)
     repeated = np.flatnonzero(found.original != np.arange(len(found.original)))
     indexes = opened(pool.folder / job)

@@ -25,13 +25,13 @@ class Document:
     """Unique and stable: the split of the document is a function of it alone."""
     text: str
     source: str
-    """The name of the source that gave it; while that is ingested, the place in it."""
+    """The name of its source; during ingestion, the place in it."""
     metadata: dict[str, str | int] = field(default_factory=dict)
-    """What the source knows of it (year, author, ...)."""
+    """The source's fields for it (year, author, ...)."""
 
 
 def document_writer(path: Path) -> AbstractContextManager[RowWriter[Document]]:
-    """Yield a writer whose documents become the Parquet file ``path`` when the block ends well.
+    """Yield a writer whose documents become the Parquet file ``path`` when the block succeeds.
 
     The metadata are a JSON object in a string column, so that sources with different fields share one table.
     """
@@ -47,7 +47,7 @@ def write_documents(path: Path, documents: Iterable[Document]) -> int:
 
 
 def read_documents(path: Path, groups: slice = slice(None)) -> Iterator[Document]:
-    """Yield the documents of a table in order, holding a few at a time; of a file, those of these row groups.
+    """Yield the documents of a table in order, holding a few at a time; for a single file, those of these row groups.
 
     Raises:
         UserError: a file is missing, damaged, or has other columns than those above.
@@ -63,10 +63,10 @@ def read_documents(path: Path, groups: slice = slice(None)) -> Iterator[Document
 def merge_documents(pieces: Sequence[tuple[Path, slice]], unique: bool = True) -> Iterator[Document]:
     """Yield the documents of several row groups, each sorted by id, in the order of their ids, holding a few of each.
 
-    Where ids need not be ``unique``, documents with the same one come in the order of their pieces.
+    If ids need not be ``unique``, documents with the same one come in the order of their pieces.
 
     Raises:
-        UserError: as ``read_documents``, or an id does not come after the one before.
+        UserError: as in ``read_documents``, or an id does not come after the one before.
     """
     last: str | None = None
     for document in heapq.merge(*starmap(read_documents, pieces), key=lambda document: document.id):
@@ -77,7 +77,7 @@ def merge_documents(pieces: Sequence[tuple[Path, slice]], unique: bool = True) -
 
 
 def require_order(before: str | None, after: str, paths: Iterable[Path]) -> None:
-    """Raise UserError unless the id ``after``, found in one of the files, comes behind ``before``."""
+    """Raise UserError unless the id ``after``, found in one of the files, comes after ``before``."""
     if before is not None and after <= before:
         names = ", ".join(map(str, paths))
         raise UserError(f"{names}: the id {after!r} comes after {before!r}; expected unique ids in order; {RESTORE}")
@@ -85,10 +85,10 @@ def require_order(before: str | None, after: str, paths: Iterable[Path]) -> None
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of some row groups, read from the disk anew each time that they are asked for."""
+    """The texts of some row groups, read from disk each time they are iterated."""
 
     pieces: Sequence[tuple[Path, slice]]
-    """Of files, or of a whole table."""
+    """The row groups of files, or whole tables."""
 
     def __iter__(self) -> Iterator[str]:
         return (document.text for piece in self.pieces for document in read_documents(*piece))

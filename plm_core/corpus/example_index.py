@@ -1,6 +1,6 @@
-"""Where documents hold n-grams of evaluation examples. Used by ``decontaminate``.
+"""An index that finds n-grams of evaluation examples in documents. Used by ``decontaminate``.
 
-All of an index is arrays, so that processes can share one in memory.
+An index consists of arrays only, so that processes can share it in memory.
 
 Shapes: G n-grams of the examples, P parts of examples, E examples.
 """
@@ -15,16 +15,16 @@ from plm_core.corpus.shingles import Words, words
 
 @dataclass(frozen=True)
 class Found:
-    """An evaluation example that stands in a document."""
+    """An evaluation example found in a document."""
 
     evaluation: str
     """The name of the evaluation set."""
     example: str
-    """Which example of it: the document and its paragraph, or the file's line and the field."""
+    """The example's name: the document and its paragraph, or the file's line and the field."""
     overlap: float
-    """Which share of the n-grams of the example, or of the part of it of which it holds most, the document holds."""
+    """The share of the n-grams of the example, or of its best-matching part, that the document contains."""
     paragraphs: list[int]
-    """Which paragraphs of the document they touch, in order."""
+    """The paragraphs of the document that they touch, in order."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Index:
     """The n-grams of evaluation examples."""
 
     overlap: float
-    """Which share of the n-grams of a part of an example a document must hold."""
+    """The share of the n-grams of a part of an example that a document must contain."""
     tables: dict[int, "Table"]
-    """The n-grams for each n that an example has."""
+    """The n-grams for each n that occurs."""
     sizes: np.ndarray
-    """``[P]``, how many different n-grams each part has."""
+    """``[P]``, the number of distinct n-grams of each part."""
     example: np.ndarray
-    """``[P]``, the example that each part is of."""
+    """``[P]``, the example that each part belongs to."""
     names: np.ndarray
-    """What examples are called, one behind the other in UTF-8: the evaluation set, a zero, and the name there."""
+    """The names of the examples, concatenated in UTF-8: the evaluation set, a zero, and the name in it."""
     ends: np.ndarray
-    """``[E + 1]``, where in ``names`` each of them begins, and the last one ends."""
+    """``[E + 1]``, where in ``names`` each begins, and where the last one ends."""
 
     def find(self, documents: Sequence[Sequence[str]]) -> list[list[Found]]:
-        """The examples that stand in each document, which is given as its paragraphs."""
+        """The examples found in each document, which is given as its paragraphs."""
         flat = words([paragraph for document in documents for paragraph in document])
         last = np.cumsum([len(document) for document in documents])
         edges = np.concatenate((np.zeros(1, dtype=np.int64), flat.ends))
@@ -78,7 +78,7 @@ class Index:
         return [list(found.values()) for found in results]
 
     def _joined(self, example: int, overlap: float, touched: set[int], other: Found | None) -> Found:
-        """What was found of one example by several of its parts."""
+        """Combine the matches of several parts of one example."""
         if other:
             overlap = max(overlap, other.overlap)
             touched = touched | set(other.paragraphs)
@@ -87,7 +87,7 @@ class Index:
 
 
 def _touched(places: np.ndarray, n: int, starts: np.ndarray, before: int) -> set[int]:
-    """The paragraphs of n-grams at ``places``, counted from the document's first, which ``before`` others precede.
+    """The paragraphs touched by n-grams at ``places``, less the ``before`` n-grams that precede the document's first.
 
     ``starts``: the word with which each paragraph begins.
     """
@@ -99,18 +99,18 @@ class Table:
     """The n-grams of examples, for one n."""
 
     def __init__(self, grams: np.ndarray, parts: np.ndarray) -> None:
-        """``grams`` ``[G]`` uint64, and the part of an example that each is of."""
+        """``grams`` ``[G]`` uint64, and the part of an example that each belongs to."""
         order = np.argsort(grams, kind="stable")
         self.parts = parts[order]
         """``[G]``, in the order of entries."""
         self._grams = grams[order]
-        # Almost no n-gram of a text is one of an example: most are told by their lowest bits, without a search.
+        # Almost no n-gram of a text is one of an example: their lowest bits rule most out, without a search.
         self._mask = np.uint64((1 << (4 * len(grams)).bit_length()) - 1)
         self._seen = np.zeros(int(self._mask) + 1, dtype=bool)
         self._seen[grams & self._mask] = True
 
     def matches(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the hashes are n-grams here, and which entries; several of both, where examples share one."""
+        """Which of the hashes are n-grams here, and their entries; several if examples share one."""
         maybe = np.flatnonzero(self._seen[hashes & self._mask])
         first = np.searchsorted(self._grams, hashes[maybe], side="left")
         count = np.searchsorted(self._grams, hashes[maybe], side="right") - first

@@ -1,4 +1,4 @@
-"""Evaluation sets outside the corpus, as files: their examples are what ``decontaminate`` looks for.
+"""Evaluation sets outside the corpus, as files: the examples that ``decontaminate`` searches for.
 
 Used by the stage deduplicate.
 """
@@ -12,23 +12,23 @@ from plm_core.corpus.records import records
 from plm_core.files import sha256_file
 
 LONGEST = 100_000_000
-"""Bytes of the longest record of an evaluation set."""
+"""The bytes of the longest record allowed in an evaluation set."""
 
 
 @section
 class ExampleFile:
-    """An evaluation set outside the corpus; the digest makes it a decision that DVC sees."""
+    """An evaluation set outside the corpus; the digest makes it a parameter that DVC tracks."""
 
     name: str
-    """What the report calls it, such as ``sst-2``."""
+    """Its name in the report, such as ``sst-2``."""
     file: str
-    """JSON lines, CSV, TSV or Parquet, of which each text field is an example, or text, of which each line is one."""
+    """JSON lines, CSV, TSV or Parquet, in which each text field is an example, or text, in which each line is one."""
     sha256: str
     """The file's digest."""
 
 
 def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
-    """Yield the evaluation set, the name and the text of every text field of its records; of text files, every line.
+    """Yield the evaluation set, name and text of every text field of its records; for text files, of every line.
 
     Raises:
         UserError: the file is missing, not the one that ``sha256`` names, holds no text, or a record of it cannot be
@@ -51,7 +51,7 @@ def read_examples(given: ExampleFile) -> Iterator[tuple[str, str, str]]:
 
 
 def _texts(content: Mapping[str, object] | str, number: int) -> Iterator[tuple[str, str]]:
-    """The texts of a record, those in lists too, and where each stands."""
+    """The texts of a record, including those in lists, with the place of each."""
     if isinstance(content, str):
         for line, text in enumerate(content.splitlines(), start=1):
             if text.strip():

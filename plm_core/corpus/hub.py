@@ -1,7 +1,7 @@
-"""Datasets of the Hugging Face hub, streamed: nothing but what is read comes over the network.
+"""Datasets of the Hugging Face hub, streamed: only what is read is transferred.
 
-A manifest (JSON) pins a commit of the dataset: a branch or a tag can be moved, and what is read with it. Used by the
-source ``hub`` of the corpus and by the examples of GLUE.
+A manifest (JSON) pins a commit of the dataset: a branch or tag may move, and change what is read. Used by the source
+``hub`` of the corpus and by the examples of GLUE.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from plm_core.config import UserError, from_json, section
 
 PATIENCE = 10
-"""Seconds in which the hub must answer; the library itself asks five times, for more than half a minute."""
+"""Seconds within which the hub must answer; the library itself retries five times, for more than half a minute."""
 Pin = TypeVar("Pin", bound="HubPin")
 
 
@@ -24,7 +24,7 @@ class HubPin:
     """The pin of a dataset on the hub."""
 
     dataset: str
-    """Its name there, ``owner/name``; or the folder of a clone."""
+    """Its name on the hub, ``owner/name``; or the folder of a clone."""
     revision: str
     """The commit, 40 hexadecimal digits; the dataset's page shows it under "Files and versions"."""
     license: str
@@ -38,7 +38,7 @@ class HubPin:
 
 
 def read_pin(cls: type[Pin], path: Path) -> Pin:
-    """The manifest in a file; UserError when it is none."""
+    """Read a manifest from a file; UserError if it is not one."""
     return from_json(cls, path, "the manifest of a dataset on the hub (JSON)")
 
 
@@ -48,11 +48,11 @@ def hub_rows(
     """Yield the rows of one split of one configuration (subset) of the dataset, in its order.
 
     With ``named``, the ids of classes become the names of the classes, None for an id of no class such as -1, and
-    numbers of 32 bits the shortest decimals that mean them: what people wrote before the dataset was made.
+    32-bit numbers become their shortest decimals, which are what was in the data originally.
 
     Raises:
-        UserError: the hub has no such dataset, commit, configuration or split.
-        OSError: the hub cannot be reached, which is found out by one request.
+        UserError: the hub has no such dataset, commit, configuration or split. OSError: the hub cannot be reached,
+        which one request checks first.
     """
     import datasets
 
@@ -65,7 +65,7 @@ def hub_rows(
             for name, feature in features.items():
                 row[name] = _readable(row[name], feature)
             yield row
-    # No such dataset, commit or file; no such configuration or split. Another try would help no more.
+    # No such dataset, commit or file; no such configuration or split. A retry would not help.
     except (FileNotFoundError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{manifest}: {pin.dataset} at {pin.revision}: {reason}") from error
@@ -81,7 +81,7 @@ def _require_reachable(pin: HubPin, manifest: Path) -> None:
         pass  # it answers
     except OSError as error:
         raise OSError(
-            f"{manifest}: {pin.dataset} cannot be had, for {hub} does not answer ({error}); connect to it, or download "
+            f"{manifest}: {pin.dataset} cannot be downloaded: {hub} does not answer ({error}); connect, or download "
             "the data elsewhere and name its folder as the input"
         ) from error
 

@@ -1,7 +1,7 @@
-"""A source in parts that are read side by side, and joined in the order of their ids. Used by the stage ingest.
+"""A source in parts that are read in parallel, and joined in the order of their ids. Used by the stage ingest.
 
-An id must be unique in a source, and only the joining sees all of a source: of documents with the same one, the first
-that the source has is kept.
+An id must be unique in a source, and only the join sees all of a source: of documents with the same id, the source's
+first one is kept.
 """
 
 import json
@@ -19,11 +19,11 @@ from plm_core.corpus.sources.source import Readable
 from plm_core.files import scratch_folder
 
 DOCUMENTS, REFUSED, COUNTS = "documents.parquet", "refused.jsonl", "counts.json"
-"""What is read or joined, in the order of its ids; the records that are no documents; documents and their bytes."""
+"""Files: the documents read or joined, in the order of their ids; refused records; counts of documents and bytes."""
 
 
 def read_part(work: tuple[str, Readable], folder: Path) -> None:
-    """Read a part of the source that the name beside it names."""
+    """Read a part of the source with the given name."""
     name, part = work
     with scratch_folder(folder / DOCUMENTS) as scratch, quarantine_writer(folder / REFUSED) as refuse:
         sorter = Sorter(scratch)
@@ -36,7 +36,7 @@ def read_part(work: tuple[str, Readable], folder: Path) -> None:
 
 
 def join_part(work: tuple[str, Part], folder: Path) -> None:
-    """Write the documents of a source whose ids lie between two others, from all of the parts that were read."""
+    """Write the documents of a source whose ids lie between two others, from all parts that were read."""
     name, part = work
     last = None
     size = 0
@@ -44,7 +44,7 @@ def join_part(work: tuple[str, Part], folder: Path) -> None:
         for document in part.documents(unique=False):
             if document.id == last:
                 identity = shown(document.id.removeprefix(f"{name}/"))
-                why = Refused("duplicate_id", f"the id {identity} stands before; expected unique ids")
+                why = Refused("duplicate_id", f"the id {identity} was used before; expected unique ids")
                 refuse(quarantined(document.source, why, document.text))
                 continue
             last = document.id

@@ -1,6 +1,6 @@
 """The language of a text, by py3langid (Lui and Baldwin 2012, "langid.py"; 138 languages). Used by the clean stage.
 
-It reads 2 to 3 MB/s, so it is shown the beginning of a text alone.
+It reads 2 to 3 MB/s, so only the beginning of a text is used.
 """
 
 import functools
@@ -10,9 +10,9 @@ from typing import Any
 from plm_core.config import Share, UserError, section
 
 BEGINNING = 1000
-"""Characters that are read; already with 300 of any State of the Union address the probability is above 0.99."""
+"""The characters that are used; with 300 of any State of the Union address the probability is already above 0.99."""
 UNDETERMINED = "und"
-"""ISO 639-2's code for a language that cannot be told."""
+"""ISO 639-2's code for an undetermined language."""
 
 
 @section
@@ -20,40 +20,40 @@ class LanguageConfig:
     """Section ``clean.languages`` of the parameters."""
 
     keep: tuple[str, ...]
-    """Codes of the languages that are kept: ISO 639-1 where it has one (``en``), else ISO 639-3. Quote ``"no"``."""
+    """Codes of the languages that are kept: ISO 639-1 if there is one (``en``), otherwise ISO 639-3. Quote ``"no"``."""
     min_confidence: Share = 0.5
-    """With a smaller probability the language is undetermined; FineWeb asks its own identifier for 0.65."""
+    """With a smaller probability the language is undetermined; FineWeb requires 0.65 from its own identifier."""
 
     def __post_init__(self) -> None:
         if not self.keep:
             raise ValueError("keep: empty; expected at least one language, or null for `languages`")
         for code in self.keep:
             if not re.fullmatch("[a-z]{2,3}", code):
-                raise ValueError(f"keep: found {code!r}; expected codes of two or three small letters, such as en")
+                raise ValueError(f"keep: found {code!r}; expected codes of two or three lowercase letters, such as en")
 
 
 def language_of(text: str, min_confidence: float) -> tuple[str, float]:
-    """The code of the text's language, or ``und``, and the probability of the language that is the most probable."""
+    """The code of the text's language, or ``und``, and the probability of the most probable language."""
     code, confidence = _identifier().classify(text[:BEGINNING])
     return (code if confidence >= min_confidence else UNDETERMINED), confidence
 
 
 def require_known(config: LanguageConfig) -> None:
-    """Make sure that each language of ``keep`` is one that can be found.
+    """Check that each language of ``keep`` can be identified.
 
     Raises:
-        UserError: it is not; the message lists those that can.
+        UserError: one cannot; the message lists those that can.
     """
     known = {*_identifier().labels, UNDETERMINED}
     for code in config.keep:
         if code not in known:
             listed = ", ".join(sorted(known))
-            raise UserError(f"clean.languages.keep: {code!r} is no language that is told apart; expected of {listed}")
+            raise UserError(f"clean.languages.keep: {code!r} cannot be identified; expected some of {listed}")
 
 
 @functools.cache
 def _identifier() -> Any:
-    """The identifier with its model, a constant: half a second to load, and nothing to those who do not ask."""
+    """The identifier with its model, loaded on first use because it takes half a second."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

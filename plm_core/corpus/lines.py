@@ -16,14 +16,14 @@ COMPRESSIONS = (".gz", ".zst")
 HEAD = 1024
 """Bytes kept of a record's beginning, enough for an excerpt of 4-byte characters."""
 PIECE = 1 << 16
-"""Bytes at once where a line is skipped."""
+"""Bytes read at once when a line is skipped."""
 ZSTD_PIECE = 1 << 12
-"""Bytes asked of zstd at once: what it had unpacked of a piece is lost when the stream breaks within it."""
+"""Bytes requested from zstd at once: what it had unpacked of a piece is lost if the stream breaks within it."""
 MOST_VALUES = 1_000_000
 """The most fields of a record, or values in its lists and objects. Each takes up to a hundred bytes of memory, however
 few it takes in the file."""
 UNCOUNTED = 1 << 20
-"""Bytes of a record that nobody counts values in."""
+"""Records of up to this many bytes are not checked for their number of values."""
 BOM = b"\xef\xbb\xbf"
 
 Stream = IO[bytes] | gzip.GzipFile
@@ -33,14 +33,13 @@ Stream = IO[bytes] | gzip.GzipFile
 def opened(file: Path) -> Iterator[Stream]:
     """The bytes of a file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
 
-    Raises, here or while the stream is read:
-        OSError: the file cannot be read, then with an ``errno``; or it is no compressed file, then without.
-        EOFError, zlib.error, pyarrow.ArrowException: it is a damaged or truncated one.
+    Raises, here or while the stream is read: OSError: the file cannot be read, then with an ``errno``; or it is not a
+        compressed file, then without. EOFError, zlib.error, pyarrow.ArrowException: it is damaged or truncated.
     """
     packing = file.suffix.lower()
     with file.open("rb") as raw:
         if packing in COMPRESSIONS and not file.stat().st_size:
-            raise EOFError("the file is empty, which no compressed file is")
+            raise EOFError("the file is empty; a compressed file never is")
         if packing == ".gz":
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 yield unpacked
@@ -53,15 +52,15 @@ def opened(file: Path) -> Iterator[Stream]:
 
 
 class Lines:
-    """The lines of a stream as bytes, with what is known of the record that they belong to.
+    """The lines of a stream as bytes, with the place and beginning of their record.
 
-    An iterator that can be asked again after it has raised Refused, which a generator cannot: ``csv.reader`` does.
+    An iterator that continues after raising Refused, which a generator cannot: ``csv.reader`` relies on it.
     """
 
     def __init__(self, stream: Stream, limit: int, marks: re.Pattern[bytes], quotes: bool) -> None:
-        """``marks`` finds what tells values apart, and the quotes within which it does not.
+        """``marks`` finds separators of values, and quotes, within which separators do not count.
 
-        With ``quotes``, a record goes on over the ends of lines while a quote is open.
+        With ``quotes``, a record continues over line ends while a quote is open.
         """
         self.start = 1
         """The first line of the record."""
@@ -77,7 +76,7 @@ class Lines:
         self._values = 0
 
     def begin(self) -> None:
-        """With the next line a new record begins."""
+        """Begin a new record with the next line."""
         self.start = self._number + 1
         self.head = b""
         self._size = 0
@@ -108,7 +107,7 @@ class Lines:
         self._skip_record(ended)
         if not short:
             raise too_long(self._limit)
-        raise Refused("too_many_values", f"more than {MOST_VALUES} values; expected at most so many in a record")
+        raise Refused("too_many_values", f"more than {MOST_VALUES} values; expected at most this many in a record")
 
     def _count_values(self, line: bytes) -> None:
         quoted = self._quotes % 2 == 1
@@ -121,7 +120,7 @@ class Lines:
                     return
 
     def _skip_record(self, ended: bool) -> None:
-        """Go to where the record ends, a piece at a time; ``ended`` says whether the last line was read whole."""
+        """Skip to the end of the record, a piece at a time; ``ended``: whether the last line was read whole."""
         while not ended or self._quotes % 2:
             piece = self._stream.readline(PIECE)
             if not piece:
@@ -135,7 +134,7 @@ def decoded(data: bytes) -> str:
     """The text of UTF-8 bytes.
 
     Raises:
-        Refused: invalid UTF-8, or a NUL, which no text has and which ends it for many programs.
+        Refused: invalid UTF-8, or a NUL, which does not occur in text and ends it for many programs.
     """
     try:
         text = data.decode("utf-8")
@@ -144,10 +143,10 @@ def decoded(data: bytes) -> str:
         found = f"byte 0x{data[error.start]:02x} at column {column}"
         raise Refused("invalid_utf8", f"{found}; expected UTF-8 text") from None
     if "\0" in text:
-        raise Refused("nul_byte", "a character of value 0; expected text")
+        raise Refused("nul_byte", "a NUL character; expected text")
     return text
 
 
 def too_long(limit: int) -> Refused:
-    """What a record of more than ``limit`` bytes is refused for."""
-    return Refused("too_long", f"more than {limit} bytes; expected at most so many (max_record_bytes of its source)")
+    """The refusal of a record of more than ``limit`` bytes."""
+    return Refused("too_long", f"more than {limit} bytes; expected at most this many (max_record_bytes of its source)")

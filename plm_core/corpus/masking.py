@@ -1,13 +1,13 @@
 """Masking: e-mail addresses, IP addresses and telephone numbers become placeholders. An option of the clean stage.
 
 FineWeb masks e-mail addresses and public IPv4 addresses in this way (Penedo et al. 2024, arXiv:2406.17557, section 3.7;
-datatrove's PIIFormatter). Ours are the addresses and the number that nobody has, set aside for examples: RFC 2606,
-RFC 5737, RFC 3849, and 555-0100 in the North American plan. Masked text masks to itself.
+datatrove's PIIFormatter). The placeholders are addresses and a number reserved for examples: RFC 2606, RFC 5737, RFC
+3849, and 555-0100 in the North American plan. Masking masked text does not change it.
 
-Limits. Names, postal addresses, account and passport numbers stay. "name at example dot org" stays. A telephone
-number stays where it looks like any other number: without a plus sign, without an area code, or in national forms
-other than the North American ones. Four small numbers with dots ("1.2.3.4") are an address unless a word such as
-"version" or "section" stands before them.
+Limits. Names, postal addresses, account and passport numbers stay. "name at example dot org" stays. A telephone number
+stays if it looks like any other number: without a plus sign, without an area code, or in national forms other than the
+North American ones. Four small numbers with dots ("1.2.3.4") are an address unless preceded by a word such as "version"
+or "section".
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ IPV6 = "2001:db8::1"
 PHONE = "(202) 555-0100"
 
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
-# At most 64 characters before the sign (RFC 5321), and only from where they begin: a long run is looked at once.
+# At most 64 characters before the sign (RFC 5321), and only from where they begin, so that a long run is scanned once.
 _EMAIL = re.compile(rf"(?<![\w.%+-])[\w.%+-]{{1,64}}@(?:{_LABEL}\.)+(?:xn--[\w-]{{1,59}}|[^\W\d_]{{2,63}})")
 _IPV4 = re.compile(r"(?<![\w.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\w|-[^\W\d]|\.\w)")
 _NUMBERED = re.compile(
@@ -45,17 +45,17 @@ _NORTH_AMERICAN = re.compile(
 
 @dataclass(frozen=True)
 class _Form:
-    """A form in which one kind is written."""
+    """A pattern for one kind."""
 
     hint: re.Pattern[str]
-    """Found in every text that holds the form; begins with what is rare, so that a text without it is skipped fast."""
+    """Occurs in every text with a match; begins with a rare character, so that a text without it is skipped fast."""
     pattern: re.Pattern[str]
     replacement: Callable[[re.Match[str]], str]
-    """What a match becomes: the placeholder, or itself where it is not meant."""
+    """The replacement of a match: the placeholder, or the match itself if it is a false positive."""
 
 
 def mask(text: str, kinds: Iterable[Kind]) -> tuple[str, dict[Kind, int]]:
-    """The text with placeholders, and how many of each of ``kinds`` there are (0 too). No line end comes or goes."""
+    """The text with placeholders, and how many of each of ``kinds`` there are (0 too). Line ends do not change."""
     counts: dict[Kind, int] = {}
     for kind in kinds:
         counts[kind] = 0
@@ -84,7 +84,7 @@ def _ipv4(found: re.Match[str]) -> str:
 
 
 def _public(address: str) -> bool:
-    """Whether it is an address of the public Internet: those of a home, a machine itself or an example say nothing."""
+    """Whether it is an address of the public Internet: private, loopback and example addresses are not masked."""
     try:
         return ipaddress.ip_address(address).is_global
     except ValueError:

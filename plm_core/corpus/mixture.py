@@ -1,8 +1,8 @@
-"""Mixtures: in which proportions the sources make up the training split. Used by the stage deduplicate.
+"""Mixtures: the proportions of the sources in the training split. Used by the stage deduplicate.
 
 A source that has more than its share is thinned out, document by document, by the hash of their ids; with
-``max_repeats`` above 1, one that has less is repeated (Muennighoff et al. 2023: up to 4 times costs little). The
-total is the largest at which all shares can be had.
+``max_repeats`` above 1, one that has less is repeated (Muennighoff et al. 2023: up to 4 times costs little). The total
+is the largest that allows all shares.
 """
 
 import math
@@ -25,9 +25,9 @@ class MixtureConfig:
     """Section ``mixture`` of the parameters."""
 
     shares: dict[str, PositiveShare] | None = None
-    """The share of each source in the bytes of the training split, summing to 1; null: all there is of each, once."""
+    """The share of each source in the bytes of the training split, summing to 1; null: all of each, once."""
     max_repeats: Annotated[float, Field(ge=1)] = 1.0
-    """How many times a source's documents may stand in the training split."""
+    """How many times a source's documents may occur in the training split."""
 
     def __post_init__(self) -> None:
         if self.shares is not None and abs(sum(self.shares.values()) - 1) > 1e-6:
@@ -35,7 +35,7 @@ class MixtureConfig:
 
 
 def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]:
-    """How often the documents of each source stand in the training split, given each source's bytes there.
+    """How often the documents of each source occur in the training split, given each source's bytes there.
 
     Raises:
         UserError: ``shares`` names other sources than those with training text.
@@ -48,7 +48,7 @@ def repeats(sizes: Mapping[str, int], config: MixtureConfig) -> dict[str, float]
 
 
 def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
-    """Raise UserError unless ``shares``, where there are some, are those of just these sources."""
+    """Raise UserError unless ``shares``, if set, name exactly these sources."""
     if config.shares is not None and config.shares.keys() != set(sources):
         found = ", ".join(sorted(config.shares))
         expected = ", ".join(sorted(sources))
@@ -56,15 +56,15 @@ def require_sources(config: MixtureConfig, sources: Collection[str]) -> None:
 
 
 def copies(document_id: str, repeats: float) -> int:
-    """How often this document stands in the training split: ``repeats`` rounded up or down, by the hash of its id."""
+    """How often this document occurs in the training split: ``repeats`` rounded up or down, by the hash of its id."""
     whole = math.floor(repeats)
     return whole + (place_of(f"mixture/{document_id}") < repeats - whole)
 
 
 def repeat_part(work: tuple[Path, Mapping[str, float], int, str], folder: Path) -> None:
-    """Write the documents of a file of a side that stand there ``number`` times or more; how often is by source.
+    """Write the documents of a file of a side that occur there at least ``number`` times; repeats are by source.
 
-    One that is repeated has a number behind its id; one that stands there not once is removed by the first number.
+    A repeated document has the number after its id; one that does not occur at all is removed by the first number.
     """
     file, often, number, side = work
 

@@ -1,10 +1,9 @@
 """Exact and near duplicates among many texts, part by part: MinHash, bands, verification, connected components.
 
 Used by ``deduplicate``. Broder 1997 (resemblance of shingle sets, min-wise hashing); Leskovec, Rajaraman and Ullman
-2020, chapter 3 (bands). Signatures are computed by rensa. Whoever works in a ``Pool`` does all but the last step: a
-part's texts are indexed, with their keys and buckets in order; a range of keys or buckets is gathered from all indexes,
-so that all that are equal come together; and pairs are compared. In memory a text costs some 30 bytes, whatever its
-length.
+2020, chapter 3 (bands). Signatures are computed by rensa. A ``Pool`` does all but the last step: a part's texts are
+indexed, with their keys and buckets in order; a range of keys or buckets is gathered from all indexes, so that equal
+ones come together; and pairs are compared. A text takes about 30 bytes of memory, whatever its length.
 
 Rows are numbered in the order given: when texts come sorted by id, the smallest row is the smallest id, and the result
 does not depend on the order in which they arrived.
@@ -32,38 +31,38 @@ from plm_core.files import atomic_file
 from plm_core.sections.deduplicate import Similarity
 
 SEED = 1
-"""Of the permutations; a constant, so that equal texts are found equal in every run."""
+"""The seed of the permutations; a constant, so that every run finds the same duplicates."""
 NEIGHBOURS = 4
-"""With how many members before it, by row, a member of a bucket is compared, besides the first."""
+"""The number of preceding members, by row, that a member of a bucket is compared with, in addition to the first."""
 ENTRIES_AT_ONCE = 1 << 18
-"""About how many entries a range has, in some 50 MB of memory. It has more where there would be over ``MOST_RANGES``,
-or where very many texts are copies of one."""
+"""The approximate number of entries of a range, about 50 MB of memory. It has more if there would be over
+``MOST_RANGES`` ranges, or if very many texts are copies of one."""
 KEYS = ("keys-high.u64", "keys-low.u64", "keys-rows.u64")
 """Files of an index: both halves of the key that exact duplicates share, and the row; sorted by the first half."""
 BUCKETS = ("buckets.u64", "buckets-rows.u64")
-"""The same of the buckets that texts fall into."""
+"""The same for the buckets that texts fall into."""
 COPIES = "copies.npy"
 FIRST, NEIGHBOURING = "first.u64", "neighbouring.u64"
-"""Files of a range of buckets: the pairs of a member and its bucket's first, and of it and some before it."""
+"""Files of a range of buckets: the pairs of a member and its bucket's first, and of a member and some before it."""
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """What was found among N texts."""
+    """The duplicates among N texts."""
 
     original: np.ndarray
-    """``[N]`` int64: the smallest row among a text's duplicates; its own row, if it is that or has none."""
+    """``[N]`` int64: the smallest row among a text's duplicates; its own row if it is that one or has no duplicates."""
     similarity: np.ndarray
     """``[N]`` float64: its Jaccard similarity to that text; 1.0 for exact duplicates and for originals.
 
-    It may be below the threshold where a chain of near-duplicates leads from one to the other.
+    It may be below the threshold if a chain of near-duplicates leads from one to the other.
     """
     exact: np.ndarray
-    """``[N]`` bool: whether it is the same text as its original but for case and white space."""
+    """``[N]`` bool: whether it differs from its original only in case and whitespace."""
 
 
 def write_index(texts: Iterable[str], similarity: Similarity, folder: Path) -> None:
-    """Write what the search has to know of the texts of a part into an existing folder."""
+    """Write what the search needs of the texts of a part into an existing folder."""
     ends = [np.zeros(0, dtype=np.int64)]
     keys = [np.zeros((0, 2), dtype="<u8")]
     bands = [np.zeros((0, similarity.bands), dtype="<u8")]
@@ -89,9 +88,9 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
     """Group texts that are exact or near duplicates of each other, directly or through others.
 
     Args:
-        indexes: a folder whose folders, by name, are what ``write_index`` made of each part.
-        similarity: how candidates were found, and the threshold for those, which are compared exactly.
-        pool: who works; beside the indexes its folder takes about as much as they do.
+        indexes: a folder whose subfolders, by name, were written by ``write_index`` for each part. similarity: how
+        candidates were found, and the threshold for their exact comparison. pool: runs the work; its folder takes about
+        as much disk space as the indexes, in addition to them.
 
     Raises:
         UserError: there are 2^31 texts or more, which scipy's graphs cannot number.
@@ -114,7 +113,7 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
     work = [(indexes, copies, *each) for each in ranges]
     pool.map(f"{indexes.name}-candidates", find_candidates, work)
     pairs = Pairs(indexes, pool)
-    # Two rounds: most members are near the first of their bucket, and need be compared with no other.
+    # Two rounds: most members are near the first of their bucket, and need no other comparison.
     edges = pairs.near(f"{indexes.name}-candidates", FIRST, similarity.threshold)
     more = pairs.near(f"{indexes.name}-candidates", NEIGHBOURING, similarity.threshold, _components(N, edges))
     groups = _components(N, np.concatenate((edges, more)))
@@ -132,7 +131,7 @@ def _write_sorted(folder: Path, names: Sequence[str], columns: Sequence[np.ndarr
 
 
 def _ranges(entries: int) -> list[tuple[int, int]]:
-    """The least and the greatest hash of each of the ranges into which so many entries are divided."""
+    """The least and the greatest hash of each of the ranges into which this many entries are divided."""
     count = min(MOST_RANGES, entries // ENTRIES_AT_ONCE + 1)
     bounds = [(number << 64) // count for number in range(count + 1)]
     return [(low, high - 1) for low, high in pairwise(bounds)]
@@ -153,7 +152,7 @@ def _gathered(indexes: Path, names: Sequence[str], low: int, high: int) -> list[
 
 
 def find_copies(work: tuple[Path, int, int], folder: Path) -> None:
-    """Write the rows of texts whose key, in a range of keys, an earlier row has, and the first that has it."""
+    """Write the rows of texts whose key, in a range of keys, occurs in an earlier row, and the first such row."""
     high, low, rows = _gathered(work[0], KEYS, *work[1:])
     order = np.lexsort((rows, low, high))
     high, low, rows = high[order], low[order], rows[order]
@@ -163,9 +162,9 @@ def find_copies(work: tuple[Path, int, int], folder: Path) -> None:
 
 
 def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
-    """Write the pairs that are to be compared, of texts in a bucket of a range.
+    """Write the pairs to be compared, of texts that share a bucket of a range.
 
-    Copies are left out, which would be in all buckets of their first.
+    Exact copies are left out, because they would be in all buckets of their first.
     """
     indexes, copies, *bounds = work
     buckets, rows = _gathered(indexes, BUCKETS, *bounds)
@@ -184,7 +183,7 @@ def find_candidates(work: tuple[Path, Path, int, int], folder: Path) -> None:
 
 
 def _begins(*columns: np.ndarray) -> np.ndarray:
-    """Where the run of equal entries begins that each is in, ``[E]``; the columns are in order."""
+    """The beginning of the run of equal entries that each entry is in, ``[E]``; the columns are in order."""
     begins = np.arange(len(columns[0]))
     same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
     begins[1:][same] = 0
@@ -192,14 +191,14 @@ def _begins(*columns: np.ndarray) -> np.ndarray:
 
 
 def _key(text: str) -> bytes:
-    """What exact duplicates have in common, 16 bytes."""
+    """The key that exact duplicates share, 16 bytes."""
     return hashlib.sha256(duplicate_key(text).encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def _bands(hashes: np.ndarray, ends: np.ndarray, similarity: Similarity) -> np.ndarray:
     """The buckets ``[N, b]`` uint64 that texts fall into: a hash of r values of the signature and the band's number.
 
-    Texts without a shingle, whose signatures say nothing, are alone: their rows are 0.
+    Texts without a shingle have meaningless signatures and are not paired: their rows are 0.
     """
     K = similarity.bands * similarity.rows
     offsets = np.concatenate((np.zeros(1, dtype=np.int64), ends)).astype(np.uint64)
@@ -219,7 +218,7 @@ def _components(N: int, edges: np.ndarray) -> np.ndarray:
 
 
 def _similarities(original: np.ndarray, exact: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """How similar each text is to its original, ``[N]``."""
+    """The similarity of each text to its original, ``[N]``."""
     similarity = np.ones(len(original))
     near = np.flatnonzero(~exact)
     found, values = pairs.compared(original[near], near)

@@ -1,5 +1,5 @@
-"""The one normal form of text: what the corpus holds, what the tokenizer encodes, what bits per byte divides by. And
-what its paragraphs and words are."""
+"""The one normal form of text: what the corpus holds, the tokenizer encodes and bits per byte divides by. Also defines
+paragraphs and words."""
 
 import functools
 import re
@@ -7,10 +7,10 @@ import unicodedata
 from collections.abc import Iterator
 
 WORD_BOUNDARY = "\u2581"
-"""sentencepiece's own mark for a space (LOWER ONE EIGHTH BLOCK): a text cannot hold it and round-trip."""
+"""sentencepiece's own mark for a space (LOWER ONE EIGHTH BLOCK): a text that contains it cannot round-trip."""
 
 BETWEEN = "\n\n"
-"""What stands between the paragraphs of a cleaned text, and in none of them."""
+"""The separator of paragraphs in a cleaned text, which does not occur within one."""
 
 UNSPACED = (
     r"\u0e00-\u109f\u1780-\u17ff\u3041-\u3096\u309d-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\ua48c"
@@ -19,27 +19,27 @@ UNSPACED = (
 """Characters of scripts that put no space between words, for a class of a regular expression: Thai, Lao, Tibetan,
 Burmese, Khmer, kana, Chinese characters, Yi, Javanese."""
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-"""What stands between white space; of scripts that put none between words, each character."""
+"""A run of characters between whitespace; in scripts without spaces between words, each character."""
 
 MARKS_AT_ONCE = 100
 """The most combining marks in a row. NFC sorts them, in a time that grows with the square of their number."""
 JOINER = "\u034f"
-"""COMBINING GRAPHEME JOINER: it cannot be seen, and parts marks for the sorting."""
+"""COMBINING GRAPHEME JOINER, which is invisible and separates runs of marks."""
 
 
 def normalize(text: str) -> str:
     """Unicode NFC, line ends as ``\\n``, no NUL, and sentencepiece's space mark as an underscore. Idempotent.
 
-    More than ``MARKS_AT_ONCE`` combining marks in a row, which no script has, are parted by ``JOINER``, as in Unicode's
-    stream-safe format (UAX #15, section 13).
+    More than ``MARKS_AT_ONCE`` combining marks in a row, which occur in no script, are separated by ``JOINER``, as in
+    Unicode's stream-safe format (UAX #15, section 13).
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").replace(WORD_BOUNDARY, "_")
-    # Twice, for NFC takes some marks apart.
+    # Twice, because NFC decomposes some marks.
     return _parted(unicodedata.normalize("NFC", _parted(text)))
 
 
 def _parted(text: str) -> str:
-    """The text with no more than ``MARKS_AT_ONCE`` marks in a row."""
+    """The text with at most ``MARKS_AT_ONCE`` marks in a row."""
     # A longer run has a mark at one of these places.
     if text.isascii() or not _mark().search(text[::MARKS_AT_ONCE]):
         return text
@@ -48,7 +48,7 @@ def _parted(text: str) -> str:
 
 @functools.cache
 def _mark() -> re.Pattern[str]:
-    """A combining mark; the last that Unicode has is U+1E94A."""
+    """A combining mark; the last one in Unicode is U+1E94A."""
     return re.compile(f"[{''.join(filter(unicodedata.combining, map(chr, range(0x300, 0x20000))))}]")
 
 
@@ -75,12 +75,12 @@ def paragraphs_of(text: str) -> list[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, each as ``WORD`` has it."""
+    """The words of a text, as matched by ``WORD``."""
     return WORD.findall(text)
 
 
 def shortened(text: str, words: int | None, last: bool = False) -> str:
-    """The first or last ``words`` words of a text, with the white space that is between them; None: all."""
+    """The first or last ``words`` words of a text, with the whitespace between them; None: all."""
     found = list(WORD.finditer(text))
     if words is None or len(found) <= words:
         return text
@@ -88,7 +88,7 @@ def shortened(text: str, words: int | None, last: bool = False) -> str:
 
 
 def cut(text: str, most: int) -> Iterator[str]:
-    """A text in parts of at most ``most`` characters, cut before a space or line end where there is one."""
+    """A text in parts of at most ``most`` characters, cut before a space or line end if possible."""
     start = 0
     while len(text) - start > most:
         stop = start + most
@@ -100,5 +100,5 @@ def cut(text: str, most: int) -> Iterator[str]:
 
 
 def duplicate_key(text: str) -> str:
-    """What two paragraphs share when they count as the same: letters in one case, runs of white space as one."""
+    """A key that two paragraphs share if they count as the same: in one case, with runs of whitespace as one."""
     return " ".join(text.casefold().split())

@@ -9,28 +9,28 @@ from pathlib import Path
 from plm_core.corpus.document import Document, read_documents, write_documents
 
 CHARACTERS_AT_ONCE = 1 << 26
-"""Characters of documents that are sorted in memory; what is more goes to the disk, sorted, and is merged."""
+"""Characters of documents that are sorted in memory; larger inputs are written to disk in sorted runs and merged."""
 OBJECTS = 500
-"""What a document's objects take besides its characters, in as many of them."""
+"""The memory overhead of a document, counted in characters."""
 MOST_RUNS = 64
-"""So many sorted files are merged into one: all are open while they are, and hold some megabytes each."""
+"""This many sorted files are merged into one; while open, each holds some megabytes."""
 BY_ID = attrgetter("id")
 
 
 class Sorter:
-    """Takes documents in any order, and gives them in the order of their ids, character by character."""
+    """Takes documents in any order and yields them ordered by id, character by character."""
 
     def __init__(self, scratch: Path, characters: int = CHARACTERS_AT_ONCE) -> None:
-        """``scratch`` is an existing folder, for as much as is added."""
+        """``scratch`` is an existing folder on a disk with room for all that is added."""
         self._limit = characters
         self._names = (scratch / f"run-{number:05d}.parquet" for number in count())
         self._runs: list[list[Path]] = []
-        """By how often what is in them was merged."""
+        """The runs by how often their content was merged."""
         self._held: list[Document] = []
         self._size = 0
 
     def add(self, document: Document) -> None:
-        """Take a document; raises OSError when the disk is full."""
+        """Add a document; raises OSError if the disk is full."""
         self._held.append(document)
         fields = sum(len(str(value)) for value in document.metadata.values())
         self._size += len(document.text) + len(document.id) + fields + OBJECTS
@@ -40,7 +40,7 @@ class Sorter:
             self._size = 0
 
     def documents(self) -> Iterator[Document]:
-        """All documents, those with the same id as they came; of each run on the disk, some are in memory."""
+        """All documents, those with the same id in their original order; a few of each run are in memory."""
         # What was merged more often came earlier.
         runs = chain.from_iterable(reversed(self._runs))
         return _merged([*map(read_documents, runs), sorted(self._held, key=BY_ID)])

@@ -1,8 +1,8 @@
-"""How large the pages of a Parquet file are once decompressed, before one of them is. Used by ``records``.
+"""The decompressed size of the pages of a Parquet file, read before any is decompressed. Used by ``records``.
 
-Arrow decompresses whole pages and believes their headers, but shows nothing of these; the figures in the file's footer
-may be other ones. So the headers are read here, and the footer, of which Arrow's Python looks at a column only outside
-of what it guards: one damaged place in it ended the process. Both are structs in Thrift's compact protocol
+Arrow decompresses whole pages and trusts their headers, but does not expose them; the figures in the file's footer may
+differ. So the headers are read here, and also the footer, because Arrow's Python reads a column's part of it unguarded:
+a damaged place in it ended the process. Both are structs in Thrift's compact protocol
 (https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md), their fields are in parquet.thrift
 (https://github.com/apache/parquet-format).
 """
@@ -24,13 +24,13 @@ PATH_IN_SCHEMA, TOTAL_COMPRESSED_SIZE, DATA_PAGE_OFFSET, DICTIONARY_PAGE_OFFSET 
 UNCOMPRESSED, COMPRESSED = 2, 3
 """Fields of a PageHeader."""
 DEEPEST = 9
-"""Structs and lists in each other; a FileMetaData has seven."""
+"""The deepest nesting of structs and lists; a FileMetaData has seven levels."""
 FIXED = {BYTE: 1, DOUBLE: 8}
 """Bytes of a value."""
 LONG_LIST = 15
-"""A list's length when it stands behind the list's first byte."""
+"""The marker that a list's length follows its first byte."""
 LONGEST_NAME = 1 << 16
-"""Bytes. What is longer is a page's statistics, and is not kept."""
+"""Longer byte strings are a page's statistics, and are not kept."""
 
 Struct = dict[int, Any]
 """The fields of a struct, by their numbers."""
@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 
 class Damaged(ValueError):
-    """These bytes are no page header, or no footer."""
+    """These bytes are not a page header, or not a footer."""
 
 
 def row_groups(path: Path) -> list[Struct]:
     """The row groups of a file, from its footer.
 
     Raises:
-        Damaged: the footer holds something else.
+        Damaged: the footer is not one.
     """
     with path.open("rb") as file:
         file.seek(-8, SEEK_END)
@@ -56,10 +56,10 @@ def row_groups(path: Path) -> list[Struct]:
 
 
 def largest_pages(path: Path, group: Struct, columns: set[str]) -> int:
-    """Bytes of the largest page of each of these columns in one of ``row_groups``, decompressed, together.
+    """Bytes of the largest page of each of these columns in one of ``row_groups``, decompressed, in total.
 
     Raises:
-        Damaged: what stands where a page should begin is none.
+        Damaged: there is no page where one should begin.
     """
     chunks = [_field(chunk, META_DATA, dict) for chunk in _field(group, COLUMNS, list)]
     with path.open("rb") as file:
@@ -72,7 +72,7 @@ def _name(chunk: Struct) -> str:
 
 def _largest_page(file: BinaryIO, chunk: Struct) -> int:
     begin = _field(chunk, DATA_PAGE_OFFSET, int)
-    # Some writers give zero for a dictionary that there is not.
+    # Some writers give zero if there is no dictionary.
     if chunk.get(DICTIONARY_PAGE_OFFSET):
         begin = min(begin, _field(chunk, DICTIONARY_PAGE_OFFSET, int))
     if begin < 0:
@@ -88,7 +88,7 @@ def _largest_page(file: BinaryIO, chunk: Struct) -> int:
 
 
 def _field(struct: Any, number: int, kind: type[T]) -> T:
-    """A field, which in a damaged file is missing, is of another kind or belongs to no struct."""
+    """Return a field; in a damaged file it may be missing, of another kind or outside a struct."""
     value = struct.get(number) if isinstance(struct, dict) else None
     if not isinstance(value, kind):
         raise Damaged(f"field {number} is not there")
@@ -97,7 +97,7 @@ def _field(struct: Any, number: int, kind: type[T]) -> T:
 
 def _struct(file: BinaryIO, depth: int) -> Struct:
     if depth > DEEPEST:
-        raise Damaged("structs in structs without an end")
+        raise Damaged("structs nested too deeply")
     fields = {}
     number = 0
     while head := _byte(file):
@@ -148,7 +148,7 @@ def _varint(file: BinaryIO) -> int:
         value |= (byte & 127) << shift
         if byte < 128:
             return value
-    raise Damaged("a number without an end")
+    raise Damaged("a number that does not end")
 
 
 def _zigzag(file: BinaryIO) -> int:

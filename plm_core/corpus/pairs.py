@@ -1,7 +1,7 @@
-"""How similar two texts are, for many pairs of them: shingles in files, pairs compared in a pool. Used by ``near``.
+"""The similarity of many pairs of texts: shingles in files, pairs compared in a pool. Used by ``near``.
 
 Broder 1997: the Jaccard similarity of two texts' sets of shingles, exactly, not from signatures. A pair (a, b) of rows
-among N texts is the number a N + b, so that pairs in order are those of one a together.
+among N texts is the number a N + b, so that sorted pairs have those of the same a together.
 
 Shapes: N texts, P pairs.
 """
@@ -17,15 +17,15 @@ from plm_core.corpus.pool import Pool, results_of
 from plm_core.files import atomic_file
 
 SHINGLES, ENDS = "shingles.u64", "ends.npy"
-"""What is known of the texts of a part: the hashes one text behind the other, and where those of each text end."""
+"""The files of a part's texts: their hashes, concatenated, and where those of each text end."""
 PAIRS, SIMILARITIES = "pairs.npy", "similarities.npy"
 ORIGINALS = "originals.u64"
 PAIRS_AT_ONCE = 1 << 16
-"""How many pairs are compared in one go, about; some seconds' work."""
+"""The approximate number of pairs per work item; a few seconds' work."""
 SAMPLED = 1 << 8
-"""How many pairs of each go are sampled to find where goes are cut."""
+"""The number of pairs sampled per work item to choose the boundaries."""
 MOST_RANGES = 1 << 12
-"""A go opens a file of each part: with very many goes that would take longer than the work."""
+"""The most work items: each opens a file of every part, which would otherwise take longer than the work."""
 LAST = (1 << 64) - 1
 
 
@@ -37,7 +37,7 @@ class Shingles:
         """The folders of the indexes."""
         self._ends = [np.load(part / ENDS, mmap_mode="r") for part in self.parts]
         self.begins = np.cumsum([0, *map(len, self._ends)])
-        """The rows with which parts begin, and N."""
+        """The first row of each part, then N."""
         self._hashes: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -45,12 +45,12 @@ class Shingles:
         return int(self.begins[-1])
 
     def divided(self, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """For each part, the row with which it begins, and those of these rows, which are sorted, that it has."""
+        """For each part, its first row, and those of the given sorted rows that it contains."""
         begins: list[int] = self.begins[:-1].tolist()
         return list(zip(begins, np.split(rows, rows.searchsorted(begins[1:])), strict=True))
 
     def set_of(self, row: int) -> np.ndarray:
-        """The different shingles of a text, sorted."""
+        """The distinct shingles of a text, sorted."""
         number = int(self.begins.searchsorted(row, side="right")) - 1
         if number not in self._hashes:
             self._hashes[number] = mapped(self.parts[number] / SHINGLES)
@@ -61,20 +61,19 @@ class Shingles:
 
 @functools.lru_cache(maxsize=1)
 def opened(indexes: Path) -> Shingles:
-    """The shingles of these indexes, which have been written."""
+    """Open the shingles of indexes that have been written."""
     return Shingles(indexes)
 
 
 def mapped(file: Path) -> np.ndarray:
-    """A file of uint64, not read until it is asked for; one without bytes cannot be mapped."""
+    """Map a file of uint64 into memory; an empty file cannot be mapped."""
     empty = not file.stat().st_size
     # As a plain array, still mapped: a slice of a memmap takes five times as long.
     return np.empty(0, dtype="<u8") if empty else np.asarray(np.memmap(file, dtype="<u8", mode="r"))
 
 
 def write_numbers(file: Path, numbers: np.ndarray) -> None:
-    """Write whole numbers as what ``mapped`` reads; OSError when the disk is full, which numpy's own ``tofile`` may not
-    notice."""
+    """Write integers for ``mapped`` to read; OSError if the disk is full, which numpy's ``tofile`` may not notice."""
     file.write_bytes(numbers.astype("<u8").tobytes())
 
 
@@ -95,9 +94,9 @@ class Comparison:
     high: int
     """The first and the last pair, as a number."""
     threshold: float
-    """What is less similar is left out."""
+    """The lowest similarity that is kept."""
     groups: Path | None
-    """Of each text the number of its group, as a file: pairs within one are left out. None: none is."""
+    """A file with the group number of each text: pairs within a group are left out. None: no pair is."""
 
 
 class Pairs:
@@ -108,8 +107,8 @@ class Pairs:
         self._pool = pool
 
     def near(self, job: str, name: str, threshold: float, groups: np.ndarray | None = None) -> np.ndarray:
-        """Of the pairs in the files ``name`` of a job's results, those ``[P, 2]`` that are similar enough, and not of
-        one group ``[N]``."""
+        """The pairs ``[P, 2]`` in the files ``name`` of a job's results that are similar enough and not in one group
+        ``[N]``."""
         file = None
         if groups is not None:
             file = self._pool.folder / f"{job}-groups.npy"
@@ -144,7 +143,7 @@ def _ranges(files: Sequence[Path]) -> list[tuple[int, int]]:
 
 
 def compare(work: Comparison, folder: Path) -> None:
-    """Write those pairs of a range that are similar enough, in order, and how similar they are."""
+    """Write the pairs of a range that are similar enough, in order, with their similarity."""
     texts = opened(work.indexes)
     found = [np.zeros(0, dtype="<u8")]
     for result in results_of(work.job):

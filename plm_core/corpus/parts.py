@@ -1,7 +1,6 @@
 """A corpus in parts that hold about as much text each. Used by the stages that work on them.
 
-Where a part ends follows from the files alone, never from how many processes there are, so that a result has the same
-bytes whoever has made it.
+Where a part ends depends only on the files, never on the number of processes, so that results are byte-identical.
 """
 
 import os
@@ -19,9 +18,9 @@ from plm_core.corpus.tables import files_of, parquet_file
 from plm_core.files import atomic_folder
 
 PART_BYTES = 1 << 24
-"""A part ends as soon as its rows have so many bytes, or more where there would be more than ``MOST_PARTS``."""
+"""A part ends as soon as its rows have this many bytes, or more if there would be more than ``MOST_PARTS``."""
 MOST_PARTS = 1 << 12
-"""A part is some files, and DVC and file systems are slow with very many."""
+"""The most parts: each has several files, and DVC and file systems are slow with very many."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Part:
     """The documents with ids from ``first`` on and before ``stop``; None: without a bound."""
 
     pieces: tuple[tuple[Path, slice], ...]
-    """The files and row groups that they lie in, among others."""
+    """The files and row groups that contain them, among others."""
     first: str | None = None
     stop: str | None = None
 
@@ -37,7 +36,7 @@ class Part:
         """Yield them in the order of their ids, which need not be ``unique``.
 
         Raises:
-            UserError: as ``merge_documents``.
+            UserError: as in ``merge_documents``.
         """
         for document in merge_documents(self.pieces, unique):
             if self.stop is not None and document.id >= self.stop:
@@ -47,7 +46,7 @@ class Part:
 
 
 def pieces_of(table: Path) -> list[tuple[Path, slice]]:
-    """The row groups of a table of documents in pieces, one behind the other, in whatever order their ids are.
+    """The row groups of a table of documents in pieces, in file order, whatever the order of ids.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -58,7 +57,7 @@ def pieces_of(table: Path) -> list[tuple[Path, slice]]:
 
 
 def parts_of(tables: Iterable[Path], unique: bool = True) -> list[Part]:
-    """The parts of one or more tables of documents, each sorted by id, which need not be ``unique``; one part at least.
+    """The parts of one or more tables of documents, each sorted by id, which need not be ``unique``; at least one part.
 
     Raises:
         UserError: a file is missing or damaged, or not sorted.
@@ -76,8 +75,8 @@ def parts_of(tables: Iterable[Path], unique: bool = True) -> list[Part]:
 
 
 def some_of(table: Path, most: int) -> tuple[list[tuple[Path, slice]], float]:
-    """Row groups of about ``most`` bytes, evenly spread over a table, and their share of all; one at least, and all
-    where there are no more bytes.
+    """Row groups of about ``most`` bytes, evenly spread over a table, and their share of the table; at least one, and
+    all if the table is not larger.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -92,7 +91,7 @@ def some_of(table: Path, most: int) -> tuple[list[tuple[Path, slice]], float]:
 
 
 def in_parts(sizes: Sequence[int], least: int) -> Iterator[slice]:
-    """Yield the items of these bytes in parts, one behind the other, each of ``least`` bytes or more but the last."""
+    """Group consecutive items of these sizes into parts, each of at least ``least`` bytes except the last."""
     begin = size = 0
     for end, more in enumerate(sizes, start=1):
         size += more
@@ -103,7 +102,7 @@ def in_parts(sizes: Sequence[int], least: int) -> Iterator[slice]:
 
 
 def least_bytes(total: int, most: int | None = None) -> int:
-    """The bytes with which a part ends, of so many in all; ``most`` is how many parts there may be."""
+    """The size at which a part ends, given the total; ``most`` is the largest number of parts."""
     return max(PART_BYTES, total // (most or MOST_PARTS))
 
 
@@ -118,14 +117,14 @@ def _bytes(table: pq.ParquetFile) -> list[int]:
 
 
 def _groups(file: Path) -> Iterator[tuple[str, int]]:
-    """Of each row group, the first id and its bytes."""
+    """The first id and the bytes of each row group."""
     with parquet_file(file, SCHEMA) as table:
         for number, size in enumerate(_bytes(table)):
             yield table.read_row_group(number, columns=["id"]).column(0)[0].as_py(), size
 
 
 def _between(firsts: dict[Path, list[str]], unique: bool, first: str | None, stop: str | None) -> Part:
-    # Where ids are not unique, the groups before one that begins with an id may hold it, too.
+    # If ids are not unique, the groups before one that begins with an id may contain it too.
     before = bisect_right if unique else bisect_left
     pieces = []
     for file, ids in firsts.items():
@@ -137,7 +136,7 @@ def _between(firsts: dict[Path, list[str]], unique: bool, first: str | None, sto
 
 
 def gather(files: Sequence[Path], table: Path) -> None:
-    """Make a table of the files of its parts; those without a row are left out, unless all are."""
+    """Combine the files of parts into a table; those without a row are left out, unless all are empty."""
     filled = [file for file in files if pq.read_metadata(file).num_rows]
     with atomic_folder(table, checksums=False) as folder:
         for number, file in enumerate(filled or files[:1]):
@@ -145,8 +144,8 @@ def gather(files: Sequence[Path], table: Path) -> None:
 
 
 def _place(file: Path, place: Path) -> None:
-    """The file in another place too: it stays in its own, where a stage that is killed looks for it again."""
+    """Put the file in another place too; it also stays in its own, where a restarted stage looks for it."""
     try:
         os.link(file, place)
-    except OSError:  # not every file system can
+    except OSError:  # not every file system supports links
         shutil.copyfile(file, place)

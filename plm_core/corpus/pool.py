@@ -1,12 +1,12 @@
-"""Work on the parts of a corpus, by as many processes as see one folder, on this machine and on others.
+"""Work on the parts of a corpus, by all processes that share one folder, on this machine and on others.
 
-Used by stages that read the corpus. Files are the only truth, and no process need know of another: a job lies in the
-folder as a function and its items, whoever claims an item does it, and its result is a folder that appears whole. A
-stage that is run again does what is not there yet. Who claims an item keeps the claim young; an old one, or one whose
-process on this machine is no more, is void. An item that is done twice gives the same bytes twice.
+Used by stages that read the corpus. All state is in files, and processes need not know of each other: a job is a
+function and its items in the folder; the process that claims an item does it, and its result is a folder that appears
+atomically. A stage that is run again only does what is missing. A process refreshes its claim; a claim that is old, or
+whose process on this machine has ended, is void. An item that is done twice gives identical bytes.
 
-``python -m plm_core.corpus.pool FOLDER CORES`` is such processes, which end with the one that started them;
-``FOLDER`` need not be there yet.
+``python -m plm_core.corpus.pool FOLDER CORES`` starts such processes, which end with the one that started them;
+``FOLDER`` need not exist yet.
 """
 
 import contextlib
@@ -30,23 +30,23 @@ from plm_core.files import atomic_file, flush_folder
 from plm_core.shared.processes import started
 
 Function = Callable[[Any, Path], object]
-"""Does one item, and writes its result into the folder that it is given. A function of a module: it is sent by name."""
+"""Does one item, and writes its result into the given folder. A module-level function, because it is sent by name."""
 
 JOB = "job.pickle"
 KEEP_S = 2.0
-"""How often a process that has claimed an item says that it is still there."""
+"""How often a process refreshes its claim."""
 LOST_S = 30.0
-"""After how long without that the claim is void."""
+"""How long after the last refresh a claim is void."""
 POLL_S = 0.05
 
 
 class Pool:
-    """What a stage has processes do in its folder; it does itself what they do not."""
+    """Runs jobs with processes in a folder; the stage's own process works along."""
 
     def __init__(self, folder: Path, cores: int, ask: Callable[[], object] = lambda: None) -> None:
-        """``folder`` may hold what a run that was killed has left; ``cores`` is how many processes work here.
+        """``folder`` may contain what a killed run has left; ``cores`` is the number of processes on this machine.
 
-        ``ask`` is called when there is more to do than for these.
+        ``ask`` is called when there is more work than for these.
         """
         self.folder = folder
         self._cores = cores
@@ -57,13 +57,12 @@ class Pool:
         """Do every item that is not done, and return the folders of the results in the order of the items.
 
         Args:
-            name: of the job; it has the same items whenever the stage is run.
-            function: what is done. Its result depends on the item alone.
-            items: what can be pickled, few bytes each besides what they have in common.
+            name: of the job; it must have the same items whenever the stage is run. function: the work. Its result
+            depends on the item alone. items: picklable, of few bytes each apart from what they share.
 
         Raises:
-            UserError: ``function`` raised it for an item, here or elsewhere.
-            OSError: the same, such as for a full disk.
+            UserError: ``function`` raised it for an item, here or elsewhere. OSError: likewise, for example because the
+            disk is full.
         """
         folder = self.folder / name
         for failed in folder.glob("*.error"):
@@ -78,14 +77,14 @@ class Pool:
         while (did := job.step()) is not _Did.ALL:
             if did is _Did.NOTHING:
                 for process in self._others:
-                    process.poll()  # else one that was killed would seem to be there
+                    process.poll()  # otherwise one that was killed would still seem to exist
                 time.sleep(POLL_S)
         return [job.result(number) for number in range(len(items))]
 
     def end(self) -> None:
         """End the processes that work here."""
         for process in self._others:
-            process.terminate()  # what they have half done has no name yet
+            process.terminate()  # half-done results have no final name yet
         for process in self._others:
             process.wait()
         self._others = []
@@ -105,7 +104,7 @@ class _Did(enum.Enum):
 
 
 class _Job:
-    """A job as one of the processes sees it."""
+    """A job as seen by one process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -114,11 +113,10 @@ class _Job:
         self._function, self._items = pickle.loads((folder / JOB).read_bytes())
 
     def step(self) -> _Did:
-        """Do one item that no other process does.
+        """Do one item that no other process is doing.
 
         Raises:
-            UserError: an item cannot be done.
-            OSError: the same.
+            UserError: an item cannot be done. OSError: likewise.
         """
         names = set(os.listdir(self._folder))  # noqa: PTH208 names alone
         if failed := next((name for name in names if name.endswith(".error")), None):
@@ -135,7 +133,7 @@ class _Job:
         return _Did.NOTHING if left else _Did.ALL
 
     def result(self, number: int) -> Path:
-        """The folder of an item's result, which is there when the item is done."""
+        """The folder of an item's result, which exists when the item is done."""
         return self._folder / f"{number:06d}"
 
     def _do(self, number: int) -> None:
@@ -149,8 +147,8 @@ class _Job:
                 file.write_bytes(pickle.dumps(error))
             raise
         else:
-            flush_folder(temporary)  # or a crash of the machine could leave a result without its bytes
-            with contextlib.suppress(OSError):  # another process has done it, too
+            flush_folder(temporary)  # otherwise a crash of the machine could leave a result without its bytes
+            with contextlib.suppress(OSError):  # another process has done it too
                 temporary.rename(result)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -162,7 +160,7 @@ def _me() -> str:
 
 @contextlib.contextmanager
 def _claimed(claim: Path) -> Iterator[bool]:
-    """Whether the claim is this process's for the block."""
+    """Yield whether this process has the claim, for the duration of the block."""
     try:
         with claim.open("x") as file:
             file.write(_me())
@@ -187,14 +185,14 @@ def _keep(claim: Path, ended: threading.Event) -> None:
 
 
 def _is_void(claim: Path) -> bool:
-    """Whether a claim is that of a process that is no more; then the claim is gone."""
+    """Whether the process of a claim has ended; if so, the claim is removed."""
     clock = claim.with_name(f".clock.{_me()}")
     try:
-        host, *process = claim.read_text().rsplit(".", 2)  # of one that was made just now, nothing yet
+        host, *process = claim.read_text().rsplit(".", 2)  # a claim that was just made is still empty
         if host == socket.gethostname():
             pid, began = process
             void = not _lives(int(pid)) or started(int(pid)) != began
-        else:  # by the clock of the folder, which need not be this machine's
+        else:  # by the folder's clock, which may differ from this machine's
             clock.touch()
             void = clock.stat().st_mtime - claim.stat().st_mtime > LOST_S
     except FileNotFoundError:
@@ -220,12 +218,12 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def serve(folder: Path, parent: int) -> None:
-    """Do what there is to do for as long as the process ``parent`` lives."""
+    """Do the work of a folder as long as the process ``parent`` lives."""
     jobs: dict[Path, _Job | None] = {}
     while os.getppid() == parent:
         did = _Did.NOTHING
         for file in sorted(folder.glob(f"*/{JOB}")):
-            with contextlib.suppress(FileNotFoundError):  # the pool has ended, and its folder goes
+            with contextlib.suppress(FileNotFoundError):  # the pool has ended, and its folder is being deleted
                 if file not in jobs:
                     jobs[file] = _Job(file.parent)
                 if (job := jobs[file]) is not None and (did := job.step()) is _Did.ALL:
@@ -235,15 +233,15 @@ def serve(folder: Path, parent: int) -> None:
 
 
 def main() -> None:
-    """Serve with as many processes as the command line says."""
+    """Serve with the number of processes given on the command line."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # else one that was killed would seem to be there
-    # Who started it may be no more by now.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # otherwise one that was killed would still seem to exist
+    # The parent may have ended by now.
     parent = int(sys.argv[3]) if len(sys.argv) > 3 else os.getppid()
     folder = Path(sys.argv[1])
     for _ in range(int(sys.argv[2]) - 1):
         _start(folder)
-    with contextlib.suppress(UserError, OSError):  # the stage says it
+    with contextlib.suppress(UserError, OSError):  # the stage reports it
         serve(folder, parent)
 
 

@@ -1,4 +1,4 @@
-"""Records that cannot be used: each is kept with its place and the rule that it breaks. Used by sources and ingest."""
+"""Records that cannot be used, with the place of each and the rule that it breaks. Used by sources and ingest."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ EXCERPT = 200
 
 
 class Refused(Exception):
-    """A record breaks a rule; whoever knows its place makes a ``Quarantined`` of it."""
+    """A record breaks a rule; the caller that knows its place makes a ``Quarantined`` of it."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -23,38 +23,38 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A record that was not read, in printable text throughout."""
+    """A record that was not used; all text is printable."""
 
     place: str
-    """``file:line``: the line with which the record begins; Parquet: the row, from 1."""
+    """``file:line``: the line on which the record begins; for Parquet, the row, from 1."""
     reason: str
     """The short name of the rule, such as ``broken_json``."""
     detail: str
     """What was found and what was expected, at most 200 characters."""
     excerpt: str
-    """Its beginning, at most 200 characters."""
+    """The record's beginning, at most 200 characters."""
 
 
 def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
     """The record at ``place``, which begins with ``head``, for the reason of ``refused``."""
     text = head if isinstance(head, str) else head.decode("utf-8", errors="backslashreplace")
-    # The name of a file may hold anything but is needed whole, to be found again.
+    # A file name may contain anything, but is needed whole to find the file.
     return Quarantined(printable(place), refused.reason, _shortened(refused.detail), _shortened(text))
 
 
 @contextlib.contextmanager
 def quarantine_writer(path: Path) -> Iterator[Callable[[Quarantined], object]]:
-    """Yield a function that writes a record; they become the JSON lines of ``path`` when the block ends well."""
+    """Yield a function that writes a record; they become the JSON lines of ``path`` when the block succeeds."""
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         yield lambda record: file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
 
 
 def printable(text: str) -> str:
-    """The text with what cannot be printed, such as bytes that are no UTF-8, as escapes."""
+    """The text with unprintable characters, such as bytes that are not UTF-8, as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _shortened(text: str) -> str:
-    """Printable, and of a long text the beginning; the rest is not looked at."""
+    """The text printable and shortened; only the beginning of a long one is read."""
     shown = printable(text[: EXCERPT + 1])
     return shown if len(shown) <= EXCERPT else f"{shown[: EXCERPT - 1]}…"

@@ -1,8 +1,8 @@
 """A file as a stream of records: text, JSON lines, CSV, TSV or Parquet, all but the last plain or compressed.
 
-Used by the source ``folder``. At most one record of a line format is in memory; a longer one than allowed is refused
-without being held. Nothing that is found *in* a file is an exception here: a bad record comes out as what it was
-refused for, and where a damaged file stops, its rest is one bad record.
+Used by the source ``folder``. At most one record of a line format is in memory; one longer than allowed is refused
+without being held. Nothing found *in* a file raises an exception here: a bad record is yielded with the reason why it
+was refused, and the unreadable rest of a damaged file is one bad record.
 """
 
 import csv
@@ -27,15 +27,15 @@ from plm_core.corpus.quarantine import Refused
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 READABLE = f"{', '.join(FORMATS)}; all but the last also with {' or '.join(COMPRESSIONS)}"
 MARKS = {kind: re.compile(marks) for kind, marks in ((".jsonl", rb'\\.|[",[{]'), (".csv", b'[",]'), (".tsv", b"\t"))}
-"""What tells the values of a record apart, and quotes them."""
+"""The characters that separate the values of a record, and quote them."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 ROWS_AT_ONCE = 64
 """The most rows of Parquet in memory."""
 BYTES_AT_ONCE = 1 << 25
-"""How many bytes they may have, unless a single row has more."""
+"""The most bytes of these rows, unless a single row has more."""
 PAGES = 1 << 29
-"""Bytes of the pages of Parquet that have to be in memory together, one a column: more are refused."""
+"""The most bytes of Parquet pages that are in memory together, one per column; more are refused."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Record:
     """One record of a file."""
 
     number: int
-    """The line with which it begins, or its row in Parquet; from 1."""
+    """The line on which it begins, or its row in Parquet; from 1."""
     content: Mapping[str, object] | str | Refused
     """Its fields; the text, for a text file; or why it cannot be used."""
     head: bytes = b""
@@ -51,7 +51,7 @@ class Record:
 
 
 def format_of(file: Path) -> str | None:
-    """Which of ``FORMATS`` the file's name says, or None when no reader knows it."""
+    """The one of ``FORMATS`` that the file's name implies, or None if it is not readable."""
     suffixes = [suffix.lower() for suffix in file.suffixes]
     packed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     suffix = "".join(suffixes[-2:-1] if packed else suffixes[-1:])
@@ -61,7 +61,7 @@ def format_of(file: Path) -> str | None:
 def records(file: Path, limit: int, header: Sequence[str] | None = None) -> Iterator[Record]:
     """Yield the records of a file that ``format_of`` knows; one of more than ``limit`` bytes is refused.
 
-    ``header`` names the columns of a table that has no line with their names.
+    ``header`` names the columns of a table without a header line.
 
     Raises:
         OSError: the file itself cannot be read (permissions, a failing disk), as opposed to what is in it.
@@ -72,7 +72,7 @@ def records(file: Path, limit: int, header: Sequence[str] | None = None) -> Iter
         yield from _parquet_records(file, limit)
         return
     lines = None
-    # A setting of the whole process, 131,072 characters at first; Lines refuses a long record before the reader does.
+    # This limit is process-wide, 131,072 characters by default; Lines refuses a long record before the reader does.
     before = csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
     try:
         with opened(file) as stream:
@@ -88,9 +88,9 @@ def records(file: Path, limit: int, header: Sequence[str] | None = None) -> Iter
 
 
 def within(row: Mapping[str, object], limit: int) -> Mapping[str, object] | Refused:
-    """The row, or why it is refused: the texts in it have more than ``limit`` bytes together."""
+    """The row, or its refusal if its texts have more than ``limit`` bytes together."""
     texts = [value for value in row.values() if isinstance(value, str)]
-    # No character has more than 4 bytes, so that short rows need no encoding.
+    # A character has at most 4 bytes, so short rows need not be encoded.
     if 4 * sum(map(len, texts)) <= limit or sum(len(t.encode("utf-8", "surrogatepass")) for t in texts) <= limit:
         return row
     return too_long(limit)
@@ -128,15 +128,15 @@ def _json_object(text: str) -> Mapping[str, object]:
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused("broken_json", f"{error}; expected a JSON object a line") from None
+        raise Refused("broken_json", f"{error}; expected one JSON object per line") from None
     if not isinstance(row, dict):
-        raise Refused("no_object", f"found {type(row).__name__}; expected a JSON object a line")
+        raise Refused("no_object", f"found {type(row).__name__}; expected one JSON object per line")
     return row
 
 
 def _table_records(lines: Lines, comma: bool, header: Sequence[str] | None) -> Iterator[Record]:
-    """Rows under a header, in the file or given: with commas, quoted as in RFC 4180, or with tabs, nothing quoted."""
-    # A byte that is no UTF-8 must not end the record: its other lines would be taken for records.
+    """Rows under a header, in the file or given: with commas, quoted as in RFC 4180, or with tabs and no quoting."""
+    # Invalid UTF-8 must not end the record, or its other lines would be taken for records.
     text = map(partial(str, encoding="utf-8", errors="surrogateescape"), lines)
     reader = csv.reader(text, strict=True) if comma else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     while True:
@@ -167,9 +167,9 @@ def _table_records(lines: Lines, comma: bool, header: Sequence[str] | None) -> I
 
 
 def _header(row: list[str]) -> list[str]:
-    # Tables with an index or with empty columns have names that are empty.
+    # Tables with an index or with empty columns have empty names.
     if twice := sorted(name for name, count in Counter(row).items() if name and count > 1):
-        raise Refused("broken_header", f"the name {twice[0]!r} stands twice; expected names that differ")
+        raise Refused("broken_header", f"the name {twice[0]!r} appears twice; expected names that differ")
     return row
 
 
@@ -192,7 +192,7 @@ def _parquet_records(file: Path, limit: int) -> Iterator[Record]:
                     yield Record(number + 1, _large_pages(pages, rows))
                     number += rows
                     continue
-                # No row is longer than a page: not even where rows share a text that stands in it once.
+                # No row is longer than a page, not even if rows share a text that occurs in it once.
                 rows = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, pages)))
                 for batch in table.iter_batches(rows, row_groups=[group], columns=columns):
                     for content in _rows(batch, limit):
@@ -200,7 +200,7 @@ def _parquet_records(file: Path, limit: int) -> Iterator[Record]:
                         yield Record(number, content)
             if number != (told := table.metadata.num_rows):
                 raise Damaged(f"{number} rows, though it says {told}")
-    # The last ones: the name of a column, and the header of a page.
+    # The last two are for the name of a column, and the header of a page.
     except (OSError, pa.ArrowException, UnicodeDecodeError, Damaged) as error:
         yield _damage(error, number + 1, b"")
 
@@ -211,7 +211,7 @@ def _large_pages(size: int, rows: int) -> Refused:
 
 
 def _useful(schema: pa.Schema) -> list[str]:
-    """The columns of text and whole numbers. Python cannot hold every date of others, and vectors cost much."""
+    """The columns of text and integers. Python cannot represent every date of others, and vectors are expensive."""
     tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_boolean)
     kinds = [(f.name, f.type.value_type if types.is_dictionary(f.type) else f.type) for f in schema]
     return [name for name, kind in kinds if any(test(kind) for test in tests)]
@@ -223,7 +223,7 @@ def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | 
             yield from batch.to_pylist()
             return
         except UnicodeDecodeError:
-            pass  # nothing was yielded: now row by row, to tell the bad ones from the good
+            pass  # nothing was yielded; continue row by row, to find the bad ones
     for position in range(batch.num_rows):
         row = batch.slice(position, 1)
         try:
@@ -233,7 +233,7 @@ def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | 
 
 
 def _text_bytes(row: pa.RecordBatch) -> int:
-    """The bytes of all texts of a batch, which have not been decoded yet."""
+    """The bytes of all texts of a batch, before decoding."""
     plain = [c.dictionary_decode() if types.is_dictionary(c.type) else c for c in row.columns]
     texts = [c.cast(pa.large_binary()) for c in plain if not (types.is_integer(c.type) or types.is_boolean(c.type))]
     return sum(pc.sum(pc.binary_length(c)).as_py() or 0 for c in texts)
@@ -248,7 +248,7 @@ def _first_invalid(data: bytes) -> int:
 
 
 def _damage(error: Exception, number: int, head: bytes) -> Record:
-    """The rest of a damaged file. An error of the machine has a number, which libraries' own errors have not."""
+    """The record for the rest of a damaged file. An error of the machine has an errno; libraries' own errors do not."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
     return Record(number, Refused("damaged_file", f"{error}; what is before this place was read"), head)

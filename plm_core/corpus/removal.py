@@ -1,6 +1,6 @@
-"""What was removed from the corpus, with the rule and what it measured, and its table on disk.
+"""What was removed from the corpus, with the rule and its measurement, and the table on disk.
 
-Used by the stages that remove: clean and deduplicate. Nothing leaves the corpus without such a row.
+Used by the stages that remove: clean and deduplicate. Every removal from the corpus has such a row.
 """
 
 from collections.abc import Iterator
@@ -31,15 +31,15 @@ class Removal:
     document: str
     """The id of its document."""
     paragraph: int | None
-    """Its position in what was left of the document when the rule was applied, from 0; None: the whole document."""
+    """Its position, from 0, in what was left of the document when the rule was applied; None: the whole document."""
     source: str
     """The source of its document."""
     rule: str
-    """The short name of the rule, which is counted."""
+    """The short name of the rule, used in counts."""
     value: str
     """What the rule measured and what it allows, in printable text that is the same in every run."""
     text: str
-    """What was removed: of a document, what was left of it when the rule was applied."""
+    """The removed text: for a document, what was left of it when the rule was applied."""
 
     @property
     def level(self) -> str:
@@ -48,7 +48,7 @@ class Removal:
 
 
 def removal_writer(path: Path) -> AbstractContextManager[RowWriter[Removal]]:
-    """Yield a writer whose removals become the Parquet file ``path`` when the block ends well."""
+    """Yield a writer whose removals become the Parquet file ``path`` when the block succeeds."""
     return row_writer(path, SCHEMA, asdict)
 
 

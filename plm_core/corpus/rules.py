@@ -1,4 +1,4 @@
-"""Rules: a measure, its bounds and its own arguments, as the section ``clean`` states them. Used by ``clean.py``."""
+"""Rules: a measure, its bounds and its own arguments, as stated in the section ``clean``. Used by ``clean.py``."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from plm_core.corpus.measures.text import Text
 
 @section
 class Bounds:
-    """What a measure may be; the ends are allowed."""
+    """The allowed range of a measure, including the ends."""
 
     min: float | None = None
     """A text with less is removed."""
@@ -26,7 +26,7 @@ class Bounds:
         if self.min is None and self.max is None:
             raise ValueError("min: missing, and max too; expected at least one of them")
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min: {self.min} is more than max ({self.max}); expected a number that can be met")
+            raise ValueError(f"min: {self.min} is more than max ({self.max}); expected min to be at most max")
 
     def measured(self, name: str, text: Text) -> float:
         """The measure of a text, with the arguments of this rule."""
@@ -39,7 +39,7 @@ class StopWords(Bounds):
     """The rule ``stop_words``."""
 
     words: tuple[str, ...] = STOP_WORDS
-    """What is looked for: the most frequent words of your language, in small letters."""
+    """The words to look for: the most frequent ones of your language, in lowercase."""
 
 
 @section
@@ -47,7 +47,7 @@ class PolicyPhrases(Bounds):
     """The rule ``policy_phrases``."""
 
     phrases: tuple[str, ...] = POLICY_PHRASES
-    """What is looked for, in small letters."""
+    """The phrases to look for, in lowercase."""
 
 
 @section
@@ -72,11 +72,11 @@ OWN: dict[str, type[Bounds]] = {
     "long_lines": LongLines,
     "short_line_share": ShortLines,
 }
-"""The rules with arguments of their own; the other measures have bounds alone."""
+"""The rules with arguments of their own; the other measures only have bounds."""
 
 
 def _read(rules: Mapping[str, Any]) -> dict[str, Any]:
-    """Each rule as the class of its name; ValueError when there is no such measure, or a rule is none."""
+    """Parse each rule as the class for its name; ValueError if there is no such measure, or a rule is invalid."""
     if unknown := next((name for name in rules if name not in MEASURES), None):
         hint = did_you_mean(unknown, MEASURES) or f"; expected one of {', '.join(MEASURES)}"
         raise ValueError(f"{unknown}: unknown measure{hint}")
@@ -90,4 +90,4 @@ def _read(rules: Mapping[str, Any]) -> dict[str, Any]:
 
 
 Rules = Annotated[dict[str, Bounds], BeforeValidator(lambda given: _read(given) if isinstance(given, dict) else given)]
-"""By measure; the first rule that a text breaks is the reason why it is removed."""
+"""Rules by measure; the first one that a text breaks is the reason for its removal."""

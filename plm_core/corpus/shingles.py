@@ -1,7 +1,7 @@
-"""Texts as hashed words and shingles, many at a time. Used where texts are compared.
+"""Texts as hashed words and shingles, many at a time. Used wherever texts are compared.
 
-A word is a run of letters, digits and their marks in one case, or one character of a script that writes no spaces
-(Chinese, Japanese, Thai, ...). All else, punctuation and white space, only separates. A shingle is ``n`` words in
+A word is a run of letters, digits and their marks in one case, or one character of a script without spaces (Chinese,
+Japanese, Thai, ...). Everything else, such as punctuation and whitespace, only separates. A shingle is ``n`` words in
 sequence (Broder 1997). Everything is whole-number arithmetic modulo 2^64: the same on every machine.
 
 Shapes: N texts, C characters, W words and S shingles, of all texts together.
@@ -21,18 +21,18 @@ from plm_core.corpus.normalize import UNSPACED, cut
 T = TypeVar("T")
 
 SEPARATOR, PART, WHOLE = range(3)
-"""What a character is: between words, part of a word, a word by itself."""
+"""The kinds of characters: between words, part of a word, a word by itself."""
 LAST_LETTER = 0x33FFF
-"""No letter or digit of Unicode has a larger code: what comes after the third plane of ideographs are no texts."""
+"""No letter or digit of Unicode has a larger code: nothing after the third plane of ideographs is text."""
 BASE = 0x9E3779B97F4A7C15
-"""The base of the polynomial that a word is hashed by: odd, so that it has an inverse modulo 2^64."""
+"""The base of the polynomial hash of a word: odd, so that it has an inverse modulo 2^64."""
 CHARACTERS_AT_ONCE = 1 << 16
-"""Characters of texts that are hashed together: few enough for a processor's cache."""
+"""Characters of texts that are hashed together: few enough for a CPU cache."""
 
 
 @dataclass(frozen=True)
 class Shingles:
-    """The shingles of N texts, one behind the other; within a text they may repeat."""
+    """The shingles of N texts, concatenated; within a text they may repeat."""
 
     hashes: np.ndarray
     """``[S]`` uint64."""
@@ -44,7 +44,7 @@ class Shingles:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of N texts, one behind the other."""
+    """The words of N texts, concatenated."""
 
     hashes: np.ndarray
     """``[W]`` uint64."""
@@ -52,7 +52,7 @@ class Words:
     """``[N]`` int64: where each text's words end."""
 
     def shingles(self, n: int) -> Shingles:
-        """All ``n`` words in sequence; of a text with fewer, all its words are one shingle; none, if it has none."""
+        """All sequences of ``n`` words; a text with fewer words is one shingle, and one without words has none."""
         counts = np.diff(self.ends, prepend=0)
         whole = np.arange(len(self.hashes)) + n <= np.repeat(self.ends, counts)
         short = np.flatnonzero((counts > 0) & (counts < n))
@@ -70,7 +70,7 @@ class Words:
 
 
 def words(texts: Sequence[str]) -> Words:
-    """The hashed words of texts, of which few characters at a time are worked on, however long one is."""
+    """The hashed words of texts, processed a limited number of characters at a time, however long a text is."""
     parts = [list(cut(text, CHARACTERS_AT_ONCE)) for text in texts]
     found = [_words(group) for group in batches((part for text in parts for part in text), str)]
     counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(each.ends, prepend=0) for each in found)])
@@ -80,12 +80,12 @@ def words(texts: Sequence[str]) -> Words:
 
 def _words(texts: Sequence[str]) -> Words:
     folded = [text.casefold() for text in texts]
-    # A separator behind every text, so that no word reaches from one into the next.
+    # A separator after every text, so that no word reaches from one into the next.
     data = "\n".join([*folded, ""]).encode("utf-32-le", "surrogatepass")
     codes = np.frombuffer(data, dtype=np.uint32)
     kinds = _kinds()[codes]
     part, whole = kinds == PART, kinds == WHOLE
-    # The last character is a separator: what is rolled around to the front is none of a word.
+    # The last character is a separator: what is rolled around to the front belongs to no word.
     starts = np.flatnonzero((part & ~np.roll(part, 1)) | whole)
     stops = np.flatnonzero((part & ~np.roll(part, -1)) | whole) + 1
     powers, inverses = _powers(1 << len(codes).bit_length())
@@ -96,8 +96,8 @@ def _words(texts: Sequence[str]) -> Words:
 
 
 def batches(items: Iterable[T], text_of: Callable[[T], Sized]) -> Iterator[list[T]]:
-    """Group items until their texts have ``CHARACTERS_AT_ONCE`` characters or tokens; one with a longer text is a
-    group."""
+    """Group items until their texts have ``CHARACTERS_AT_ONCE`` characters or tokens; an item with a longer text is a
+    group by itself."""
     group: list[T] = []
     size = 0
     for item in items:
@@ -114,7 +114,7 @@ def batches(items: Iterable[T], text_of: Callable[[T], Sized]) -> Iterator[list[
 
 @functools.cache
 def _multiplier(k: int) -> np.uint64:
-    """What the k-th word of a shingle is multiplied by: odd, so that no bit of the word is lost."""
+    """The multiplier of the k-th word of a shingle: odd, so that no bit of the word is lost."""
     return np.uint64(pow(BASE, 2 * k + 1, 1 << 64))
 
 
@@ -127,7 +127,7 @@ def scrambled(values: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _kinds() -> np.ndarray:
-    """What each code point is, ``[0x110000]`` uint8."""
+    """The kind of each code point, ``[0x110000]`` uint8."""
     kinds = np.zeros(0x110000, dtype=np.uint8)
     whole = re.compile(f"[{UNSPACED}]")
     for code in range(LAST_LETTER + 1):

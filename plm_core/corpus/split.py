@@ -1,7 +1,7 @@
 """Train, validation and test by the hash of an id: the document's, or that of the first of its duplicates.
 
-Used by the stage deduplicate. A document's side depends on that id alone: new documents move no others, but for
-duplicates of theirs, which follow the first of them.
+Used by the stage deduplicate. A document's side depends on that id alone: new documents do not move others, except
+their duplicates, which follow the first of them.
 """
 
 from typing import Annotated
@@ -39,5 +39,5 @@ def split_of(document_id: str, config: SplitConfig) -> str:
 
 
 def place_of(text: str) -> float:
-    """Where the hash of a text stands among all hashes, from 0 to 1."""
+    """The position of a text's hash among all hashes, from 0 to 1."""
     return int(sha256_text(text)[:16], 16) / 2**64

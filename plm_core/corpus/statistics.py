@@ -1,6 +1,6 @@
 """Figures of a corpus for its card: sizes, lengths, what was removed by which rule, with examples. Used by card.
 
-All of it is found part by part in a ``Pool``.
+All figures are computed part by part in a ``Pool``.
 """
 
 import pickle
@@ -27,16 +27,16 @@ Piece = tuple[Path, slice]
 
 @dataclass
 class Sizes:
-    """How much text there is, and how long it is."""
+    """The amount of text, and the lengths of documents and paragraphs."""
 
     documents: int = 0
     paragraphs: int = 0
     words: int = 0
-    """Separated by white space."""
+    """The number of words, separated by whitespace."""
     bytes: int = 0
     """UTF-8."""
     document_words: Counter[int] = field(default_factory=Counter)
-    """How many documents have up to so many words, and more than half of that: powers of two."""
+    """The number of documents by length in words: up to this power of two, and more than half of it."""
     paragraph_words: Counter[int] = field(default_factory=Counter)
     """The same for paragraphs."""
 
@@ -73,7 +73,7 @@ def sizes_part(piece: Piece, folder: Path) -> None:
 
 
 def total(parts: Iterable[Sizes]) -> Sizes:
-    """All of them together."""
+    """The sum of several sizes."""
     whole = Sizes()
     for part in parts:
         for each in fields(Sizes):
@@ -89,21 +89,21 @@ class Rule:
     """``documents`` or ``paragraphs``."""
     name: str
     by_source: Counter[str] = field(default_factory=Counter)
-    """How many texts of each source."""
+    """The number of texts removed, by source."""
     bytes: int = 0
-    """UTF-8, of all of them."""
+    """The UTF-8 bytes of all of them."""
     examples: list[Removal] = field(default_factory=list)
-    """The longest ones, and of equally long ones the first."""
+    """The longest examples, and of equally long ones the first."""
 
     def add(self, by_source: Counter[str], size: int, examples: Iterable[Removal]) -> None:
-        """Count in what comes behind."""
+        """Add the removals of a later part."""
         self.by_source += by_source
         self.bytes += size
         self.examples = sorted([*self.examples, *examples], key=lambda removal: -len(removal.text))[:EXAMPLES]
 
 
 def rules(tables: Iterable[Path], pool: Pool) -> list[Rule]:
-    """What each rule removed, in the order in which they first did.
+    """What each rule removed, in the order of their first removals.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -117,7 +117,7 @@ def rules(tables: Iterable[Path], pool: Pool) -> list[Rule]:
 
 
 def rules_part(file: Path, folder: Path) -> None:
-    """Write what each rule removed, of a file of removals."""
+    """Write what each rule removed, for a file of removals."""
     found: dict[tuple[str, str], Rule] = {}
     for removal in read_removals(file):
         rule = found.setdefault((removal.level, removal.rule), Rule(removal.level, removal.rule))
@@ -132,7 +132,7 @@ def excerpt(text: str) -> str:
 
 
 def texts_of(names: Iterable[str], table: Path, pool: Pool) -> dict[str, str]:
-    """The texts of a table that are named as removals name them: ``document`` or ``document#paragraph``.
+    """The texts with these names, which are as in removals: ``document`` or ``document#paragraph``.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -145,7 +145,7 @@ def texts_of(names: Iterable[str], table: Path, pool: Pool) -> dict[str, str]:
 
 
 def texts_part(work: tuple[Set[str], Piece], folder: Path) -> None:
-    """Write the texts of some row groups of a file that are named."""
+    """Write the named texts in some row groups of a file."""
     wanted, piece = work
     holders = wanted | {name.rpartition("#")[0] for name in wanted}
     named = (text for document in read_documents(*piece) if document.id in holders for text in _named(document))

@@ -1,4 +1,4 @@
-"""What a folder of text holds, as far as a recipe for it needs to know. Used by the command init."""
+"""A survey of a folder of text: what a recipe for it needs to know. Used by the command init."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,30 +16,30 @@ from plm_core.corpus.records import READABLE, format_of, records
 from plm_core.corpus.sources.folder import Folder
 
 LIMIT = 100_000_000
-"""Bytes of a record, as a source has them by default."""
+"""The bytes of the longest record, as in a source's default."""
 LOOKED_AT = 500
-"""Documents whose fields, language and cleaning are looked at: the first of each format, then every k-th."""
+"""The number of documents to examine for fields, language and cleaning: the first of each format, then every k-th."""
 ALL_FILES = "**/*"
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found."""
+    """The result of a survey."""
 
     pattern: str
     """Which files are read."""
     text_field: str
     id_field: str | None
-    """A field of this name is in every record, each with another value; None: there is none."""
+    """A field that every record has, with a different value in each; None: there is none."""
     documents: int
     quarantined: int
-    """Records that are no documents."""
+    """The number of records that are not documents."""
     bytes: int
-    """Of the texts, in UTF-8."""
+    """The UTF-8 bytes of the texts."""
     characters: int
-    """How many different ones there are."""
+    """The number of distinct texts."""
     sample: list[Document]
-    """Some of the documents, from all over the folder."""
+    """A sample of the documents, from all over the folder."""
 
     def languages(self) -> Counter[str]:
         """The languages of the sample, most frequent first."""
@@ -53,14 +53,14 @@ class Survey:
         return left / max(1, sum(len(document.text.encode()) for document in self.sample))
 
     def common_language(self) -> LanguageConfig | None:
-        """To keep the one language that nearly all of the sample is in; None where there is no such language."""
+        """The setting to keep the one language of nearly all of the sample; None if there is no such language."""
         language, count = self.languages().most_common(1)[0]
         known = language != UNDETERMINED and count >= 0.95 * len(self.sample)
         return LanguageConfig((language,)) if known else None
 
 
 def survey(root: Path) -> Survey:
-    """Look at a folder, or a file.
+    """Survey a folder, or a file.
 
     Raises:
         UserError: there is nothing to read in it, or no record has a text.
@@ -96,7 +96,7 @@ def survey(root: Path) -> Survey:
 
 
 def _described(root: Path) -> tuple[str, str, Sequence[str]]:
-    """Which files to read, the field of the text, and the fields that may be ids."""
+    """The files to read, the field of the text, and the fields that may be ids."""
     kinds: dict[str, list[Mapping[str, object]]] = defaultdict(list)
     sizes: Counter[str] = Counter()
     for file in [root] if root.is_file() else sorted(root.rglob("*")):
@@ -108,7 +108,7 @@ def _described(root: Path) -> tuple[str, str, Sequence[str]]:
     rows = kinds.get(main, [])
     text_field = _text_field(rows)
     others = [kind for kind in sizes if kind not in (main, ".txt") and text_field not in _names(kinds[kind])]
-    # Text files fit beside any others; tables whose text has another name do not.
+    # Text files can be combined with any others; tables whose text has another name cannot.
     pattern = f"**/*{main}*" if others or (main == ".txt" and len(sizes) > 1) else ALL_FILES
     return pattern, text_field, [name for name in _names(rows) if name.lower() in ("id", "key", "uid", "uuid", "url")]
 
@@ -123,7 +123,7 @@ def _names(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _text_field(rows: Sequence[Mapping[str, object]]) -> str:
-    """The field called text, or else the one with the longest texts."""
+    """The field called text, or otherwise the one with the longest texts."""
     lengths = {
         name: mean(len(value) if isinstance(value := row.get(name), str) else 0 for row in rows)
         for name in _names(rows)

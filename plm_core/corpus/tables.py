@@ -1,6 +1,6 @@
 """Rows to and from Parquet, a few at a time. Used by documents, quarantined records and removals.
 
-A table is one Parquet file, or a folder of them in the order of their names, as other tools know it too.
+A table is one Parquet file, or a folder of them in the order of their names, which other tools read too.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 ROWS_AT_ONCE = 1024
 """The most rows that are held, and that a row group of the file has."""
 CHARACTERS_AT_ONCE = 1 << 20
-"""As soon as the rows that are held have so many characters, they are written: long texts are held one by one."""
+"""Rows are written as soon as those held have this many characters, so that few long texts are held."""
 
 
 class RowWriter(Generic[T]):
@@ -28,7 +28,7 @@ class RowWriter(Generic[T]):
 
     def __init__(self, file: pq.ParquetWriter, schema: pa.Schema, to_row: Callable[[T], Row]) -> None:
         self.count = 0
-        """How many rows were given."""
+        """The number of rows written."""
         self._file = file
         self._schema = schema
         self._to_row = to_row
@@ -45,7 +45,7 @@ class RowWriter(Generic[T]):
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held, as a row group of its own; nothing when nothing is held."""
+        """Write the rows held, if any, as a row group of their own."""
         if self._held:
             self._file.write_table(pa.Table.from_pylist(self._held, self._schema))
             self._held = []
@@ -54,10 +54,10 @@ class RowWriter(Generic[T]):
 
 @contextlib.contextmanager
 def row_writer(path: Path, schema: pa.Schema, to_row: Callable[[T], Row]) -> Iterator[RowWriter[T]]:
-    """Yield a writer whose rows become the Parquet file ``path`` when the block ends well, and vanish otherwise.
+    """Yield a writer whose rows become the Parquet file ``path`` when the block succeeds, and vanish otherwise.
 
-    ``to_row`` makes a row, column by column of ``schema``, of what the writer is given. Equal rows give equal bytes.
-    A table without a row has its columns all the same.
+    ``to_row`` makes a row with the columns of ``schema`` from what the writer is given. Equal rows give equal bytes. A
+    table without rows still has its columns.
     """
     with (
         atomic_file(path) as temporary,
@@ -74,7 +74,7 @@ def files_of(table: Path) -> list[Path]:
 
 
 def read_rows(table: Path, schema: pa.Schema, groups: slice = slice(None)) -> Iterator[Row]:
-    """Yield the rows of a table in order, of these row groups of a file, holding at most one row group.
+    """Yield the rows of a table in order, optionally only of these row groups of a file, holding at most one row group.
 
     Raises:
         UserError: a file is missing, damaged, or has other columns than ``schema``.
@@ -91,7 +91,7 @@ def parquet_file(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file for the block.
 
     Raises:
-        UserError: the file is missing, has other columns than ``schema``, or is found to be damaged in the block.
+        UserError: the file is missing, has other columns than ``schema``, or turns out to be damaged in the block.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -104,8 +104,8 @@ def parquet_file(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro`)") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno:
-            raise  # of the machine, not of the file
-        raise UserError(f"{path}: damaged, or no Parquet file ({error}); {RESTORE}") from error
+            raise  # an error of the machine, not of the file
+        raise UserError(f"{path}: damaged, or not a Parquet file ({error}); {RESTORE}") from error
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -1,11 +1,11 @@
-"""What a model answered to held-out examples, and its score on any weighting of them.
+"""A model's answers to held-out examples, and its score under any weighting of them.
 
-Used by ``evidence.py`` and ``significance.py``: resampling needs a score thousands of times. Each here is a function of
-weights on the examples, for R weightings at once; ``metrics.py`` has the same scores by scikit-learn and scipy, and a
-test compares them.
+Used by ``evidence.py`` and ``significance.py``: resampling needs a score thousands of times. Here each score is a
+function of weights on the examples, for R weightings at once; ``metrics.py`` computes the same scores with scikit-learn
+and scipy, and a test compares them.
 
-R weightings, N examples, S seeds, C classes, P parts of a score. Examples of one group (of one document, or with a text
-in common) are no independent witnesses; each result knows the group of each example.
+R weightings, N examples, S seeds, C classes, P parts of a score. Examples of one group (from one document, or with a
+text in common) are not independent observations; results know the group of each example.
 
 A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``pearson``, ``spearman``, ``entity_f1``,
 ``exact_match``, ``answer_f1`` or ``pair_accuracy``, or as the mean of several of a family: ``accuracy+f1:equivalent``.
@@ -25,13 +25,13 @@ OF_TAGS = ("entity_f1",)
 OF_TEXTS = ("exact_match", "answer_f1")
 PAIRS = ("pair_accuracy",)
 FAMILIES = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "tags": OF_TAGS, "texts": OF_TEXTS, "pairs": PAIRS}
-"""The scores by what they are of."""
+"""The scores by the kind of answer that they measure."""
 _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
 SIGNED = {"matthews", "pearson", "spearman"}
 """The scores that may be below 0."""
 ALONE: Array = np.empty(0, dtype=np.int64)
-"""Groups that are not stated: each example is one of its own."""
+"""The default groups: each example is a group of its own."""
 
 
 def parts_of(score: str) -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def parts_of(score: str) -> list[tuple[str, str]]:
 
 
 def family(score: str) -> str:
-    """What the score is of: the name in ``FAMILIES``.
+    """The kind of answer that the score measures: a name in ``FAMILIES``.
 
     Raises:
         ValueError: it is unknown.
@@ -60,23 +60,23 @@ def family(score: str) -> str:
 
 
 def of_numbers(score: str) -> bool:
-    """Whether the score is of numbers; ValueError for one that is unknown."""
+    """Whether the score measures numbers; ValueError if it is unknown."""
     return family(score) == "numbers"
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The answers of S fine-tunings of one model to the N examples of a task."""
+    """The answers of S fine-tuning runs of one model to the N examples of a task."""
 
     score: str
     labels: Array
     """``[N]``: class ids, or numbers."""
     predictions: Array
-    """``[S, N]``, alike."""
+    """``[S, N]``, likewise."""
     strata: Array
     """``[N]``: the number of each example's subset in ``subsets``."""
     classes: tuple[str, ...] = ()
-    """Of which the ids are positions; () for numbers."""
+    """The class names, of which ids are positions; () for numbers."""
     subsets: tuple[str, ...] = ("",)
     groups: Array = field(default_factory=lambda: ALONE)
     """``[N]``: the number of each example's group."""
@@ -87,7 +87,7 @@ class Answers:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the largest score that there can be."""
+        """The lowest and the highest possible score."""
         return -1.0 if {name for name, _ in parts_of(self.score)} & SIGNED else 0.0, 1.0
 
     @cached_property
@@ -106,9 +106,9 @@ class Answers:
         )
 
     def joined(self, other: Self) -> Self:
-        """This model's answers, and behind them the other's to the same examples.
+        """This model's answers, followed by the other's to the same examples.
 
-        Where they have different numbers of seeds, each is repeated until they have as many: a mean over seeds is the
+        If they have different numbers of seeds, both are repeated up to a common number: a mean over seeds stays the
         same.
         """
         classes = tuple(sorted({*self.classes, *other.classes}))
@@ -134,7 +134,7 @@ class Answers:
         return np.mean(found, axis=0).T
 
     def advantage(self, other: Self) -> Array:
-        """``[N]``: above 0 where this model's answer is better: more seeds right, or nearer to the number."""
+        """``[N]``: above 0 if this model's answer is better: more seeds right, or nearer to the number."""
         return self._quality() - other._quality()
 
     def right(self) -> Array:
@@ -142,7 +142,7 @@ class Answers:
         return self.predictions == self.labels
 
     def _coded_by(self, classes: tuple[str, ...]) -> Self:
-        """The same, with these classes, among which are its own."""
+        """The same answers, coded by these classes, which include its own."""
         if classes == self.classes:
             return self
         ids = np.array([classes.index(name) for name in self.classes])
@@ -163,16 +163,16 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Ratios:
-    """The answers of S fine-tunings to N examples, by a score whose P parts are ratios of sums over the examples.
+    """The answers of S fine-tuning runs to N examples, with a score whose P parts are ratios of sums over the examples.
 
-    The F1 of entities is 2 right / (answered + true); a mean, as of exact matches, has 1 a example below.
+    The F1 of entities is 2 right / (answered + true); a mean, as of exact matches, has 1 per example below.
     """
 
     score: str
     above: Array
     """``[P, S, N]``."""
     below: Array
-    """``[P, S, N]``; none is less than above."""
+    """``[P, S, N]``; never less than the number above."""
     strata: Array
     """``[N]``: the number of each example's subset in ``subsets``."""
     subsets: tuple[str, ...] = ("",)
@@ -184,7 +184,7 @@ class Ratios:
             object.__setattr__(self, "groups", np.arange(len(self.strata)))
 
     limits = (0.0, 1.0)
-    """The least and the largest score that there can be."""
+    """The lowest and the highest possible score."""
 
     @property
     def columns(self) -> Array:
@@ -202,7 +202,7 @@ class Ratios:
         )
 
     def joined(self, other: Self) -> Self:
-        """This model's answers, and behind them the other's; seeds as in ``Answers.joined``."""
+        """This model's answers, followed by the other's; seeds as in ``Answers.joined``."""
         above, below = (
             np.stack([np.concatenate(_as_many(*part), axis=1) for part in zip(one, two, strict=True)])
             for one, two in ((self.above, other.above), (self.below, other.below))
@@ -216,7 +216,7 @@ class Ratios:
         return np.mean([ratio(weights @ above.T, weights @ below.T) for above, below in parts], axis=0)
 
     def advantage(self, other: Self) -> Array:
-        """``[N]``: above 0 where this model's answer is better: less is lacking to a ratio of 1, over all seeds."""
+        """``[N]``: above 0 if this model's answer is better: over all seeds, less is missing from a ratio of 1."""
         ours, theirs = ((side.below - side.above).mean(axis=1).sum(axis=0) for side in (self, other))
         return theirs - ours
 
@@ -227,7 +227,7 @@ class Ratios:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """The likelihood of N documents: bits a byte are the ratio of two sums. A model has one; lower is better."""
+    """The likelihood of N documents: bits per byte are the ratio of two sums. A model has one; lower is better."""
 
     nats: Array
     """``[N]``."""
@@ -242,7 +242,7 @@ class Sums:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the largest number of bits a byte that other such documents may make it."""
+        """The lowest and the highest bits per byte that a resample of the documents can have."""
         known = self.nats[self.bytes > 0] / np.log(2) / self.bytes[self.bytes > 0]
         return 0.0, max(8.0, float(known.max()))
 
@@ -261,17 +261,17 @@ class Sums:
         return replace(self, nats=self.nats[chosen], bytes=self.bytes[chosen])
 
     def joined(self, other: Self) -> Self:
-        """These documents, and behind them the other's."""
+        """These documents, followed by the other's."""
         return replace(
             self, nats=np.concatenate([self.nats, other.nats]), bytes=np.concatenate([self.bytes, other.bytes])
         )
 
     def values(self, weights: Array) -> Array:
-        """Bits a byte ``[R, 1]``, the documents counted by ``weights`` ``[R, N]``."""
+        """Bits per byte ``[R, 1]``, the documents counted by ``weights`` ``[R, N]``."""
         return ((weights @ self.nats) / np.log(2) / (weights @ self.bytes))[:, None]
 
     def advantage(self, other: Self) -> Array:
-        """``[N]``: above 0 where this model is less surprised."""
+        """``[N]``: above 0 if this model is less surprised."""
         return other.nats - self.nats
 
 
@@ -284,17 +284,17 @@ def score_by_subset(results: Results) -> dict[str, float]:
 
 
 def masks(results: Results) -> dict[str, Array]:
-    """By name, which examples count: for the whole set (""), and for each named subset that has a score."""
+    """Which examples count, by name: for the whole set (""), and for each named subset that has a score."""
     named = {name: (results.strata == i).astype(np.float64) for i, name in enumerate(results.subsets) if name}
     return {"": np.ones(len(results.strata)), **{name: m for name, m in named.items() if scored(results, m > 0)}}
 
 
 def scored(results: Results, members: Array) -> bool:
-    """Whether these examples, ``[N]`` bool, have a score: a correlation asks for different labels."""
+    """Whether these examples, ``[N]`` bool, have a score: a correlation needs different labels."""
     return not (isinstance(results, Answers) and of_numbers(results.score) and alike(results.labels[members]))
 
 
 def _as_many(one: Array, two: Array) -> list[Array]:
-    """Both ``[S, N]`` with as many seeds, each repeated until they have."""
+    """Both ``[S, N]`` repeated up to a common number of seeds."""
     seeds = np.lcm(len(one), len(two))
     return [np.tile(side, (seeds // len(side), 1)) for side in (one, two)]

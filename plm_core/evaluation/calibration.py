@@ -4,11 +4,12 @@ Expected calibration error: the answers are binned by confidence, and the error 
 and its mean confidence, the mean over bins weighed by their sizes (Guo et al. 2017, "On Calibration of Modern Neural
 Networks", section 2, "Expected Calibration Error").
 
-Bins hold about as many answers each (as those of Nixon et al. 2019, "Measuring Calibration in Deep Learning", section
-3), not equal widths of confidence as in Guo et al.: a fine-tuned model is sure of most answers, so that most equal
-widths would hold few of them, and a bin of few answers adds its noise to the error (Roelofs et al. 2022, "Mitigating
-Bias in Calibration Error Estimation", find less bias with equal masses). What noise remains makes the error of a
-perfectly calibrated model larger than 0: with 20 answers a bin of confidence 0.8, about 0.07; with 100, about 0.03.
+Bins hold about the same number of answers (as in Nixon et al. 2019, "Measuring Calibration in Deep Learning", section
+3), not equal widths of confidence as in Guo et al.: a fine-tuned model is confident about most answers, so that most
+bins of equal width would hold few of them, and a bin of few answers adds its noise to the error (Roelofs et al. 2022,
+"Mitigating Bias in Calibration Error Estimation", find less bias with equal masses). What noise remains makes the error
+of a perfectly calibrated model larger than 0: with 20 answers per bin of confidence 0.8 by about 0.07, with 100 by
+about 0.03.
 
 S seeds, N examples, M bins.
 """
@@ -18,17 +19,17 @@ from dataclasses import dataclass
 import numpy as np
 
 BINS, LEAST = 10, 20
-"""At most so many bins, and on average at least so many answers in one."""
+"""At most this many bins, with on average at least this many answers each."""
 Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How the confidences of answers compare to how often they are right."""
+    """How the confidences of answers compare with how often the answers are right."""
 
     accuracy: float
     confidence: float
-    """The mean confidence: above the accuracy, the model is too sure of itself."""
+    """The mean confidence; if it exceeds the accuracy, the model is overconfident."""
     error: float
     """The expected calibration error, from 0 to 1; 0 is best."""
     brier: float
@@ -39,7 +40,7 @@ class Calibration:
 def calibration(confidences: Array, right: Array) -> Calibration:
     """The calibration of each seed's answers ``[S, N]``, the mean over seeds.
 
-    Seeds are not pooled: one that is too sure and one that is not sure enough would make up for each other.
+    Seeds are not pooled: an overconfident and an underconfident one would cancel out.
 
     Raises:
         ValueError: there is no answer, or one without a confidence.
@@ -59,7 +60,7 @@ def calibration(confidences: Array, right: Array) -> Calibration:
 
 
 def bins(confidences: Array, right: Array) -> tuple[Array, Array, Array]:
-    """Bins of rising confidence, of answers ``[N]``: how many, their mean confidence, the share that is right, ``[M]``.
+    """Bin answers ``[N]`` by rising confidence: their number, mean confidence and share that is right, each ``[M]``.
 
     Equal confidences are in one bin.
     """

@@ -16,7 +16,7 @@ from plm_core.text.tokenizer import Tokenizer
 from plm_core.training.device import Device
 
 Filler = Callable[[Any, Tokenizer, str, Device], list[tuple[str, float]]]
-"""A model, its tokenizer and a text with one blank to pieces for it and their probabilities, the likeliest first."""
+"""A model, its tokenizer and a text with one blank to pieces for it and their probabilities, the most likely first."""
 
 
 def filler_of(objective: str) -> Filler | None:
@@ -27,9 +27,10 @@ def filler_of(objective: str) -> Filler | None:
 
 @torch.no_grad()
 def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device, most: int = 5) -> list[tuple[str, float]]:
-    """The ``most`` likeliest pieces for the blank ``___`` in a text, with their probabilities, the likeliest first.
+    """The ``most`` most likely pieces for the blank ``___`` in a text, with their probabilities, in descending order.
 
-    The blank is one MASK, so one piece, which begins with a space where the blank does. Special tokens fill no blank.
+    The blank is one MASK, so it is filled by one piece, which begins with a space if the blank does. Special tokens do
+    not fill blanks.
 
     Raises:
         ValueError: the text has not exactly one blank, or is longer than the model's context.

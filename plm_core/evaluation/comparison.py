@@ -1,8 +1,8 @@
-"""Two models side by side, task by task, with what chance explains. Used by the task compare.
+"""Two models compared task by task, with tests of significance. Used by the task compare.
 
-Scores and differences (the second's less the first's) with intervals, a p-value by the test that fits, Holm's
-correction over the tasks, an effect size, and the averages that papers report. One model is called better where the
-p-value says so and the interval of the difference does not hold 0.
+Scores and differences (the second's minus the first's) with intervals, a p-value from the appropriate test, Holm's
+correction over the tasks, an effect size, and the averages that papers report. A model is called better if the p-value
+is low enough and the interval of the difference does not contain 0.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ Geiping and Goldstein 2023, "Cramming", count MNLI's two sets as two numbers; th
 2019, section 3)."""
 MEAN = "mean of all tasks"
 RIGHT_OR_WRONG = ("accuracy", "exact_match")
-"""Scores that are the share of right answers, of which McNemar's test speaks."""
+"""Scores that are a share of right answers, to which McNemar's test applies."""
 BOOTSTRAP, MCNEMAR, PERMUTATION = "paired bootstrap", "McNemar", "paired permutation"
 
 
@@ -50,35 +50,35 @@ class Compared:
     """What is measured: ``accuracy+f1:equivalent``, ``bits_per_byte``, ``mean``."""
     examples: int
     groups: int
-    """How many independent witnesses these are: documents, or whatever else examples have in common."""
+    """The number of independent observations: documents, or whatever else examples have in common."""
     first: Estimate
     second: Estimate
     difference: Estimate
-    """The second's less the first's."""
+    """The second's minus the first's."""
     p: float
     test: str
     """The test of ``p``."""
     holm: float | None
-    """``p`` corrected for the number of tasks; None for what is not one of several tasks."""
+    """``p`` corrected for the number of tasks; None if it is not one of several tasks."""
     effect: float | None
-    """Cohen's g, above 0 where the second is better on more examples; None for a mean of tasks."""
+    """Cohen's g, above 0 if the second is better on more examples; None for a mean of tasks."""
     better: str | None
     """The name of the model that is significantly better; None for neither."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of it."""
+    """The whole comparison of two models."""
 
     first: str
     second: str
     alpha: float
     tasks: list[Compared]
-    """Each followed by its subsets."""
+    """The tasks, each followed by its subsets."""
     averages: list[Compared]
-    """The mean of all tasks, and those of ``AVERAGES`` of which every task is there."""
+    """The mean of all tasks, and those of ``AVERAGES`` for which every task was measured."""
     likelihood: list[Compared]
-    """One, where both have the same quantity of the same documents."""
+    """One, if both have the same quantity for the same documents."""
     notes: list[str]
     """What was left out, and why."""
 
@@ -94,7 +94,7 @@ class _Pair:
     values: tuple[float, float]
     draws: tuple[Draws, Draws]
     p: float | None = None
-    """None: the bootstrap's own is taken."""
+    """None: the bootstrap's p-value is used."""
     test: str = BOOTSTRAP
     effect: float | None = None
     lower: bool = False
@@ -104,12 +104,12 @@ class _Pair:
 def compare(
     folders: tuple[Path, Path], names: tuple[str, str], alpha: float = 0.05, only: Collection[str] | None = None
 ) -> Comparison:
-    """Compare the evidence in two folders, of models with these names.
+    """Compare the evidence of two models with these names in two folders.
 
-    ``only`` are the names of the tasks' files that count; None: all that are there.
+    ``only`` are the names of the task files that count; None: all.
 
     Raises:
-        UserError: a file is damaged, a task's examples are not the same ones on both sides, or nothing is on both.
+        UserError: a file is damaged, a task's examples differ between the two, or they have nothing in common.
     """
     rng = significance.generator()
     tables, notes = _shared(folders, names, only)
@@ -128,7 +128,7 @@ def compare(
 def _shared(
     folders: tuple[Path, Path], names: tuple[str, str], only: Collection[str] | None
 ) -> tuple[dict[str, tuple[Table, Table]], list[str]]:
-    """The tables of each task that both have, and notes on the others."""
+    """The tables of each task that both models have, and notes on the others."""
     first, second = (task_files(folder, only) for folder in folders)
     notes = [
         f"{task}: only {names[0] if task in first else names[1]} has it"
@@ -140,7 +140,7 @@ def _shared(
         if one.examples != two.examples:
             both = len({e[:2] for e in one.examples} & {e[:2] for e in two.examples})
             raise UserError(
-                f"{second[task][0]}: holds other examples than {first[task][0]}, or they were measured by other rules "
+                f"{second[task][0]}: holds different examples than {first[task][0]}, or was measured by other rules "
                 f"({both} examples are on both sides); expected the same: evaluate both models again"
             )
         found[task] = one, two
@@ -176,7 +176,7 @@ def _test(one: Answers | Ratios, two: Answers | Ratios, rng: np.random.Generator
 def _averages(
     pairs: Mapping[str, Sequence[_Pair]], tables: Mapping[str, tuple[Table, Table]], rng: np.random.Generator
 ) -> list[_Pair]:
-    """The mean of all tasks where there are several, and the known averages of which every task is there."""
+    """The mean of all tasks if there are several, and the known averages for which every task was measured."""
     numbers = {pair.name: pair for task in pairs.values() for pair in task}
     found = []
     if len(pairs) > 1:
@@ -196,7 +196,7 @@ def _mean(name: str, parts: Sequence[_Pair]) -> _Pair:
 
 
 def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: list[str]) -> list[_Pair]:
-    """The likelihood, or none and a note that says why."""
+    """The likelihood, or nothing and a note that says why."""
     if not all((folder / LIKELIHOOD).is_file() for folder in folders):
         notes.append("likelihood: not both models have it")
         return []
@@ -209,8 +209,8 @@ def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: lis
         return []
     if one.examples != two.examples:
         if one.documents != two.documents:
-            raise UserError(f"{folders[1] / LIKELIHOOD}: holds other documents than {folders[0] / LIKELIHOOD}")
-        notes.append("likelihood: excerpts of other lengths are not comparable")
+            raise UserError(f"{folders[1] / LIKELIHOOD}: holds different documents than {folders[0] / LIKELIHOOD}")
+        notes.append("likelihood: excerpts of different lengths are not comparable")
         return []
     first, second = significance.bootstrap([one.results, two.results], rng)
     p = significance.permutation([(one.results, two.results)], rng)

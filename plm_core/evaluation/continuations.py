@@ -1,7 +1,7 @@
-"""How sampled texts read: how varied they are, how often they repeat themselves, how much they copy. Used by evaluate.
+"""Measures of sampled texts: how varied they are, how often they repeat themselves or copy. Used by evaluate.
 
-All of it is of words, so that models with different tokenizers can be compared. ``copied`` takes the words of
-``overlap``; the others lower-case and split at white space, or between the characters of scripts without it.
+All count words, so that models with different tokenizers can be compared. ``copied`` takes the words of ``overlap``;
+the others lowercase and split at whitespace, or between the characters of scripts without it.
 """
 
 import math
@@ -18,26 +18,26 @@ COPIED_WORDS = NGRAM
 
 def distinct(texts: Sequence[str], n: int) -> float:
     """distinct-n: the different n-grams of all texts, as a share of their n-grams (Li et al. 2016, "A
-    Diversity-Promoting Objective Function for Neural Conversation Models"); NaN where there is none.
+    Diversity-Promoting Objective Function for Neural Conversation Models"); NaN if there is none.
     """
     grams = [gram for text in texts for gram in _grams(_words(text), n)]
     return len(set(grams)) / len(grams) if grams else math.nan
 
 
 def repeated(texts: Sequence[str], n: int) -> float:
-    """seq-rep-n: the share of a text's n-grams that stand in it before, the mean over texts that have any (Welleck et
-    al. 2020, "Neural Text Generation with Unlikelihood Training"); NaN where none has.
+    """seq-rep-n: the share of a text's n-grams that occur earlier in it, the mean over texts that have any (Welleck et
+    al. 2020, "Neural Text Generation with Unlikelihood Training"); NaN if none has.
     """
     every = [grams for text in texts if (grams := _grams(_words(text), n))]
     return sum(1 - len(set(grams)) / len(grams) for grams in every) / len(every) if every else math.nan
 
 
 def copied(texts: Sequence[str], search: Search, n: int = COPIED_WORDS) -> tuple[float, int]:
-    """What stands in the training text word for word: the share of the texts' n-grams, and the longest run of words.
+    """What occurs verbatim in the training text: the share of the texts' n-grams, and the longest run of words.
 
-    A run is of n-grams that all stand somewhere in it, so it is the longest that may have been copied at once
-    (compare Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", with 50 tokens).
-    No n-gram at all: NaN and 0.
+    A run consists of n-grams that each occur somewhere in it, so it is the longest that may have been copied as a whole
+    (compare Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", with 50 tokens). NaN and 0 if
+    there is no n-gram.
     """
     read = words(texts)
     shingles = read.shingles(n)

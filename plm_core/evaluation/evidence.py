@@ -1,28 +1,28 @@
 """Evidence: per-example results on held-out data, by which models are compared.
 
-Written by stages evaluate, finetune and minimal-pairs, read by the gate and by compare. A folder of CSV files; but for
-the last, with one row a held-out example:
+Written by stages evaluate, finetune and minimal-pairs, read by the gate and by compare. A folder of CSV files; all but
+the last have one row per held-out example:
 
 * ``likelihood.csv``: ``id,sha256,bytes,tokens,nats,quantity,measured``; the metric is named by ``quantity``
-  (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). With
-  ``lossy_`` before it, it is of a model whose tokenizer does not keep all of a text, and is never compared.
-  ``sha256`` is the whole document's, ``bytes`` and ``tokens`` those that were scored: fewer, where only an excerpt was;
-* ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed
-  of the fine-tuning; no task's name holds a dot. ``label`` and ``prediction`` are names of classes or, where the
-  score is of numbers, numbers with all their digits; of tags, those of the words in IOB2, joined by blanks; of texts,
-  ``label`` is the JSON list of the right answers, and ``prediction`` is empty where none is given; of minimal pairs,
-  ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of the seed 0. ``confidence`` is
-  the probability that the model gave its answer; empty of a number. ``score`` is the task's main score
-  (``answers.py`` says how it is written), the same in all rows. ``subset`` is empty, or names a part that is reported
-  by itself as well, such as ``matched``. ``group`` is empty, or names what the example has in common with others,
-  such as their document: they are no independent witnesses. The metric ``<task>/score`` is the mean over seeds of the
-  score of all rows;
-* ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is how many numbers the pretrained model has learned.
+  (``bits_per_byte``, ``pseudo_bits_per_byte``, ``fixed_order_bits_per_byte``): sum(nats) / ln 2 / sum(bytes). The
+  prefix ``lossy_`` marks a model whose tokenizer does not keep all of a text; it is never compared. ``sha256`` is the
+  whole document's, ``bytes`` and ``tokens`` those that were scored, which are fewer for an excerpt;
+* ``<task>.<seed>.csv``: ``id,sha256,group,subset,label,prediction,confidence,score,measured``, a file for each seed of
+  fine-tuning; no task's name contains a dot. ``label`` and ``prediction`` are names of classes or, if the score
+  measures numbers, numbers with all their digits; for tags, those of the words in IOB2, joined by spaces; for texts,
+  ``label`` is the JSON list of the right answers, and ``prediction`` is empty if none is given; for minimal pairs,
+  ``label`` is ``good``, and ``prediction`` may be ``tie``, in the one file of seed 0. ``confidence`` is the probability
+  that the model gave its answer; empty for a number. ``score`` is the task's main score (``answers.py`` says how it is
+  written), the same in all rows. ``subset`` is empty, or names a part that is also reported by itself, such as
+  ``matched``. ``group`` is empty, or names what the example has in common with others, such as their document: they are
+  not independent observations. The metric ``<task>/score`` is the mean over seeds of the score of all rows;
+* ``cost.csv``: ``quantity,value``; the quantity ``parameters`` is the number of weights of the pretrained model.
 
-Behind its columns each file has one more, the seal (``seal.py``), which is empty in all rows.
+After its columns each file has one more, the seal (``seal.py``), which is empty in all rows.
 
-``measured`` is a digest of what else the result depends on, beside model and example: the parameters of the measurement
-and, for a task, the text that was trained on; not the seed, for all seeds of a task are one measurement.
+``measured`` is a digest of what the result depends on in addition to model and example: the parameters of the
+measurement and, for a task, the text that was trained on; not the seed, because all seeds of a task are one
+measurement.
 """
 
 import math
@@ -46,40 +46,40 @@ PARAMETERS = "parameters"
 COMPARED = tuple(dict.fromkeys(objective.likelihood.name for objective in OBJECTIVES.values()))
 """The likelihoods by which models are compared."""
 LOSSY = "lossy_"
-"""Begins the name of a quantity where the tokenizer drops some of the text: the bits are those of what is left, so they
-are fewer the more it drops."""
+"""The prefix of a quantity's name if the tokenizer drops some of the text: the bits are those of what is left, so the
+more it drops, the fewer they are."""
 LIKELIHOOD_COLUMNS = ("id", "sha256", "bytes", "tokens", "nats", "quantity", "measured")
 TASK_COLUMNS = ("id", "sha256", "group", "subset", "label", "prediction", "confidence", "score", "measured")
 COST_COLUMNS = ("quantity", "value")
 ENOUGH = 30
-"""Of fewer groups none is kept from the gate: it needs them all."""
+"""With fewer groups none is held back: the gate needs them all."""
 SCORE = "score"
-"""The metric of a task is ``<task>/score``; by another score, such as ``macro_f1``, it is ``<task>/macro_f1``."""
+"""The metric of a task is ``<task>/score``; with another score, such as ``macro_f1``, it is ``<task>/macro_f1``."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The evidence of one task or of the likelihood: which examples, and the one metric that their results make."""
+    """The evidence of one task or of the likelihood: the examples, and the metric computed from their results."""
 
     examples: frozenset[tuple[str, str, str, str]]
     """(id, sha256, measured, bytes or label): equal sets mean the same examples, measured by the same rules."""
     metric: str
     value: float
     results: Results = field(compare=False)
-    """The same, example by example in the order of their ids: what is resampled."""
+    """The results that are resampled, in the order of the examples' ids."""
     files: tuple[str, ...] = ()
     """The names of the files that hold it."""
     confidences: np.ndarray | None = field(default=None, compare=False)
-    """``[S, N]``: the probability that each seed gave its answer, NaN of a number; None for the likelihood."""
+    """``[S, N]``: the probability that each seed gave its answer, NaN for a number; None for the likelihood."""
     labels: tuple[str, ...] = field(default=(), compare=False)
-    """``[N]``: what is true, as it is written."""
+    """``[N]``: the labels, as they are written."""
     predictions: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
-    """``[S][N]``: what each seed answered, likewise."""
+    """``[S][N]``: the answers of each seed, likewise."""
     names: tuple[str, ...] = field(default=(), compare=False)
     """``[N]``: the group of each example, or its id."""
 
     def by(self, score: str) -> "Table":
-        """A task's answers by another score than its own.
+        """A task's answers with another score than its own.
 
         Raises:
             ValueError: these answers have no such score.
@@ -98,7 +98,7 @@ class Table:
 
     def parted(self, share: float) -> tuple["Table", "Table | None"]:
         """The examples by which models are judged, and those that are only reported: about this share of the groups, by
-        the hash of their names; None where there are too few groups.
+        the hash of their names; None if there are too few groups.
         """
         apart = np.array([place_of(f"report/{name}") < share for name in self.names])
         if self.groups < ENOUGH or not apart.any():
@@ -121,7 +121,7 @@ class Table:
         )
 
     def unread(self) -> Results:
-        """The results of one answer to all: the most frequent class, the mean, no entity, no answer, a tie."""
+        """The results of a constant answer: the most frequent class, the mean, no entity, no answer, a tie."""
         own = self.results
         assert not isinstance(own, Sums)
         if isinstance(own, Ratios):
@@ -145,17 +145,17 @@ class Table:
 
     @property
     def groups(self) -> int:
-        """How many independent witnesses the examples are."""
+        """The number of independent observations among the examples."""
         return len(np.unique(self.results.groups))
 
     @cached_property
     def ids(self) -> list[str]:
-        """Of the examples, in the order of the results."""
+        """The ids of the examples, in the order of the results."""
         return sorted(example[0] for example in self.examples)
 
     @property
     def documents(self) -> frozenset[tuple[str, ...]]:
-        """(id, sha256, measured): the same, also where other lengths of them were looked at."""
+        """(id, sha256, measured): equal for equal documents, even if excerpts of different lengths were scored."""
         return frozenset(example[:3] for example in self.examples)
 
 
@@ -163,7 +163,7 @@ def read_likelihood(path: Path) -> Table:
     """Read ``likelihood.csv``.
 
     Raises:
-        UserError: it is damaged, or of no or several quantities.
+        UserError: it is damaged, or does not hold exactly one quantity.
     """
     rows = parsing.read_rows(path, LIKELIHOOD_COLUMNS)
     quantities = sorted({row["quantity"] for row in rows})
@@ -187,7 +187,7 @@ def read_likelihood(path: Path) -> Table:
 
 
 def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, list[Path]]:
-    """The files ``<task>.<seed>.csv`` in a folder by task, each task's in the order of their seeds.
+    """The files ``<task>.<seed>.csv`` in a folder by task, in the order of their seeds.
 
     ``only`` are the names of files to look at; None: all.
     """
@@ -200,11 +200,11 @@ def task_files(folder: Path, only: Collection[str] | None = None) -> dict[str, l
 
 
 def read_task(files: list[Path]) -> Table:
-    """Read the files of one task, one a seed.
+    """Read the files of one task, one per seed.
 
     Raises:
-        UserError: one is damaged, its score is unknown or cannot be had of these labels, or it has other examples than
-            the first.
+        UserError: one is damaged, its score is unknown or undefined for these labels, or it has other examples than the
+            first.
     """
     seeds = [parsing.read_rows(path, TASK_COLUMNS) for path in files]
     first = seeds[0]
@@ -213,11 +213,11 @@ def read_task(files: list[Path]) -> Table:
     for path, rows in zip(files, seeds, strict=True):
         if {row["score"] for row in rows} != {score}:
             raise UserError(
-                f"{path}: the column score holds other than {score!r}; expected one score for all of a task"
+                f"{path}: the column score does not hold {score!r} alone; expected one score for all of a task"
             )
         if parsing.content(rows) != content:
             raise UserError(
-                f"{path}: holds other examples than {files[0].name}, or was measured by other rules; expected the same "
+                f"{path}: holds different examples than {files[0].name}, or its rules differ; expected the same "
                 "with every seed (a file of a seed that is no longer trained can be removed)"
             )
     try:

@@ -1,7 +1,7 @@
 """Zero-, one- and few-shot evaluation: a task's test examples as prompts, a causal model's answers, and their scores.
 
-Used by the stage fewshot. What a prompt says is in ``benchmarks/prompts.py``, which answered examples stand before it
-in ``benchmarks/shots.py``, how likely an option is in ``options.py``.
+Used by the stage fewshot. What a prompt says is in ``benchmarks/prompts.py``, which answered examples precede it in
+``benchmarks/shots.py``, how likely an option is in ``options.py``.
 """
 
 from collections.abc import Sequence
@@ -22,27 +22,27 @@ from plm_core.evaluation.answers import Answers, score_by_subset
 from plm_core.evaluation.options import RULES, SEAM, Question, chosen, question, ranker_of
 
 COLUMNS = ("id", "sha256", "subset", "label", "prediction", *list(RULES)[1:], "shots", "cut", "overlap")
-"""Of a file with a row an example: ``prediction`` is by the sum, the next by the other rules."""
+"""The columns of a file with one row per example: ``prediction`` is by the sum, the next ones by the other rules."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A task as it is asked."""
+    """A task with its prompt."""
 
     task: GlueTask
     prompt: Prompt
     test: list[Example]
     overlaps: list[float]
-    """Which share of each test example's n-grams stands in the training text."""
+    """The share of each test example's n-grams that occurs in the training text."""
     train: list[Example]
-    """What shots are drawn from."""
+    """The examples that shots are drawn from."""
     seed: int
-    """Of the shots."""
+    """The seed for drawing shots."""
     words: int | None
-    """At most so many words of each text are shown; None: all."""
+    """At most this many words of each text are shown; None: all."""
 
     def options(self, example: Example) -> tuple[str, ...]:
-        """What can be answered to the example, in the order of the class ids."""
+        """The possible answers to the example, in the order of the class ids."""
         return example.choices or tuple(self.prompt.options[label] for label in self.task.labels)
 
     def ask(self, example: Example) -> str:
@@ -56,20 +56,20 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said of a test example."""
+    """A model's answer to a test example."""
 
     example: Example
     said: dict[str, int]
     """The class by each of ``RULES``."""
     shots: int
-    """How many shots the context had room for."""
+    """The number of shots that the context had room for."""
     cut: bool
     """Whether some of the example's own text was left out."""
     overlap: float
 
 
 def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> list[Answer]:
-    """A model's answer to each test example behind at most ``shots`` shots, in order.
+    """A model's answer to each test example after at most ``shots`` shots, in order.
 
     Raises:
         UserError: an option is longer than the model's context, or two are the same to its tokenizer.
@@ -88,7 +88,7 @@ def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> l
 
 
 def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question], dict[tuple[str, ...], Question]]:
-    """Each test example's question, and by its options the one in which nothing is told."""
+    """Each test example's question, and by options the question without any text."""
     pool = Shots(asked.train, asked.seed)
     ask = partial(question, loaded.tokenizer, context=loaded.model.config.context)
     try:
@@ -111,15 +111,15 @@ def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question]
 
 
 def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: float | None) -> dict[str, float]:
-    """The figures of a task with so many shots.
+    """The figures of a task with this number of shots.
 
-    ``score`` is the task's own, by the sum; ``score_<rule>`` by the other rules; each has the ``_low`` and ``_high`` of
-    its interval at 95 % (bootstrap over examples). ``baseline`` always answers the training set's most frequent class.
+    ``score`` is the task's own, by the sum; ``score_<rule>`` is by another rule; ``_low`` and ``_high`` are the ends of
+    its 95 % interval (bootstrap over examples). ``baseline`` always answers the training set's most frequent class.
     These leave out the ``excluded`` examples, whose overlap with the training text is at least ``contaminated`` (None:
-    none); those that begin with ``all_`` do not. Where every example is left out, there is no score.
+    none); those that begin with ``all_`` do not. If every example is left out, there is no score.
 
-    ``examples`` counts those that are left; of them ``fewer_shots`` have not all shots before them, ``no_shot`` none of
-    them, and ``cut`` are not told whole.
+    ``examples`` counts those that are left; of these ``fewer_shots`` have fewer shots than asked for, ``no_shot`` have
+    none, and ``cut`` are not shown whole.
     """
     clean = [each for each in found if contaminated is None or each.overlap < contaminated]
     figures: dict[str, float] = {

@@ -1,13 +1,14 @@
 """The gate: may a challenger replace the champion? Pure logic on two folders of per-example results.
 
-``tasks/gate.py`` runs it; ``evidence.py`` says what an evidence folder holds, ``rules.py`` what is asked. Metrics are
-computed from its rows, on the same examples for both sides; no summary is trusted. Models of different papers have
-likelihoods of different quantities, which are never compared; their scores at the tasks are.
+``tasks/gate.py`` runs it; ``evidence.py`` says what an evidence folder holds, ``rules.py`` what is required. Metrics
+are computed from its rows, on the same examples for both sides; no summary is trusted. Models of different papers have
+likelihoods of different quantities, which are never compared; their task scores are.
 
-A challenger passes when it is significantly better on the primary: the bootstrap's interval of the difference lies
-above 0, and the permutation test agrees (the one speaks of other seeds too, the other is right for few examples). Or
-when it is cheaper, and the interval's lower end is above -margin (a test of non-inferiority): within the margin it may
-even be significantly worse, for that is what a margin allows. No metric may surely be worse by more than its tolerance.
+A challenger passes when it is significantly better on the primary: the bootstrap interval of the difference lies above
+0, and the permutation test agrees (the first also covers other seeds, the second is exact for few examples). It also
+passes when it is cheaper, and the interval's lower end is above -margin (a test of non-inferiority): within the margin
+it may even be significantly worse, because that is what a margin allows. No metric may be significantly worse than its
+tolerance allows.
 """
 
 from dataclasses import dataclass, field
@@ -31,16 +32,16 @@ from plm_core.evaluation.verdicts import OBJECTIONS, UNJUDGED, Evidence, Row, ro
 
 @dataclass(frozen=True)
 class Decision:
-    """What the gate says."""
+    """The gate's decision."""
 
     passed: bool
     reasons: list[str]
-    """Why; for a refusal, every reason against."""
+    """The reasons; of a refusal, all of them."""
     table: list[Row]
     examples_differ: list[str] = field(default_factory=list)
     """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
-    ask. If its documents are the same, and only the excerpts of them are of other lengths, the decision holds even so:
-    another tokenizer's tokens will never be as long."""
+    decide again. If the documents are the same and only their excerpts differ in length, the decision holds
+    nevertheless: another tokenizer's excerpts will never be the same."""
 
 
 def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evidence:
@@ -74,12 +75,12 @@ def decide(
 ) -> Decision:
     """Judge the challenger; without a champion it passes when every metric is a finite number.
 
-    After so many others that were ``asked`` about beside this champion it passes at a lower level, as by Bonferroni's
-    correction. What stands against it is judged at ``promotion.alpha``, as it was for them.
+    ``asked`` is the number of challengers already judged against this champion: each lowers the level at which the next
+    passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``, as for the others.
 
-    Likelihoods that the challenger or the champion does not have are left out. The primary never is: so at least one
-    metric has been judged where a challenger passes. Where no task tells the two apart but sets of minimal pairs, a
-    likelihood that both have is the primary: it is of all of the text, where a pair is of one sentence.
+    Likelihoods that the challenger or the champion does not have are left out. The primary never is, so at least one
+    metric has been judged when a challenger passes. If only sets of minimal pairs tell the two apart, a likelihood that
+    both have is the primary: it is measured on all of the text, a pair on one sentence.
 
     Raises:
         UserError: the challenger's evidence lacks what the rules need.
@@ -109,11 +110,11 @@ def decide(
     reason += f"; {primary.note}" if primary.note else ""
     if against or not passed:
         return Decision(False, against if passed else [*against, reason], table, differ + lacking)
-    return Decision(True, [f"{reason}; no metric is surely worse than its tolerance allows"], table, differ)
+    return Decision(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
 
 
 def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple[list[str], bool]:
-    """The files in which the champion has other examples, and whether more differs than excerpts of the documents."""
+    """The files in which the champion has other examples, and whether more than the excerpts of documents differs."""
     pairs = {name: (challenger.tables[name], champion.tables.get(name)) for name in rules.sources()}
     other = [name for name, (ours, theirs) in pairs.items() if not _comparable(ours, theirs)]
     files = [file for name in other for file in challenger.tables[name].files or (name,)]
@@ -131,7 +132,7 @@ def _primary(table: list[Row], challenger: Evidence, rules: GateRules) -> Row:
 def _on_the_primary(
     row: Row, p: float, parameters: tuple[float | None, float | None], rules: GateRules, level: float
 ) -> tuple[bool, str, list[str]]:
-    """Whether the challenger passes by the primary, why or why not, and files without which that cannot be told."""
+    """Whether the challenger passes by the primary, why or why not, and files without which this cannot be decided."""
     assert row.strict is not None
     low, high = row.gains(row.strict)
     found = f"{row.gain:+.4g}, {100 - 100 * level:.4g}% interval {low:+.4g} to {high:+.4g}, p = {p:.2g}"
@@ -140,14 +141,14 @@ def _on_the_primary(
     if high < 0 and p <= level:
         verdict = f"{row.metric} is significantly worse: {found}"
     else:
-        seen = f"a difference of about {row.strict.half:.2g} could have been seen"
+        seen = f"a difference of about {row.strict.half:.2g} could have been detected"
         verdict = f"{row.metric} is not significantly better: {found} ({seen})"
     if low <= -rules.margin:
-        surely = f"it may be worse by more than promotion.margin = {rules.margin:g}"
-        return False, f"{verdict}, and {surely}", []
+        doubt = f"it may be worse by more than promotion.margin = {rules.margin:g}"
+        return False, f"{verdict}, and {doubt}", []
     ours, theirs = parameters
     if ours is None or theirs is None:
-        return False, f"{verdict}, and whether it is cheaper is not known", [COST]
+        return False, f"{verdict}, and it is not known whether it is cheaper", [COST]
     costs = f"{ours:,.0f} parameters, the champion's {theirs:,.0f}"
     if ours < theirs:
         within = f"is not worse by more than promotion.margin = {rules.margin:g}: {found}"
@@ -160,7 +161,7 @@ def _objection(row: Row, rules: GateRules) -> str:
         return f"{row.metric}: {row.verdict}, and is promotion.primary: {row.note}"
     if row.verdict == "not finite":
         return f"{row.metric}: not a finite number"
-    return f"{row.metric}: worse by {-row.gain:g}; allowed are {rules.metrics[row.metric].tolerance:g}"
+    return f"{row.metric}: worse by {-row.gain:g}; the tolerance is {rules.metrics[row.metric].tolerance:g}"
 
 
 def _comparable(challenger: Table, champion: Table | None) -> bool:

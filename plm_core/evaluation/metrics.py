@@ -1,8 +1,8 @@
 """The scores of GLUE-like tasks as `evaluate` modules that ship here: nothing is downloaded at run time.
 
-Used by the finetune stage. Each is computed by scikit-learn or scipy; the edge cases are stated with each, and no
-score is ever NaN. How a score is written, ``accuracy+f1:equivalent``, says ``answers.py``, which has the same ones in
-the form that resampling needs.
+Used by the finetune stage. Each is computed by scikit-learn or scipy; the edge cases are stated with each, and no score
+is ever NaN. ``answers.py`` explains how a score is written (``accuracy+f1:equivalent``), and has the same scores in the
+form that resampling needs.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from plm_core.evaluation.answers import family, parts_of
 
 @contextlib.contextmanager
 def _hidden(package: str) -> Iterator[None]:
-    """Imports in the block do not find the package, unless it is imported already."""
+    """Hide a package from imports in the block, unless it is already imported."""
     if package in sys.modules:
         yield
         return
@@ -33,11 +33,11 @@ def _hidden(package: str) -> Iterator[None]:
         del sys.modules[package]
 
 
-with _hidden("transformers"):  # which `evaluate` imports for its evaluators, in several seconds, where it is installed
+with _hidden("transformers"):  # if installed, `evaluate` imports it for its evaluators, which takes seconds
     import evaluate
 
 Values = Sequence[Any]
-"""Class ids, or numbers; the tags of each sentence; texts, and as references the list of right ones of each."""
+"""Class ids, or numbers; the tags of each sentence; texts, whose references are lists of right answers."""
 INTEGER, NUMBER, TEXT = (datasets.Value(name) for name in ("int64", "float64", "string"))
 TEXTS = datasets.List(TEXT)
 
@@ -46,39 +46,39 @@ class Row(NamedTuple):
     """A row of the table."""
 
     score: Callable[..., float]
-    """Of predictions and references; of F1, by the class ``positive``."""
+    """The score of predictions and references; for F1, also of the class ``positive``."""
     prediction: Any = INTEGER
-    """What a prediction is."""
+    """The type of a prediction."""
     reference: Any = None
-    """What a reference is; None: as the prediction."""
+    """The type of a reference; None: that of a prediction."""
 
 
 METRICS: dict[str, Row] = {
     # The share of correct predictions, in [0, 1].
     "accuracy": Row(lambda said, true: accuracy_score(true, said)),
-    # The F1 of the class ``positive``, in [0, 1]; 0 where it is neither predicted nor true, for nothing was found.
+    # The F1 of the class ``positive``, in [0, 1]; 0 if it is neither predicted nor true.
     "f1": Row(lambda said, true, positive: f1_score(true, said, labels=[positive], average="macro", zero_division=0.0)),
     # The plain mean of each class's F1, in [0, 1]; a class that is neither predicted nor true does not count.
     "macro_f1": Row(lambda said, true: f1_score(true, said, average="macro", zero_division=0.0)),
     # Matthews' correlation (Matthews 1975; Gorodkin 2004 for several classes), in [-1, 1]; one side constant: 0.
     "matthews": Row(lambda said, true: matthews_corrcoef(true, said)),
-    # Pearson's correlation, in [-1, 1]; constant predictions: 0, as Matthews' has it, for they tell nothing apart.
+    # Pearson's correlation, in [-1, 1]; constant predictions: 0, as for Matthews, because they distinguish nothing.
     "pearson": Row(lambda said, true: 0.0 if np.ptp(said) == 0 else stats.pearsonr(true, said).statistic, NUMBER),
     # Pearson's correlation of the ranks, ties by their mean rank, in [-1, 1]; constant predictions: 0.
     "spearman": Row(lambda said, true: 0.0 if np.ptp(said) == 0 else stats.spearmanr(true, said).statistic, NUMBER),
-    # The F1 of the entities of all sentences, tagged in IOB2, in [0, 1]; 0 where none is right.
+    # The F1 of the entities of all sentences, tagged in IOB2, in [0, 1]; 0 if none is right.
     "entity_f1": Row(spans.entity_f1, TEXTS),
-    # The share of predictions that are one of the right answers, in [0, 1]; where there is none, "" is right.
+    # The share of predictions that are one of the right answers, in [0, 1]; if there is none, "" is right.
     "exact_match": Row(lambda said, true: float(np.mean(list(map(spans.exact_match, said, true)))), TEXT, TEXTS),
     # The mean F1 of the words of predictions against the nearest right answer, in [0, 1]; as in SQuAD 2.0.
     "answer_f1": Row(lambda said, true: float(np.mean(list(map(spans.answer_f1, said, true)))), TEXT, TEXTS),
-    # The share of minimal pairs of which the good text was chosen, a tie being half, in [0, 1].
+    # The share of minimal pairs whose good text was chosen, a tie counting half, in [0, 1].
     "pair_accuracy": Row(lambda said, true: float(np.mean([spans.RIGHT[answer] for answer in said])), TEXT),
 }
 
 
 class _Metric(evaluate.Metric):
-    """A row as a module: the score of predictions against references, as ``{"score": value}``."""
+    """A row as an `evaluate` module: the score of predictions against references, as ``{"score": value}``."""
 
     def __init__(self, row: Row, folder: str) -> None:
         self._row = row
@@ -104,22 +104,22 @@ def scores(
 
     Raises:
         ValueError: a score or its class is unknown, the set is empty, the two differ in length, a number is not finite,
-            or all references of a correlation are the same: then no prediction could be called good or bad.
+            or all references of a correlation are equal, so that no prediction could be better than another.
     """
     if not len(references) or len(references) != len(predictions):
         raise ValueError(
-            f"{len(predictions)} predictions for {len(references)} references; expected as many, and at least one"
+            f"{len(predictions)} predictions for {len(references)} references; expected equal numbers, at least one"
         )
     return {name: _mean(name, predictions, references, classes) for name in names}
 
 
 def baseline(name: str, train: Values, references: Values, classes: Sequence[str] = ()) -> float:
-    """The score of ``constant``. A correlation with a constant is undefined, and 0 here."""
+    """The score of ``constant``. A correlation with a constant is undefined, and counts as 0."""
     return scores([name], constant(name, train, references), references, classes)[name]
 
 
 def constant(name: str, train: Values, references: Values) -> Values:
-    """One answer to all: the training set's most frequent class (the lowest id of several), the mean of its numbers, no
+    """A constant answer: the training set's most frequent class (the lowest id of several), the mean of its numbers, no
     entity, or no answer.
     """
     of = family(name)
@@ -131,7 +131,7 @@ def constant(name: str, train: Values, references: Values) -> Values:
 
 
 def _mean(name: str, predictions: Values, references: Values, classes: Sequence[str]) -> float:
-    """The mean of the scores that are joined with + in ``name``."""
+    """The mean of the scores joined with + in ``name``."""
     found = []
     for metric, of in parts_of(name):
         if of and of not in classes:
@@ -140,7 +140,7 @@ def _mean(name: str, predictions: Values, references: Values, classes: Sequence[
             if not np.isfinite([*predictions, *references]).all():
                 raise ValueError(f"{name}: a prediction or a reference is not finite; expected finite numbers")
             if np.ptp(references) == 0:
-                raise ValueError(f"{name}: all references are {references[0]}; expected different ones")
+                raise ValueError(f"{name}: all references are {references[0]}; expected different values")
         given = {"positive": list(classes).index(of)} if of else {}
         with tempfile.TemporaryDirectory() as folder:
             module = _Metric(METRICS[metric], folder)

@@ -1,9 +1,9 @@
-"""Which text of a minimal pair a model finds likelier, as evidence. Used by minimal-pairs and text-baseline.
+"""Which text of a minimal pair is more likely to a model, as evidence. Used by minimal-pairs and text-baseline.
 
-A model is asked by the likelihood that its objective has: a causal model by the chain rule, a permutation model in the
-order of reading, a masked model by its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring",
-section 3.4), each summed over the whole text (Warstadt et al. 2020, section 5). Nobody is fine-tuned. Where both are
-equally likely, the answer is half right: a tie that counts as right rewards a model that knows nothing.
+A model is judged by the likelihood that fits its objective: a causal model by the chain rule, a permutation model in
+the order of reading, a masked model by its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring",
+section 3.4), each summed over the whole text (Warstadt et al. 2020, section 5). No model is fine-tuned. If both texts
+are equally likely, the answer counts half: counting ties as right would reward a model that knows nothing.
 """
 
 import math
@@ -15,11 +15,11 @@ from plm_core.sections.evaluation import LikelihoodConfig
 
 SCORE = "pair_accuracy"
 SEED = 0
-"""Nothing is drawn: the one file of a set is that of no seed."""
+"""Nothing is random, so each set has one file, of seed 0."""
 ROUNDING = 1e-9
-"""Likelihoods that differ relatively by less are the same sum in another order."""
+"""Likelihoods whose relative difference is smaller differ only by the order of summation."""
 MOST = 700.0
-"""Nats beyond which the exponential of a difference is no number."""
+"""Nats beyond which the exponential of a difference overflows."""
 
 
 def file_of(name: str) -> str:
@@ -30,7 +30,7 @@ def file_of(name: str) -> str:
 def rows(
     pairs: Sequence[Pair], nats: Iterable[tuple[float, float]], config: LikelihoodConfig
 ) -> Iterator[tuple[object, ...]]:
-    """The evidence, a row a pair, from -log p of its good and of its bad text in nats.
+    """The evidence, one row per pair, from -log p of its good and its bad text in nats.
 
     The confidence is the share of the text chosen in the sum of both likelihoods.
     """

@@ -1,8 +1,8 @@
 """A modified Kneser-Ney n-gram model: the likelihood that counting alone gives. Used by the stage text-baseline.
 
 Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language Modeling", sections 3 and 4.1.6, with
-interpolation: the highest order by its counts, each lower one by how many different tokens stood before (its
-continuations); what stands at the beginning of a document, which nothing stands before, by its counts. All as sorted
+interpolation: the highest order by its counts, each lower one by how many different tokens precede it (its
+continuations), except n-grams at the beginning of a document, which nothing precedes, by their counts. All as sorted
 arrays, without a loop over tokens.
 
 Shapes: N positions of a stream, which begins with EOS and in which EOS ends each document; G different n-grams of an
@@ -17,26 +17,26 @@ import numpy as np
 from plm_core.text.special import EOS
 
 UNKNOWN = -1
-"""The number of an n-gram that was not seen, or that would reach into the document before."""
+"""The number of an n-gram that was not seen, or that would reach into the previous document."""
 FALLBACK = (0.5, 1.0, 1.5)
-"""Discounts where the text is too short to estimate them."""
+"""Discounts if the text is too short to estimate them."""
 
 
 @dataclass(frozen=True)
 class _Order:
-    """The n-grams of one order, of which the number is the place of the key. The last place of each array is that of
-    ``UNKNOWN``."""
+    """The n-grams of one order; the number of an n-gram is the place of its key. The last place of each array belongs
+    to ``UNKNOWN``."""
 
     keys: np.ndarray
     """``[G + 1]``, sorted: the number of the n-gram without its last token, times V, plus this token."""
     discounted: np.ndarray
-    """``[G + 1]``: its count less its discount, over the sum of counts of what begins as it does: a probability."""
+    """``[G + 1]``: the probability: its count minus its discount, over the counts of n-grams with the same history."""
     left: np.ndarray
-    """For each n-gram of the order below (for order 2, each token), as a history: the probability that its discounts
-    leave; 1 where nothing ever followed."""
+    """For each n-gram of the order below (for order 2, each token), as a history: the probability mass that discounting
+    leaves; 1 if nothing ever followed."""
 
     def numbers(self, keys: np.ndarray) -> np.ndarray:
-        """The numbers of these keys; ``UNKNOWN`` where there is none."""
+        """The numbers of these keys; ``UNKNOWN`` if there is none."""
         places = np.searchsorted(self.keys, keys)
         return np.where(self.keys[places] == keys, places, UNKNOWN)
 
@@ -60,7 +60,7 @@ class NGrams:
             counts.append(count)
             places.append(known[first])
         for n in range(order - 1):
-            # Each n-gram of the next order is one more token that stood before its last n tokens.
+            # Each n-gram of the next order is one more token that preceded its last n tokens.
             before = np.bincount(numbers[n + 1][places[n + 1]], minlength=len(keys[n]))
             counts[n] = np.where(before, before, counts[n])
         histories = [1, vocab_size, *(len(found) for found in keys[1:])]
@@ -92,7 +92,7 @@ class NGrams:
         begins = np.maximum.accumulate(np.concatenate(([0], ends[:-1])))
         yield np.where(places > 0, stream, UNKNOWN)
         for n in range(2, order + 1):
-            # A history of one token is the token itself: EOS too, which no 1-gram of its own document precedes.
+            # A history of one token is the token itself: including EOS, which no 1-gram of its own document precedes.
             history = np.concatenate(([UNKNOWN], (stream if n == 2 else numbers[n - 1])[:-1]))
             inside = (places - begins >= n - 1) & (history != UNKNOWN) & (places > 0)
             yield np.where(inside, history * self.vocab_size + stream, UNKNOWN)

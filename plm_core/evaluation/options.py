@@ -1,4 +1,4 @@
-"""How likely a model finds each of several options behind a prompt: what it answers without being fine-tuned.
+"""How likely each of several options is after a prompt: a model's answer without fine-tuning.
 
 Used by the stage fewshot. The measure is log p(option | prompt), summed over the option's tokens (Radford et al. 2019,
 section 3; Brown et al. 2020, section 2.4). Prompt and option are one text to the tokenizer, as in
@@ -23,25 +23,25 @@ from plm_core.text.special import EOS, PAD
 from plm_core.text.tokenizer import Tokenizer
 
 ROWS = 32
-"""Rows that go through the model at once."""
+"""Rows per batch."""
 BETWEEN_SHOTS = "\n\n"
-"""What stands behind each shot, as between paragraphs."""
+"""What follows each shot, as between paragraphs."""
 SEAM = " "
-"""What stands between a prompt and an option. It is encoded with the option, whose first word it begins."""
+"""What separates a prompt from an option. It is encoded with the option, whose first word it begins."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and its K options as tokens, and what of the prompt has been left out."""
+    """A prompt and its K options as tokens, and what was left out of the prompt."""
 
     prompt: list[int]
-    """Without EOS, which comes before it."""
+    """The prompt's tokens, without the EOS before them."""
     options: list[list[int]]
-    """``[K]``: what follows the prompt, a blank first; none is empty."""
+    """``[K]``: the tokens of each option, beginning with a space; none is empty."""
     shots: int = 0
-    """How many of the shots stand in the prompt."""
+    """How many of the shots are in the prompt."""
     cut: bool = False
-    """Whether the prompt has lost its beginning."""
+    """Whether the beginning of the prompt was cut."""
 
 
 def question(
@@ -50,7 +50,7 @@ def question(
     """The tokens of a prompt with its options, in a model's ``context``.
 
     ``shots`` are answered prompts, the nearest first. A prompt that is too long loses the farthest shots, then its own
-    beginning: all options stand behind the same tokens.
+    beginning: all options follow the same tokens.
 
     Raises:
         ValueError: an option has no token, or more than the context holds.
@@ -66,13 +66,13 @@ def question(
     if room < 0:
         longest = options[max(range(len(options)), key=lambda i: len(answers[i]))]
         raise ValueError(
-            f"the option {longest!r} is of {context - room} tokens; expected at most {context}, the model's context"
+            f"the option {longest!r} has {context - room} tokens; expected at most {context}, the model's context"
         )
     return Question(asked[len(asked) - room :], answers, cut=True)
 
 
 def _encoded(tokenizer: Tokenizer, prompt: str, options: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-    """The tokens of the prompt, and behind it those of each option.
+    """The tokens of the prompt, and of each option after it.
 
     Tokens that would differ without the option belong to it, and then to every option: all are compared on the same
     text.
@@ -85,7 +85,7 @@ def _encoded(tokenizer: Tokenizer, prompt: str, options: Sequence[str]) -> tuple
 
 
 class Likelihoods(NamedTuple):
-    """What a model makes of the K options of one question."""
+    """The likelihoods of the K options of one question."""
 
     nats: list[float]
     """``[K]``: log p(option | prompt), at most 0."""
@@ -94,11 +94,11 @@ class Likelihoods(NamedTuple):
 
 
 Ranker = Callable[[Any, Sequence[Question], torch.device], list[Likelihoods]]
-"""A model and questions to the likelihoods of each one's options, in order."""
+"""A function from a model and questions to the likelihoods of each one's options, in order."""
 
 
 def ranker_of(objective: str) -> Ranker:
-    """How models of the objective with this name are asked; it has one, as ``FewshotConfig.require_ranker`` checks."""
+    """The ranker for models of the objective with this name, which has one: ``FewshotConfig.require_ranker`` checks."""
     place = OBJECTIVES[objective].ranker
     assert place is not None
     return resolve_name(place)
@@ -108,8 +108,8 @@ def ranker_of(objective: str) -> Ranker:
 def likelihoods(model: Any, questions: Sequence[Question], device: torch.device) -> list[Likelihoods]:
     """log p of each option of each question, in order.
 
-    ``model`` has ``read`` and ``logits``, and reads from left to right. A sequence that begins another one, as that of
-    an option of one token does, is read with it; rows of like length go through the model together, padded behind.
+    ``model`` has ``read`` and ``logits``, and reads from left to right. A sequence that is a prefix of another one (as
+    with options of one token) is read with it; rows of similar length form a batch, padded at the end.
     """
     model.eval()
     sequences = [(EOS, *each.prompt, *option[:-1]) for each in questions for option in each.options]
@@ -134,10 +134,10 @@ def likelihoods(model: Any, questions: Sequence[Question], device: torch.device)
 
 
 def _rows(sequences: Iterable[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
-    """The sequences that begin no other one, and in which of them each sequence stands."""
+    """The sequences that are not a prefix of another one, and which of them contains each sequence."""
     rows: list[tuple[int, ...]] = []
     row_of = {}
-    # What begins with a sequence comes right before it in this order.
+    # In this order a sequence comes right after those that it is a prefix of.
     for sequence in sorted(set(sequences), reverse=True):
         if not rows or rows[-1][: len(sequence)] != sequence:
             rows.append(sequence)
@@ -156,16 +156,16 @@ def _sums(model: Any, hidden: torch.Tensor, asked: Sequence[tuple[int, int, list
 
 
 class Said(NamedTuple):
-    """What an option is judged by."""
+    """The numbers by which an option is judged."""
 
     nats: float
     """log p(option | prompt)."""
     bytes: int
-    """The UTF-8 bytes of the option, without the blank before it."""
+    """The UTF-8 bytes of the option, without the space before it."""
     tokens: int
     """Its tokens."""
     unconditional: float
-    """log p(option | what stands behind the last text in the prompt)."""
+    """log p(option | what follows the last text in the prompt)."""
 
 
 RULES: dict[str, Callable[[Said], float]] = {
@@ -174,14 +174,14 @@ RULES: dict[str, Callable[[Said], float]] = {
     "per_token": lambda said: said.nats / said.tokens,
     "unconditional": lambda said: said.nats - said.unconditional,
 }
-"""The variants of the choice: the option with the highest value is the answer, the first one of equals.
+"""The variants of the choice: the option with the highest value is the answer, the first one if several are equal.
 
 * ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
 * ``per_byte``: divided by the option's length in bytes, whatever the tokenizer; its ``acc_norm``, which counts
   characters, is the same for ASCII.
 * ``per_token``: divided by the number of tokens (Brown et al. 2020, section 2.4).
 * ``unconditional``: p(option | prompt) / p(option | answer context) (Brown et al. 2020, section 2.4): what the texts
-  add. The answer context is what the template has behind its last text, as in the domain-conditional PMI of Holtzman et
+  add. The answer context is what the template has after its last text, as in the domain-conditional PMI of Holtzman et
   al. 2021, "Surface Form Competition", equation 3.
 """
 

@@ -1,9 +1,9 @@
-"""How much of a text stands in the training text, word for word. Used by the stages slices and evaluate.
+"""How much of a text occurs verbatim in the training text. Used by the stages slices and evaluate.
 
-Words are those of ``corpus.shingles``, as in decontamination: without case and punctuation, for the texts of a task are
-often written otherwise than those of a corpus ("do n't", " ,"). Decontamination removes what it finds from the training
-text, and takes long runs for that; here shorter ones are counted, and nothing is removed (Brown et al. 2020, "Language
-Models are Few-Shot Learners", appendix C, looks for runs of 8 to 13 words, by the examples' length).
+Words are those of ``corpus.shingles``, as in decontamination: without case and punctuation, because the texts of a task
+are often written differently from those of a corpus ("do n't", " ,"). Decontamination removes what it finds from the
+training text, so it looks for long runs; here shorter ones are counted, and nothing is removed (Brown et al. 2020,
+"Language Models are Few-Shot Learners", appendix C, looks for runs of 8 to 13 words, by the examples' length).
 """
 
 import hashlib
@@ -19,20 +19,20 @@ from plm_core.corpus.pool import Pool
 from plm_core.corpus.shingles import batches, words
 
 NGRAM = 8
-"""Words in a row that are found by chance only where they are a common phrase."""
+"""This many words in a row recur by chance only if they are a common phrase."""
 Array = np.ndarray
 Grams = dict[int, Array]
-"""By a number of words, different n-grams of so many, as hashes in order; or which of them stand in a text."""
+"""Distinct n-grams by their number of words, as sorted hashes; or which of them occur in a text."""
 Search = Callable[[Grams], Grams]
-"""Which of these n-grams stand in the training text."""
+"""Which of these n-grams occur in the training text."""
 FOUND = "found.npy"
 
 
 def overlaps(examples: Sequence[Sequence[str]], search: Search, n: int = NGRAM) -> tuple[Array, Array]:
-    """The words of each example, ``[N]`` int64, and which share of its n-grams stands in a training text, ``[N]``.
+    """The words of each example, ``[N]`` int64, and the share of its n-grams that occurs in a training text, ``[N]``.
 
     An example is one or several texts; no n-gram reaches from one into the next. A text of fewer than n words is one
-    n-gram as a whole. An n-gram that stands twice in an example counts twice; an example without a word has a share of
+    n-gram as a whole. An n-gram that occurs twice in an example counts twice; an example without a word has a share of
     0. Words are compared by hashes of 64 bits.
     """
     parts = words([text for example in examples for text in example])
@@ -54,7 +54,7 @@ def overlaps(examples: Sequence[Sequence[str]], search: Search, n: int = NGRAM) 
 
 
 def standing(wanted: Grams, training: Iterable[str]) -> Grams:
-    """Which of the n-grams stand in a training text. The memory that it takes is that of the n-grams."""
+    """Which of the n-grams occur in a training text. It takes only the memory of the n-grams."""
     seen = {k: np.zeros(len(grams), dtype=bool) for k, grams in wanted.items()}
     for group in batches(training, str):
         read = words(group)
@@ -66,7 +66,7 @@ def standing(wanted: Grams, training: Iterable[str]) -> Grams:
 
 
 def search_part(work: tuple[Grams, tuple[Path, slice]], folder: Path) -> None:
-    """Write which of the n-grams stand in some row groups of a file of the training text."""
+    """Write which of the n-grams occur in some row groups of a file of the training text."""
     wanted, piece = work
     found = standing(wanted, Texts([piece]))
     np.save(folder / FOUND, np.concatenate([np.zeros(0, dtype=bool), *found.values()]))
@@ -76,7 +76,7 @@ def search_in(table: Path, pool: Pool) -> Search:
     """A search of all texts of a table, part by part."""
 
     def search(wanted: Grams) -> Grams:
-        # By what is looked for, so that a run that goes on behind a killed one takes no answers to another question.
+        # The folder is named by the n-grams, so that a resumed run does not reuse answers to another question.
         job = f"search-{hashlib.sha256(pickle.dumps(wanted)).hexdigest()[:16]}"
         return any_of(wanted, pool.map(job, search_part, [(wanted, piece) for piece in pieces_of(table)]))
 
@@ -84,7 +84,7 @@ def search_in(table: Path, pool: Pool) -> Search:
 
 
 def any_of(wanted: Grams, results: Iterable[Path]) -> Grams:
-    """Which of the n-grams stand in any of the parts that were searched."""
+    """Which of the n-grams occur in any of the parts that were searched."""
     ends = np.cumsum([0, *map(len, wanted.values())])
     seen = np.zeros(ends[-1], dtype=bool)
     for result in results:

@@ -1,4 +1,4 @@
-"""From the rows of evidence files to results, or to one line that says what is wrong. Used by ``evidence.py``."""
+"""Results from the rows of evidence files, or an error that says what is wrong with them. Used by ``evidence.py``."""
 
 import csv
 import io
@@ -13,12 +13,12 @@ from plm_core.evaluation.seal import opened
 from plm_core.evaluation.spans import counts
 
 NEW = ("confidence", "group")
-"""Columns that the registry's evidence of before lacks: they are read as empty."""
+"""Columns that older evidence in the registry lacks: they are read as empty."""
 Rows = list[dict[str, str]]
 
 
 def answers(files: list[Path], score: str, seeds: list[Rows]) -> Answers:
-    """The answers of each seed, where they are classes or numbers."""
+    """The answers of each seed if they are classes or numbers."""
     labels = [row["label"] for row in seeds[0]]
     predictions = [[row["prediction"] for row in rows] for rows in seeds]
     subsets, (strata,) = _coded([[row["subset"] for row in seeds[0]]])
@@ -33,7 +33,7 @@ def answers(files: list[Path], score: str, seeds: list[Rows]) -> Answers:
 
 
 def ratios(files: list[Path], score: str, seeds: list[Rows]) -> Ratios:
-    """The answers of each seed, where they are tags, texts or choices within a pair."""
+    """The answers of each seed if they are tags, texts or choices within a pair."""
     subsets, (strata,) = _coded([[row["subset"] for row in seeds[0]]])
     found = np.empty((2, len(parts_of(score)), len(seeds), len(strata)))
     for s, (path, rows) in enumerate(zip(files, seeds, strict=True)):
@@ -46,14 +46,14 @@ def ratios(files: list[Path], score: str, seeds: list[Rows]) -> Ratios:
 
 
 def counted(score: str, prediction: str, label: str) -> list[tuple[float, float]]:
-    """Of each part of a score of tags, texts or pairs, what is above and below in one example's ratio."""
+    """The numerator and denominator of one example, for each part of a score of tags, texts or pairs."""
     return [counts(part, prediction, label) for part, _ in parts_of(score)]
 
 
 def check_labels(score: str, labels: Sequence[str]) -> None:
-    """Raise ValueError for labels of which the score says nothing."""
+    """Raise ValueError for labels for which the score is undefined."""
     if of_numbers(score) and len(set(labels)) < 2:
-        raise ValueError(f"all labels are {labels[0]}; expected different ones, because {score} is a correlation")
+        raise ValueError(f"all labels are {labels[0]}; expected different labels, because {score} is a correlation")
     for _, of in parts_of(score):
         if of and of not in labels:
             known = ", ".join(sorted(set(labels)))
@@ -73,7 +73,7 @@ def _numbers(path: Path, column: str, texts: list[str]) -> np.ndarray:
 
 
 def confidences(path: Path, rows: Rows) -> np.ndarray:
-    """``[N]`` probabilities, NaN where the field is empty."""
+    """``[N]`` probabilities, NaN if the field is empty."""
     found = _numbers(path, "confidence", [row["confidence"] or "0" for row in rows])
     if len(outside := found[(found < 0) | (found > 1)]):
         raise UserError(f"{path}: the column confidence holds {outside[0]}; expected probabilities")
@@ -88,25 +88,25 @@ def _coded(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[np.nda
 
 
 def _groups(rows: Rows) -> np.ndarray:
-    """``[N]``: the number of each example's group; who has none is one of its own."""
+    """``[N]``: the number of each example's group; an example without one is a group of its own."""
     _, (numbers,) = _coded([[row["group"] or f"\x1f{row['id']}" for row in rows]])
     return numbers
 
 
 def content(rows: Rows) -> list[tuple[str, ...]]:
-    """What is the same with every seed."""
+    """The columns that are the same for every seed."""
     return [tuple(row[name] for name in ("id", "sha256", "subset", "label", "measured")) for row in rows]
 
 
 def examples(rows: Rows, *content: str) -> frozenset[tuple[str, str, str, str]]:
-    """Each row's id, sha256 and measured, and the columns ``content`` as one."""
+    """Each row's id, sha256 and measured, and the columns ``content`` joined."""
     return frozenset(
         (row["id"], row["sha256"], row["measured"], "\x1f".join(row[name] for name in content)) for row in rows
     )
 
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> Rows:
-    """The rows in the order of the first column, which tells them apart.
+    """The rows in the order of the first column, which identifies them.
 
     Raises:
         UserError: the file is damaged, lacks columns, holds no row, or one twice.
@@ -118,7 +118,7 @@ def read_rows(path: Path, columns: tuple[str, ...]) -> Rows:
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: damaged ({error}); expected a CSV file in UTF-8") from error
     if missing := [name for name in columns if name not in (*fields, *NEW)]:
-        raise UserError(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it anew")
+        raise UserError(f"{path}: lacks the columns {', '.join(missing)}; expected {','.join(columns)}; write it again")
     if not rows:
         raise UserError(f"{path}: holds no example; expected at least one row")
     key = columns[0]
@@ -128,6 +128,6 @@ def read_rows(path: Path, columns: tuple[str, ...]) -> Rows:
         if any(row[name] is None for name in columns):
             raise UserError(f"{path}:{number}: too few fields; expected {','.join(columns)}")
         if row[key] in seen:
-            raise UserError(f"{path}:{number}: the {key} {row[key]!r} occurs twice; expected one row an example")
+            raise UserError(f"{path}:{number}: the {key} {row[key]!r} occurs twice; expected one row per example")
         seen.add(row[key])
     return sorted(rows, key=lambda row: row[key])

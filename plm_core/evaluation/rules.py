@@ -1,4 +1,4 @@
-"""The rules by which the gate judges: the section ``promotion`` of ``params.yaml``. Used by ``gate.py``."""
+"""The rules of the gate: the section ``promotion`` of ``params.yaml``. Used by ``gate.py``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +11,8 @@ from plm_core.evaluation.answers import parts_of
 from plm_core.evaluation.evidence import COMPARED, LIKELIHOOD, LOSSY, SCORE, read_likelihood, task_files
 
 EVERY_TASK = SCORE
-"""A rule of this name is that of every task in the challenger's evidence that has none of its own. As the primary it is
-the plain mean of all tasks' scores as well (the average of GLUE, Wang et al. 2019, section 3). A set of minimal pairs
+"""A rule of this name applies to every task in the challenger's evidence that has no rule of its own. As the primary it
+is also the plain mean of all tasks' scores (the average of GLUE, Wang et al. 2019, section 3). A set of minimal pairs
 is a task too."""
 
 
@@ -21,29 +21,29 @@ class MetricRule:
     """How one metric is judged."""
 
     direction: Literal["lower", "higher"]
-    """Which way is better."""
+    """The direction that is better."""
     tolerance: NonNegativeFloat
-    """How far, in the metric's own unit, the challenger may be worse than the champion."""
+    """By how much, in the metric's own unit, the challenger may be worse than the champion."""
 
 
 @section
 class GateRules:
-    """The section ``promotion`` of ``params.yaml``, as far as the gate is concerned."""
+    """The section ``promotion`` of ``params.yaml``, without what concerns other parts."""
 
     primary: str
-    """The metric on which the challenger must be better, or not worse and cheaper; ``score`` compares models of
-    different papers too, and where there are no tasks, stands for the challenger's own likelihood."""
+    """The metric on which the challenger must be better, or not worse and cheaper; ``score`` also compares models of
+    different papers; without tasks it means the challenger's own likelihood."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
-    """How often, at most, a challenger that is no better may pass for better: the level of the tests, 0.05 as a rule.
-    Intervals hold the rest, 95 %."""
+    """The level of the tests, usually 0.05: how often, at most, a challenger that is no better may be taken for better.
+    The intervals are at one minus this level, 95 %."""
     margin: NonNegativeFloat
-    """In the primary's own unit: a challenger that is surely not worse by more than this is not worse. It
-    passes where it is cheaper."""
+    """The non-inferiority margin, in the primary's own unit: a challenger shown not to be worse by more than this
+    counts as not worse. It passes if it is cheaper."""
     metrics: dict[str, MetricRule]
-    """Every metric that is compared."""
+    """The rules of all metrics that are compared."""
     reported: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """The share of the test documents (or other groups of examples) that only the report reads: a champion was chosen
-    by the others, and looks better on them than it is. None where there are fewer than 30."""
+    by the others, and looks better on them than it is. With fewer than 30 groups none is held back."""
 
     def __post_init__(self) -> None:
         if self.primary not in self.metrics:
@@ -90,7 +90,7 @@ class GateRules:
         return replace(self, primary=quantity, metrics=rules)
 
     def tasks(self) -> list[str]:
-        """The metrics among these that are a task's own score: what ``score`` is the mean of."""
+        """The metrics that are a task's own score: those that ``score`` is the mean of."""
         return [name for name in self.metrics if is_of_a_task(name) and score_of(name) == SCORE]
 
     def sources(self) -> list[str]:
@@ -99,16 +99,16 @@ class GateRules:
 
 
 def is_of_a_task(metric: str) -> bool:
-    """Whether it is written ``<task>/score``, or with another score of the task, ``<task>/macro_f1``."""
+    """Whether the metric is one of a task: ``<task>/score``, or another score such as ``<task>/macro_f1``."""
     task, _, score = metric.partition("/")
     return bool(task and score) and "/" not in score
 
 
 def source(metric: str) -> str:
-    """The task's name, or ``likelihood.csv``."""
+    """The source of a metric: the task's name, or ``likelihood.csv``."""
     return LIKELIHOOD if metric in COMPARED else metric.partition("/")[0]
 
 
 def score_of(metric: str) -> str:
-    """How a task's answers are scored: ``score``, which is its own, or another."""
+    """The score of a metric: ``score``, the task's own, or another."""
     return metric.partition("/")[2]

@@ -1,7 +1,7 @@
-"""Sealed CSV: what is to be compared years later says its format, and shows damage. Written and read as evidence.
+"""Sealed CSV files, which state their format and reveal damage, to be compared years later. Used for evidence.
 
-Behind the columns the header has one more, which is empty in all rows: ``format_2_sha256_<digest of all else>``. Any
-reader of CSV reads such a file. Those of format 1 have no seal, and are read without.
+After the columns the header has one more, which is empty in all rows: ``format_2_sha256_<digest of all else>``. Any CSV
+reader reads such a file. Files of format 1 have no seal and are read without a check.
 """
 
 import csv
@@ -27,7 +27,7 @@ def sealed(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def opened(path: Path) -> str:
-    """The text of a sealed file that is as it was written, or of one of format 1.
+    """Return the text of a sealed file after checking its seal, or of a file of format 1.
 
     Raises:
         UserError: it is damaged, or of another format.
@@ -41,5 +41,5 @@ def opened(path: Path) -> str:
     if found and int(found[1]) != FORMAT:
         raise UserError(f"{path}: is of format {found[1]}; expected {FORMAT}: evaluate the model with this version")
     if not found or sha256_text(columns + comma + body) != found[2]:
-        raise UserError(f"{path}: damaged, for its digest is another than its header says; {RESTORE}")
+        raise UserError(f"{path}: damaged: its digest is not the one in its header; {RESTORE}")
     return header + end + body

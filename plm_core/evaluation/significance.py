@@ -1,10 +1,10 @@
-"""Is the difference between two models more than chance? Intervals, paired tests, effect size, several tasks at once.
+"""Whether two models differ significantly: intervals, paired tests, effect size, several tasks at once.
 
-Used by the gate and by ``comparison.py``. All of it is a function of the examples' results and a seed; nothing asks for
+Used by the gate and by ``comparison.py``. All of it is a function of the examples' results and a seed; nothing assumes
 a distribution of the scores (Dror et al. 2018, "The Hitchhiker's Guide to Testing Statistical Significance in Natural
 Language Processing", section 3.2). What is drawn and swapped are groups of examples: the paragraphs of one document are
-no independent witnesses. Groups with equal results are counted together, so that a resample costs as much as there are
-different ones: this changes no distribution.
+not independent observations. Groups with equal results are counted together, so that the cost of a resample depends on
+the number of distinct results; this changes no distribution.
 
 Sources:
 
@@ -13,21 +13,21 @@ Sources:
   Translation Evaluation";
 * seeds and examples resampled together, after the Multi-Bootstrap of Sellam et al. 2022, "The MultiBERTs: BERT
   Reproductions for Robustness Analysis", with two differences that make it exact for a mean: of S seeds, S - 1 are
-  drawn, for S would understate their variance by (S - 1) / S (Rao and Wu 1988, "Resampling Inference With Complex
+  drawn, because S would understate their variance by (S - 1) / S (Rao and Wu 1988, "Resampling Inference With Complex
   Survey Data"); and the seeds drawn shift the mean of all seeds, so that examples are not counted as if there were
   fewer seeds;
 * groups drawn whole: Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 3.8; swapped whole:
   Winkler et al. 2014, "Permutation Inference for the General Linear Model", on exchangeability blocks;
-* intervals of few groups or seeds are widened as Student's t is wider than the normal distribution (Hesterberg 2015,
-  "What Teachers Should Know About the Bootstrap"), with the degrees of freedom of a sum of variances by
-  Satterthwaite 1946, "An Approximate Distribution of Estimates of Variance Components";
+* intervals of few groups or seeds are widened by the ratio of Student's t to the normal distribution (Hesterberg 2015,
+  "What Teachers Should Know About the Bootstrap"), with the degrees of freedom of a sum of variances by Satterthwaite
+  1946, "An Approximate Distribution of Estimates of Variance Components";
 * McNemar 1947, "Note on the sampling error of the difference between correlated proportions or percentages"; for
   comparing classifiers: Dietterich 1998, "Approximate Statistical Tests", section 3.1;
 * Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure";
 * Cohen 1988, "Statistical Power Analysis for the Behavioral Sciences", chapter 5.
 
-An interval speaks of other groups of the same kind and, with several seeds, of other seeds of the same fine-tuning.
-It says nothing of other pretrainings or other training sets.
+An interval covers other groups of the same kind and, with several seeds, other seeds of the same fine-tuning. It does
+not cover other pretraining runs or other training sets.
 """
 
 import math
@@ -45,9 +45,9 @@ from plm_core.evaluation.units import Units, units_of
 RESAMPLES = 10_000
 SEED = 20_260_101
 EXACT_BELOW = 25
-"""Discordant pairs; with as many or more, McNemar's statistic follows chi squared well enough (its 10 a side)."""
+"""The number of discordant pairs from which McNemar's statistic follows chi squared well enough."""
 CHUNK = 60_000
-"""Weights in memory at once: half a megabyte stays in a core's cache, and the allocator gives no page back between."""
+"""Weights in memory at once: half a megabyte stays in a core's cache, and the allocator does not return its pages."""
 Array = np.ndarray
 
 
@@ -60,30 +60,30 @@ class Interval:
 
     @property
     def half(self) -> float:
-        """Half its width: about as large a difference could have been seen."""
+        """Half its width: a difference of about this size could have been detected."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one cause of chance makes of a score."""
+    """The contribution of one source of randomness to a score."""
 
     draws: Array
     """``[R]``."""
     freedom: int
-    """The degrees of freedom of their variance: less by one than the groups, or the seeds, that were drawn from."""
+    """The degrees of freedom of their variance: one less than the number of groups or seeds drawn from."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """A score, or a difference, in R resamples: the sum of what chance makes of it."""
+    """A score, or a difference, in R resamples: the sum of the contributions of chance."""
 
     groups: tuple[Part, ...]
-    """By the choice of groups, of each task in turn."""
+    """The contribution of the choice of groups, for each task."""
     seeds: tuple[Part, ...]
-    """By the choice of each model's seeds, around 0."""
+    """The contribution of the choice of each model's seeds, around 0."""
     limits: tuple[float, float]
-    """The least and the largest value that there can be."""
+    """The lowest and the highest possible value."""
 
     @property
     def total(self) -> Array:
@@ -92,7 +92,7 @@ class Draws:
 
     @property
     def freedom(self) -> float:
-        """The degrees of freedom of the total; 0 where nothing is known of a part."""
+        """The degrees of freedom of the total; 0 if nothing is known of a part."""
         parts = (*self.groups, *self.seeds)
         if not all(part.freedom for part in parts):
             return 0.0
@@ -109,7 +109,7 @@ class Draws:
 
 
 def mean(several: Sequence[Draws]) -> Draws:
-    """The plain mean of independent scores: each was resampled by itself, so this is a stratified bootstrap."""
+    """The plain mean of independent scores: each was resampled separately, so this is a stratified bootstrap."""
 
     def scaled(parts: Iterable[Part]) -> tuple[Part, ...]:
         return tuple(replace(part, draws=part.draws / len(several)) for part in parts)
@@ -126,12 +126,12 @@ def generator(seed: int = SEED) -> np.random.Generator:
 
 
 def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int = RESAMPLES) -> list[dict[str, Draws]]:
-    """The scores of each side by subset ("" is the whole set) in ``resamples`` resamples of the groups of examples,
-    which are the same ones for all sides.
+    """The scores of each side by subset ("" is the whole set) in ``resamples`` resamples of the groups of examples, the
+    same for all sides.
 
-    Groups are drawn within their subset, those of subsets that share groups together. Each side's seeds are drawn on
-    their own: a resample is the mean over all seeds on the examples drawn, and how far the seeds drawn differ from it
-    on all examples.
+    Groups are drawn within their subset, those of subsets that share groups together. Each side's seeds are drawn
+    separately: a resample is the mean over all seeds on the examples drawn, plus the difference between the seeds drawn
+    and that mean on all examples.
     """
     units = units_of(sides)
     found: list[dict[str, list[Array]]] = [{name: [] for name in masks(side)} for side in units.cells]
@@ -145,15 +145,15 @@ def bootstrap(sides: Sequence[Results], rng: np.random.Generator, resamples: int
         for side, draws in zip(units.cells, found, strict=True):
             for name, mask in masks(side).items():
                 counted = weights * mask
-                # Where no group of a subset was drawn, nothing is known of it.
+                # If no group of a subset was drawn, nothing is known of it.
                 draws[name].append(np.where(counted.any(axis=1), side.values(counted).mean(axis=1), np.nan))
     return [_drawn(units, side, draws, rng) for side, draws in zip(units.cells, found, strict=True)]
 
 
 def interval(draws: Draws, level: float = 0.95) -> Interval:
-    """The percentile interval that holds ``level`` of the draws, as much wider as few groups and seeds ask for.
+    """The percentile interval that holds ``level`` of the draws, widened if there are few groups or seeds.
 
-    It lies within the limits of the value; a single group shows no more than these.
+    It lies within the limits of the value; for a single group it is these limits.
     """
     freedom = draws.freedom
     if not freedom:
@@ -174,12 +174,12 @@ def interval_of(results: Results, level: float = 0.95, resamples: int = RESAMPLE
 def permutation(
     pairs: Sequence[tuple[Results, Results]], rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> float:
-    """The two-sided p-value of the mean difference over tasks, were it chance which model gave which answer.
+    """The two-sided p-value of the mean difference over tasks, if chance decided which model gave which answer.
 
     ``pairs`` has the two models' results on each task; one for a single score. On each group of examples the two
     models' answers are swapped by a fair coin, all seeds together (Dror et al. 2018, section 3.2); p counts the data
-    themselves once (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero"). It speaks of these very
-    seeds.
+    themselves once (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero"). It holds for these seeds
+    only.
     """
     seen = 0.0
     found = np.zeros(resamples)
@@ -194,12 +194,12 @@ def permutation(
             swapped = rng.binomial(units.counts, 0.5, size=(size, len(units.counts))) @ units.rows
             parts.append(_difference(both, counts - swapped, swapped))
         found += np.concatenate(parts) / len(pairs)
-    # Rounding must not make an equal difference a smaller one.
+    # Rounding must not make an equal difference smaller.
     return float((1 + np.sum(np.abs(found) >= abs(seen) - 1e-12)) / (resamples + 1))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of McNemar's test on how many examples the first, or the second model alone is right.
+    """McNemar's two-sided p-value, from the numbers of examples on which only one of the models is right.
 
     Exact (binomial) below 25 such examples, otherwise by chi squared with continuity correction (Edwards 1948).
     """
@@ -212,7 +212,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 def wilson(share: float, count: int, level: float = 0.95) -> Interval:
     """The score interval of a share of ``count`` trials (Wilson 1927, "Probable Inference, the Law of Succession, and
-    Statistical Inference"), which says something of few trials and of shares of 0 and 1 too.
+    Statistical Inference"), which also works for few trials and for shares of 0 and 1.
     """
     z = NormalDist().inv_cdf((1 + level) / 2)
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
@@ -229,10 +229,10 @@ def bootstrap_p(difference: Draws) -> float:
 
 
 def effect(one: Results, two: Results) -> float:
-    """Cohen's g: of the examples on which one model is better, the share on which the second is, minus one half.
+    """Cohen's g: among the examples on which one model is better, the share on which it is the second, minus one half.
 
-    In [-0.5, 0.5], above 0 where the second is better more often; 0 where no example tells them apart. Better is: more
-    seeds right; nearer to the number; fewer nats. Cohen calls 0.05 small, 0.15 medium, 0.25 large.
+    In [-0.5, 0.5], above 0 if the second is better more often; 0 if no example tells them apart. Better means more
+    seeds right, nearer to the number, or fewer nats. Cohen calls 0.05 small, 0.15 medium, 0.25 large.
     """
     wins = np.sign(two.advantage(cast(Any, one)))
     told = np.count_nonzero(wins)
@@ -240,7 +240,7 @@ def effect(one: Results, two: Results) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given: below alpha are those that hold when all are tested together."""
+    """Holm's adjusted p-values, in the order given: those below alpha are significant with all tested together."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted = [0.0] * len(p_values)
     most = 0.0
@@ -251,13 +251,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _difference(both: Results, first: Array, second: Array) -> Array:
-    """``[R]``: score of the answers counted by ``first, second`` less that of the others, of both models' joined."""
+    """``[R]``: the score of the answers counted by ``first, second`` minus that of the others, in joined answers."""
     one, two = np.concatenate([first, second], axis=1), np.concatenate([second, first], axis=1)
     return both.values(one.astype(np.float64)).mean(axis=1) - both.values(two.astype(np.float64)).mean(axis=1)
 
 
 def _drawn(units: Units, side: Results, draws: dict[str, list[Array]], rng: np.random.Generator) -> dict[str, Draws]:
-    """The draws of a side by subset, and what the seeds drawn add to each."""
+    """The draws of a side by subset, with the contribution of the seeds drawn to each."""
     total = units.counts @ units.rows
     found = {}
     chosen = None
@@ -267,7 +267,7 @@ def _drawn(units: Units, side: Results, draws: dict[str, list[Array]], rng: np.r
         here = units.rows @ mask > 0
         many = int(units.counts[here].sum())
         freedom = many - len(np.unique(units.strata[here]))
-        # A resample of so many groups has (many - 1) / many of the variance.
+        # A resample of this many groups has (many - 1) / many of the variance.
         spread = math.sqrt(many / freedom) if freedom else 1.0
         groups = Part(values.mean() + (values - values.mean()) * spread, freedom)
         (whole,) = side.values(total * mask[None])
@@ -278,7 +278,7 @@ def _drawn(units: Units, side: Results, draws: dict[str, list[Array]], rng: np.r
 
 
 def _seeds(seeds: int, size: int, rng: np.random.Generator) -> Array:
-    """``[size, seeds]``: the share of each seed in each resample."""
+    """``[size, seeds]``: the weight of each seed in each resample."""
     if seeds == 1:
         return np.ones((size, 1))
     return rng.multinomial(seeds - 1, np.full(seeds, 1 / seeds), size=size) / (seeds - 1)

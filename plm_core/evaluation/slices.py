@@ -1,7 +1,7 @@
-"""Slices: the parts of a test set on which a score is looked at by itself. Read by the report and by fewshot.
+"""Slices: parts of a test set with scores of their own. Used by the report and by fewshot.
 
-What is known of an example without any model is a row of ``<task>.csv``: ``id,words,subset,overlap``, written by the
-stage slices. ``words`` and ``overlap`` (which share of its n-grams stands in the training text) are those of
+The facts about an example that need no model are a row of ``<task>.csv``: ``id,words,subset,overlap``, written by the
+stage slices. ``words`` and ``overlap`` (the share of its n-grams that occurs in the training text) are those of
 ``overlap.py``, over both texts of a pair.
 
 N examples.
@@ -22,19 +22,19 @@ from plm_core.files import RESTORE
 
 COLUMNS = ("id", "words", "subset", "overlap")
 CONTAMINATED = 0.5
-"""The share of n-grams from which an example counts as known to the model: as in the section ``decontaminate``."""
+"""The share of n-grams from which an example counts as contaminated, as in the section ``decontaminate``."""
 PARTS_OF_LENGTH, PARTS_OF_NUMBERS = 4, 3
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a test example without any model."""
+    """Facts about a test example that need no model."""
 
     words: int
     subset: str
     overlap: float
-    """The share of its n-grams that stands in the training text, from 0 to 1."""
+    """The share of its n-grams that occurs in the training text, from 0 to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +42,18 @@ class Slice:
     """A part of a test set."""
 
     kind: str
-    """By what it was chosen: length, source, label, overlap."""
+    """The kind of slice: length, source, label, overlap."""
     name: str
     members: Array
     """``[N]`` bool."""
     results: Any
-    """The answers to its examples, with the score that tells something of them."""
+    """The answers to its examples, with a score that is defined for them."""
     scored: bool
-    """Whether they have it: a correlation asks for different labels."""
+    """Whether they have this score: a correlation needs different labels."""
 
 
 def read_slices(path: Path) -> dict[str, Facts]:
-    """What is known of each test example, by id.
+    """The facts about each test example, by id.
 
     Raises:
         UserError: the file is missing or damaged; the message names the line.
@@ -76,10 +76,10 @@ def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
 
     ``results`` are answers to a task, of any kind that ``answers.py`` has.
 
-    * length: quarters of the number of words (fewer, where many examples have the same);
-    * source: the subsets, where there are several;
-    * label: the true class, or a third of the numbers; none of other answers. Of one class, accuracy is all that can be
-      told (it is the recall of the class), so that it stands there whatever the task's score;
+    * length: quarters of the number of words (fewer parts if many examples have the same number);
+    * source: the subsets, if there are several;
+    * label: the true class, or a third of the numbers; not for other answers. Within one class, only accuracy is
+      meaningful (the recall of the class), so it is given whatever the task's score;
     * overlap with the training text: none, below half, half and more.
     """
     lengths, shares = np.array([f.words for f in facts]), np.array([f.overlap for f in facts])
@@ -98,7 +98,7 @@ def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
 
 def _slice(kind: str, name: str, members: Array, results: Any) -> Slice:
     chosen = results.take(np.flatnonzero(members))
-    # A slice may lie across subsets, and is resampled as one.
+    # A slice may span subsets, and is resampled as a whole.
     chosen = replace(chosen, strata=np.zeros_like(chosen.strata), subsets=("",))
     if kind == "label" and not of_numbers(results.score):
         chosen = replace(chosen, score="accuracy")
@@ -114,9 +114,9 @@ def _by_label(results: Any) -> list[tuple[str, str, Array]]:
 
 
 def _parts(values: Array, count: int, step: int = 0) -> list[tuple[str, Array]]:
-    """Parts of about as many values each, with their edges as names; equal values are in one part.
+    """Parts of about equal size, with their edges as names; equal values are in one part.
 
-    With ``step`` 1 of whole numbers: a part begins with the number after the last of the part before.
+    With ``step`` 1, for whole numbers, a part begins with the number after the last one of the part before.
     """
     edges = np.unique(np.quantile(values, np.arange(1, count) / count, method="inverted_cdf"))
     edges = edges[edges < values.max()]

@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 Entity = tuple[int, int, str]
-"""First token, the one behind the last, type."""
+"""First token, one past the last, type."""
 GOOD, TIE, BAD = "good", "tie", "bad"
 RIGHT = {GOOD: 1.0, TIE: 0.5, BAD: 0.0}
-"""How far the choice within a minimal pair is right."""
+"""How right each choice within a minimal pair is."""
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence in IOB2: ``B-X`` begins one, ``I-X`` behind it goes on with it.
+    """The entities of one sentence in IOB2: ``B-X`` begins one, and ``I-X`` after it continues it.
 
-    An ``I-X`` behind anything else begins one too, as in conlleval, the script of CoNLL-2003, and in seqeval's default
-    mode: a model's answer is read with goodwill, and scores are those of the literature.
+    An ``I-X`` after anything else also begins one, as in conlleval, the script of CoNLL-2003, and in seqeval's default
+    mode: answers are read leniently, and scores are comparable with the literature.
 
     Raises:
         ValueError: a tag is not ``O``, ``B-<type>`` or ``I-<type>``.
@@ -42,37 +42,37 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-    """F1 of the entities of all sentences together (the micro average): right is one whose place and type are right.
+    """F1 of the entities of all sentences together (the micro average): an entity is right if its place and type are.
 
-    0 where no entity is right, also where there is none at all, as in seqeval (Nakayama 2018) and in conlleval (Tjong
-    Kim Sang and De Meulder 2003).
+    0 if no entity is right, even if there is none at all, as in seqeval (Nakayama 2018) and in conlleval (Tjong Kim
+    Sang and De Meulder 2003).
 
     Raises:
-        ValueError: there are no sentences, or other numbers of them or of their tags, or a tag is not of IOB2.
+        ValueError: there are no sentences, the numbers of sentences or of tags differ, or a tag is not IOB2.
     """
     if not references or len(predictions) != len(references):
-        raise ValueError(f"{len(predictions)} sentences for {len(references)}; expected as many, and at least one")
+        raise ValueError(f"{len(predictions)} sentences for {len(references)}; expected equal numbers, at least one")
     above = below = 0
     for number, (said, true) in enumerate(zip(predictions, references, strict=True), start=1):
         if len(said) != len(true):
-            raise ValueError(f"sentence {number}: {len(said)} tags for {len(true)}; expected as many")
+            raise ValueError(f"sentence {number}: {len(said)} tags for {len(true)}; expected equal numbers")
         counts = entity_counts(said, true)
         above, below = above + counts[0], below + counts[1]
     return above / below if below else 0.0
 
 
 def entity_counts(said: Sequence[str], true: Sequence[str]) -> tuple[int, int]:
-    """What a sentence adds above and below the line of the F1: 2 right, answered + true.
+    """The numerator and denominator that a sentence adds to the F1: 2 right, answered + true.
 
     Raises:
-        ValueError: a tag is not of IOB2.
+        ValueError: a tag is not IOB2.
     """
     one, two = set(entities(said)), set(entities(true))
     return 2 * len(one & two), len(one) + len(two)
 
 
 def normalized_answer(text: str) -> str:
-    """An answer as SQuAD compares it: lower case, without punctuation, articles and additional white space.
+    """An answer as SQuAD compares it: lowercase, without punctuation, articles and extra whitespace.
 
     ``normalize_answer`` of the official scripts (Rajpurkar et al. 2016, section 6.1).
     """
@@ -81,28 +81,28 @@ def normalized_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1 where the prediction is one of the right answers, else 0; without one (SQuAD 2.0), "" is the right answer."""
+    """1 if the prediction is one of the right answers, otherwise 0; if there is none (SQuAD 2.0), "" is right."""
     return max(float(normalized_answer(prediction) == answer) for answer in _golden(answers))
 
 
 def answer_f1(prediction: str, answers: Sequence[str]) -> float:
-    """The F1 of the prediction's words against the right answer that is nearest; without one, "" is the right answer.
+    """The F1 of the prediction's words against the nearest right answer; if there is none, "" is right.
 
-    Where either side is empty, 1 if both are, else 0: the rule of SQuAD 2.0 (Rajpurkar et al. 2018), which says of
-    empty answers alone other than the script of 1.1.
+    If either side is empty, 1 if both are, otherwise 0: the rule of SQuAD 2.0 (Rajpurkar et al. 2018), which differs
+    from the script of 1.1 for empty answers only.
     """
     said = normalized_answer(prediction).split()
     return max(_words_f1(said, answer.split()) for answer in _golden(answers))
 
 
 def counts(score: str, prediction: str, label: str) -> tuple[float, float]:
-    """What an example adds above and below the line of a score: one of entities, of answers or of pairs.
+    """The numerator and denominator that an example adds to a score of entities, answers or pairs.
 
-    ``prediction`` and ``label`` are as in evidence: tags joined by blanks; a text, and a JSON list of right ones; one
+    ``prediction`` and ``label`` are as in evidence: tags joined by spaces; a text, and a JSON list of right ones; one
     of ``RIGHT``.
 
     Raises:
-        ValueError: they are not, or of different lengths.
+        ValueError: they are not, or their lengths differ.
     """
     if score == "entity_f1":
         said, true = prediction.split(" "), label.split(" ")
@@ -111,7 +111,7 @@ def counts(score: str, prediction: str, label: str) -> tuple[float, float]:
         return entity_counts(said, true)
     if score == "pair_accuracy":
         if prediction not in RIGHT:
-            raise ValueError(f"the prediction {prediction!r} is none of {', '.join(RIGHT)}")
+            raise ValueError(f"the prediction {prediction!r} is not one of {', '.join(RIGHT)}")
         return RIGHT[prediction], 1.0
     answers = json.loads(label)
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):

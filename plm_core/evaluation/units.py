@@ -1,4 +1,4 @@
-"""What is drawn and swapped when models are compared: groups of examples. Used by ``significance.py``."""
+"""The units that are drawn and swapped when models are compared: groups of examples. Used by ``significance.py``."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Units:
-    """What is drawn: U kinds of groups, made of K distinct results."""
+    """U kinds of groups, made of K distinct results."""
 
     cells: list[Results]
     """The K results of each side."""
@@ -24,14 +24,14 @@ class Units:
     counts: Array
     """``[U]``: how many groups are of each kind."""
     strata: Array
-    """``[U]``: groups with the same number are drawn together: they are of one subset, or of several that groups have
-    in common."""
+    """``[U]``: groups with the same number are drawn together: they are in one subset, or in several that share
+    groups."""
 
 
 def units_of(sides: Sequence[Results]) -> Units:
     """The distinct results and the distinct groups of them.
 
-    Where the sides do not know of the same groups (evidence of before had none), it is those of the larger groups.
+    If the sides have different groups (older evidence has none), the larger groups are used.
     """
     columns = np.vstack([sides[0].strata, *(side.columns for side in sides)])
     _, first, cell = np.unique(columns, axis=1, return_index=True, return_inverse=True)

@@ -1,8 +1,8 @@
-"""Every metric of a champion and a challenger, side by side: a row each, with its interval and a verdict.
+"""Every metric of a champion and a challenger, side by side: one row per metric, with its interval and a verdict.
 
-Used by ``gate.py``. A metric counts against the challenger where it is surely worse by more than its tolerance: chance
-alone takes one of nine tasks below it on most nights. What can tell nothing says so: too few groups of examples, or a
-task at which neither model is better than one answer to all.
+Used by ``gate.py``. A metric counts against the challenger if it is significantly worse than its tolerance allows: by
+chance alone one of nine tasks falls below it on most nights. The verdict "tells nothing" marks a metric that could not
+show a difference: it has too few groups of examples, or neither model is better on the task than a constant answer.
 """
 
 import math
@@ -19,27 +19,27 @@ from plm_core.evaluation.rules import EVERY_TASK, GateRules, score_of, source
 from plm_core.evaluation.significance import Draws, Interval
 
 NOTHING = "tells nothing"
-UNLEARNED = "neither model is surely better than one answer to all"
-"""The note on a task that leaves the mean over all tasks, for its difference is noise."""
+UNLEARNED = "neither model is significantly better than a constant answer"
+"""The note on a task that the mean over tasks leaves out, because its difference is noise."""
 UNJUDGED = ("not measured", "not comparable", NOTHING)
-"""Verdicts on a likelihood of another quantity or excerpt, and on too few groups: against the challenger only where it
-is the primary."""
+"""Verdicts on a likelihood of another quantity or excerpt, and on too few groups: they count against the challenger
+only on the primary metric."""
 OBJECTIONS = ("not finite", "worse")
 DIGITS = 12
-"""Decimals to which differences are rounded: losing 3 examples of 100 is within a tolerance of 0.03."""
+"""The decimals to which differences are rounded: losing 3 examples of 100 is within a tolerance of 0.03."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one model."""
+    """The evidence and the cost of one model."""
 
     tables: Mapping[str, Table]
-    """By task, and under ``likelihood.csv``."""
+    """The tables by task, and under ``likelihood.csv``."""
     parameters: float | None = None
-    """What it costs; None where that is not known."""
+    """What it costs; None if not known."""
 
     def table(self, metric: str) -> Table | None:
-        """What a metric is taken of, by its score; None where there is none.
+        """The table that a metric is computed from; None if there is none.
 
         Raises:
             UserError: the task's answers have no such score.
@@ -54,7 +54,7 @@ class Evidence:
             raise UserError(f"promotion.metrics.{metric}: {error}") from error
 
     def results(self, metric: str) -> Results:
-        """What a metric that was measured is resampled from."""
+        """The results that a measured metric is resampled from."""
         table = self.table(metric)
         assert table is not None
         return table.results
@@ -62,7 +62,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of a decision; numbers are None where there is none of this name or it is not finite."""
+    """One metric of a decision; numbers are None if the metric is missing or not finite."""
 
     metric: str
     direction: str
@@ -73,9 +73,9 @@ class Row:
     verdict: str
     note: str = ""
     interval: Interval | None = None
-    """Of the difference, at ``promotion.alpha``."""
+    """The interval of the difference at ``promotion.alpha``."""
     strict: Interval | None = None
-    """At the level by which a challenger passes, which falls with each one before."""
+    """The interval at the level at which a challenger passes, which falls with each challenger before it."""
 
     @property
     def gain(self) -> float:
@@ -90,14 +90,14 @@ class Row:
 
 
 def fewest(alpha: float) -> int:
-    """The groups below which the permutation test cannot come down to alpha: of G, 2 of 2 ** G ways to swap are as far
-    apart as the data.
+    """The number of groups below which the permutation test cannot reach alpha: with G groups, 2 of the 2 ** G ways to
+    swap are as extreme as the data.
     """
     return 1 + math.ceil(math.log2(1 / alpha))
 
 
 def rows(challenger: Evidence, champion: Evidence | None, rules: GateRules, resamples: int, level: float) -> list[Row]:
-    """Every metric of the rules, judged, in their order; ``level`` is that by which the challenger passes."""
+    """Every metric of the rules, judged, in their order; ``level`` is the one at which the challenger passes."""
     single = {name: _measured(name, challenger, champion, rules) for name in rules.metrics if name != EVERY_TASK}
     draws: dict[str, Draws] = {}
     if champion is not None:
@@ -118,11 +118,11 @@ def telling(table: Sequence[Row], rules: GateRules) -> list[str]:
 
 
 def _measured(name: str, challenger: Evidence, champion: Evidence | None, rules: GateRules) -> Row:
-    """The numbers of one metric, and a verdict where there are none."""
+    """The numbers of one metric, and a verdict if there are none."""
     direction = rules.metrics[name].direction
     table = challenger.table(name)
     other = champion.table(name) if champion else None
-    assert table is not None  # the gate has looked
+    assert table is not None  # checked by the gate
     ours, theirs = (_finite(side.value) if side and side.metric == name else None for side in (table, other))
     if table.metric != name:
         return Row(name, direction, theirs, None, None, "not measured", _quantities(name, table, other))
@@ -132,7 +132,7 @@ def _measured(name: str, challenger: Evidence, champion: Evidence | None, rules:
 
 
 def _compared(row: Row, champion: Evidence | None) -> Row:
-    """With the difference, where there is one."""
+    """The row with the difference, if there is one."""
     if row.challenger is None or (champion is not None and row.champion is None):
         return replace(row, verdict="not finite")
     if row.champion is None:
@@ -149,11 +149,11 @@ def _resampled(
     resamples: int,
     level: float,
 ) -> tuple[Row, Draws | None]:
-    """With the interval and the verdict, and the resamples of the difference; None where there are too few groups."""
+    """The row with interval and verdict, and the resamples of the difference; None if there are too few groups."""
     table = challenger.table(row.metric)
     assert table is not None  # it was measured
     if table.groups < (needed := fewest(rules.alpha)):
-        note = f"{table.groups} groups of examples; expected {needed} at least at promotion.alpha = {rules.alpha:g}"
+        note = f"{table.groups} groups of examples; at least {needed} are needed at promotion.alpha = {rules.alpha:g}"
         return replace(row, verdict=NOTHING, note=note), None
     sides = [champion.results(row.metric), challenger.results(row.metric)]
     unread = [] if isinstance(table.results, Sums) else [table.unread()]
@@ -164,7 +164,7 @@ def _resampled(
 
 
 def _judged(row: Row, draws: Draws, rules: GateRules, level: float) -> Row:
-    """With the intervals by resamples of the difference, and the verdict that they and the gain ask for."""
+    """The row with the intervals from resamples of the difference, and the verdict that follows."""
     tolerance = rules.metrics[row.metric].tolerance
     interval, strict = (significance.interval(draws, 1 - alpha) for alpha in (rules.alpha, level))
     low, high = row.gains(interval)
@@ -189,7 +189,7 @@ def _mean(
     draws: Mapping[str, Draws],
     level: float,
 ) -> Row:
-    """The row of the mean over all tasks that tell something."""
+    """The row of the mean over all tasks that could show a difference."""
     tasks = telling([*single.values()], rules)
     silent = [name for name in rules.tasks() if name not in tasks]
     note = f"without {', '.join(f'{name} ({single[name].note})' for name in silent)}" if silent else ""

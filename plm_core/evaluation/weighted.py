@@ -1,17 +1,17 @@
 """Scores as functions of weights on the examples, for R weightings at once. Used by ``answers.py``.
 
-``metrics.py`` has the same scores by scikit-learn and scipy, and a test compares them. N examples, C classes.
+``metrics.py`` computes the same scores with scikit-learn and scipy, and a test compares them. N examples, C classes.
 """
 
 import numpy as np
 
 Array = np.ndarray
 CONSTANT = 1e-12
-"""A variance below this, of what spans 1, is rounding."""
+"""Below this, the variance of values that span 1 is rounding."""
 
 
 def of_classes(name: str, position: int, true: Array, said: Array, both: Array) -> Array:
-    """A score ``[R]`` of classes from three marginals ``[R, C]``; the edge cases are those of ``metrics.py``."""
+    """A score ``[R]`` of classes from three marginals ``[R, C]``; edge cases as in ``metrics.py``."""
     if name == "accuracy":
         return ratio(both.sum(axis=1), true.sum(axis=1))
     if name == "matthews":  # Gorodkin 2004, equation 8, in marginals
@@ -23,7 +23,7 @@ def of_classes(name: str, position: int, true: Array, said: Array, both: Array) 
 
 
 def correlation(name: str, labels: Array, predictions: Array, weights: Array) -> Array:
-    """Pearson's or Spearman's correlation ``[R]``; 0 where either side is constant."""
+    """Pearson's or Spearman's correlation ``[R]``; 0 if either side is constant."""
     if alike(labels) or alike(predictions):
         return np.zeros(len(weights))
     total = weights.sum(axis=1)
@@ -46,12 +46,12 @@ def correlation(name: str, labels: Array, predictions: Array, weights: Array) ->
 
 
 def alike(values: Array) -> bool:
-    """Whether there is one value at most."""
+    """Whether all values are equal."""
     return not (values != values[:1]).any()
 
 
 def _ranks(side: Array, weights: Array) -> Array:
-    """The mean ranks ``[R, N]`` that each example has where it stands so often in the set as its weight says."""
+    """The mean rank ``[R, N]`` of each example if it occurs in the set as often as its weight says."""
     _, group = np.unique(side, return_inverse=True)
     order = np.argsort(group, kind="stable")
     lasts = np.flatnonzero(np.diff(group[order], append=-1))
@@ -60,5 +60,5 @@ def _ranks(side: Array, weights: Array) -> Array:
 
 
 def ratio(above: Array, below: Array) -> Array:
-    """Above / below, and 0 where below is 0."""
+    """Above / below; 0 if below is 0."""
     return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below > 0)

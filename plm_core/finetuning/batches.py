@@ -1,4 +1,4 @@
-"""Which examples a step of fine-tuning reads: batches of like length, so that little of them is padding.
+"""The examples that a step of fine-tuning reads: batches of similar length, to reduce padding.
 
 Used by the finetune stage.
 """
@@ -10,14 +10,14 @@ import numpy as np
 from plm_core.text.samplers import epoch_order, stream_seed
 
 POOL = 50
-"""Of how many batches the examples are sorted by length together, as in the LengthGroupedSampler of transformers: with
-more, batches are more alike inside, and less random."""
+"""The number of batches whose examples are sorted by length together, as in the LengthGroupedSampler of transformers:
+with more, lengths within a batch are more similar, and batches less random."""
 
 
 class Batching:
-    """Epochs over examples. In each an example is read once at most: fewer than a batch, drawn anew, sit each one out.
+    """Epochs over examples, each read at most once per epoch; a random remainder that fills no batch is skipped.
 
-    Fewer examples than a batch holds are repeated in it.
+    If there are fewer examples than a batch holds, they are repeated in it.
     """
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:

@@ -1,7 +1,7 @@
-"""A pretrained model with a new head on the vector that stands for an example; all weights are trained.
+"""A pretrained model with a new head on the vector that represents an example; all weights are trained.
 
-Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5. How examples
-are written and summed up is in ``input_formats.py``, what each kind of task asks in ``kinds.py``.
+Sources: Radford et al. 2018, section 3; Devlin et al. 2019, section 4.1; Yang et al. 2019, section 2.5. Input formats
+and summaries of examples are in ``input_formats.py``, the kinds of tasks in ``kinds.py``.
 
 Shapes: B rows, K sequences a row, T positions, P places, D width, C outputs.
 """
@@ -21,23 +21,23 @@ from plm_core.objectives.loss import IGNORED, Batch, Carry, Loss
 from plm_core.text.special import PAD
 
 SHORTEST = 8
-"""The smallest length that rows are padded to where lengths shall be few."""
+"""The smallest padded length if there should be few different lengths."""
 
 
 class Row(NamedTuple):
     """An example as the model reads it, or a window of one."""
 
     sequences: list[Written]
-    """One; for a pair in both orders, two; for a choice, one each."""
+    """One sequence; for a pair in both orders, two; for choices, one each."""
     label: float | list[int]
-    """The class id, the place of the right choice, or the number that is to be predicted; the tags of the words at
-    ``places``; which of ``places`` the answer begins and ends at."""
+    """The class id, the place of the right choice, or the number to be predicted; the tags of the words at ``places``;
+    which of ``places`` the answer begins and ends at."""
     places: Sequence[int] = ()
-    """The positions that are asked about: the first pieces of words; CLS, and behind it the text of an answer."""
+    """The positions to be classified: the first pieces of words; or CLS, then the text that may contain an answer."""
     first: int = 0
     """The number of the first of these words in the sentence, or of these tokens in the text."""
     cut: bool = False
-    """Whether something of the example had no room, and stands in none of its rows."""
+    """Whether some of the example did not fit, and is in none of its rows."""
 
     @property
     def longest(self) -> int:
@@ -80,11 +80,11 @@ class Classifier(nn.Module):
         return self._outputs(batch, self._states(batch))
 
     def loss(self, batch: ExampleBatch) -> Tensor:
-        """The summed loss of the rows, with the language model's: L2 + lambda L1 (Radford et al. 2018, equation 5).
+        """The summed loss of the rows, plus the language model's: L2 + lambda L1 (Radford et al. 2018, equation 5).
 
-        L1 of a row is the mean negative log-likelihood of its tokens given those before them, as in the released
-        code, so that a long row weighs no more than a short one. Where words are counted and not rows, L1 is their
-        share of it.
+        L1 of a row is the mean negative log-likelihood of its tokens given those before them, as in the released code,
+        so that a long row weighs no more than a short one. If words are counted instead of rows, L1 is their share of
+        it.
         """
         states = self._states(batch)
         loss = self.kind.loss(self._outputs(batch, states), batch.targets)
@@ -117,7 +117,7 @@ class Classifier(nn.Module):
 
 
 def draw_anew(backbone: Any, tokens: Sequence[int]) -> None:
-    """Draw the embeddings of these tokens as those of a new model, in place."""
+    """Reinitialise the embeddings of these tokens as in a new model, in place."""
     with torch.no_grad():
         weight = backbone.tokens.weight
         new = torch.randn(len(tokens), weight.shape[1]) * backbone.config.initializer_range
@@ -125,7 +125,7 @@ def draw_anew(backbone: Any, tokens: Sequence[int]) -> None:
 
 
 def set_dropout(backbone: nn.Module, probability: float) -> None:
-    """Let a model that was made with another dropout have this one, in its layers and its attention, in place."""
+    """Set the dropout probability of a model, in its layers and its attention, in place."""
     for module in backbone.modules():
         if isinstance(module, nn.Dropout):
             module.p = probability
@@ -134,15 +134,16 @@ def set_dropout(backbone: nn.Module, probability: float) -> None:
 
 
 def example_loss(model: nn.Module, batch: Batch, carry: Carry | None = None) -> Loss:
-    """``Classifier.loss`` as the loop takes it, over the number of rows, or of words."""
+    """``Classifier.loss`` for the training loop, with the number of rows or words."""
     return Loss(model.loss(batch), batch.num_targets)  # type: ignore[operator]
 
 
 def collate(rows: Sequence[Row], most: int | None = None, of: type[ExampleBatch] = ExampleBatch) -> ExampleBatch:
-    """Rows as one batch of the kind's type, padded to the longest.
+    """Collate rows into a batch of the kind's type, padded to the longest.
 
-    With ``most``, the largest length there is, to the next of the lengths 8, 12, 16, 24, 32, 48, ... ``most``: a
-    compiled model is another one for every length. There are as many places as positions, for the same reason.
+    With ``most``, the largest possible length, they are padded to the next of the lengths 8, 12, 16, 24, 32, 48, ...
+    ``most``, because a model is compiled again for every length. For the same reason there are as many places as
+    positions.
     """
     T = max(row.longest for row in rows)
     if most is not None:
@@ -165,22 +166,22 @@ def _padded(values: Any, length: int, filler: int) -> list[int]:
 
 
 class Predicted(NamedTuple):
-    """What a model answers to rows, in their order, or to examples."""
+    """A model's answers to rows, in order, or to examples."""
 
     answers: list[Any]
-    """Of rows: the log-probabilities of the classes or choices; numbers; the tags of the words at ``places``; or an
-    ``AnswerSpan``. Of examples: what ``results.answered`` makes of them."""
+    """For rows: the log-probabilities of the classes or choices; numbers; the tags of the words at ``places``; or an
+    ``AnswerSpan``. For examples: the result of ``results.answered``."""
     confidences: list[float]
-    """The probability of each answer: of all tags of a row together, or of an example's; NaN where there is none, or
-    where the answer of a row tells it itself."""
+    """The probability of each answer: of all tags of a row or example together; NaN if there is none, or if the answer
+    of a row contains it."""
     loss: float
-    """The mean loss of rows or words, in nats or squared, of labels as the rows have them; the language model's has no
-    part in it."""
+    """The mean loss of rows or words, in nats or squared, of labels as in the rows, without the language model's
+    loss."""
 
 
 @torch.no_grad()
 def predict(model: Classifier, rows: Sequence[Row], batch: int, device: torch.device) -> Predicted:
-    """Ask the model, in batches of like length, without dropout."""
+    """Predict in batches of similar length, without dropout."""
     model.eval()
     order = sorted(range(len(rows)), key=lambda i: rows[i].longest)
     answers: list[Any] = [None] * len(rows)

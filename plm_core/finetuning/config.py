@@ -12,9 +12,9 @@ from plm_core.files import sha256_file
 from plm_core.finetuning.recipe import Recipe
 
 PARAMETERS = ("train_examples", "heldout_examples", "dropout", "auxiliary", "lora", "training")
-"""What a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
+"""The fields that a result depends on: not the lists of tasks and seeds, so that adding one reruns no other."""
 READING = "long texts in parts, numbers in standard deviations"
-"""How examples become rows with labels. Another way has another name, so that the gate never compares both."""
+"""How examples become rows with labels; results of different ways have different names and are never compared."""
 
 
 @section
@@ -22,11 +22,11 @@ class LoRAConfig:
     """Section ``finetune.lora``."""
 
     rank: PositiveInt
-    """Of the products that are added to the matrices."""
+    """The rank of the products that are added to the matrices."""
     alpha: PositiveFloat
-    """They are scaled by alpha / rank."""
+    """The products are scaled by alpha / rank."""
     targets: Annotated[tuple[Literal["attention", "feed_forward"], ...], Field(min_length=1)] = ("attention",)
-    """Whose matrices; the paper adapts the attention's."""
+    """The layers whose matrices are adapted; the paper adapts the attention's."""
 
 
 @section
@@ -36,7 +36,7 @@ class Transfer:
     task: str
     """A section of ``examples``."""
     after: str
-    """The task, one of ``finetune.tasks``, that is learned before."""
+    """The task, one of ``finetune.tasks``, that is learned first."""
 
 
 @section
@@ -46,29 +46,29 @@ class FinetuneConfig:
     tasks: list[str]
     """Names of sections of ``examples``; [] for none."""
     transfers: list[Transfer]
-    """More of them, that begin with the model as another task has left it; [] for none."""
+    """More tasks, which start from the model fine-tuned on another task; [] for none."""
     seeds: list[int]
-    """Each task is learned once from each: it draws the head, the order of the examples and the dropout."""
+    """Each task is learned once per seed, which determines the head, the order of the examples and the dropout."""
     train_examples: PositiveInt | None
-    """At most so many training examples a task; null for all."""
+    """At most this many training examples per task; null for all."""
     heldout_examples: PositiveInt | None
-    """At most so many validation and so many test examples a task; null for all."""
+    """At most this many validation and this many test examples per task; null for all."""
     dropout: Probability
-    """Before the head's linear layer."""
+    """The dropout before the head's linear layer."""
     auxiliary: NonNegativeFloat
-    """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, where the
-    model was trained as a causal one; 0 for none. The paper has 0.5."""
+    """Lambda of Radford et al. 2018, equation 5: the weight of the language model's loss on the examples, for models
+    that were trained as causal ones; 0 for none. The paper has 0.5."""
     lora: LoRAConfig | None
-    """Train small additions to the model's matrices in its place; null to train all weights. The embeddings of special
-    tokens that a causal pretraining never reads stay as they are drawn then."""
+    """Train small additions to the model's matrices instead of the model; null to train all weights. With additions,
+    the embeddings of special tokens that causal pretraining never reads keep their random initial values."""
     training: Recipe
-    """The same for every task."""
+    """The training recipe, the same for every task."""
 
     def __post_init__(self) -> None:
         every = [*self.tasks, *(transfer.task for transfer in self.transfers)]
         for transfer in self.transfers:
             if every.count(transfer.task) > 1:
-                raise ValueError(f"transfers: {transfer.task} stands twice, here or in tasks; expected each task once")
+                raise ValueError(f"transfers: {transfer.task} appears twice, here or in tasks; expected each task once")
             if transfer.after not in self.tasks:
                 raise ValueError(f"transfers: found after: {transfer.after}; expected one of tasks")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -80,10 +80,10 @@ class FinetuneConfig:
         return digest(READING, *(getattr(self, name) for name in PARAMETERS))
 
     def measured(self, folders: Iterable[Path]) -> str:
-        """The same with the examples that were learned from, those of each folder, as evidence has it."""
+        """The digest of ``rule`` and the training examples in each folder, for the column ``measured`` of evidence."""
         files = (file_of(folder, split) for folder in folders for split in ("train", "valid"))
         return digest(self.rule, *map(sha256_file, files))[:16]
 
     def learned_before(self, task: str) -> str | None:
-        """The task after which a task is learned, if there is one."""
+        """The task that is learned before this one, if any."""
         return next((transfer.after for transfer in self.transfers if transfer.task == task), None)

@@ -1,8 +1,8 @@
-"""How examples become the rows that a model reads: a sequence, one for each order or choice, or windows of a long text.
+"""Examples as the rows that a model reads: a sequence, one for each order or choice, or windows of a long text.
 
 Used by the finetune stage. A text that does not fit in the context is read in parts, a sentence whose words are tagged
-and a text that holds an answer in windows that overlap. Only of pairs, choices and questions is something left out
-where they do not fit, and ``Rows.cut`` says of how many.
+and a text that contains an answer in overlapping windows. Only pairs, choices and questions are cut if they do not fit,
+and ``Rows.cut`` counts them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,24 +22,24 @@ from plm_core.text.special import CLS, UNK
 from plm_core.text.tokenizer import Spelling, Tokenizer
 
 SHORTEST_CONTEXT = 8
-"""Start, delimiter and extract token, and a little text."""
+"""Room for start, delimiter and extract token, and a little text."""
 LONGEST_QUESTION = 64
-"""Tokens, as in the released code of Devlin et al. 2019 (``max_query_length``); at most half of what fits."""
+"""Tokens, as in the released code of Devlin et al. 2019 (``max_query_length``); at most half of the room."""
 OVERLAP = 0.5
 """The share of a window that the next one reads again. Devlin et al. 2019 advance by 128 of some 320 tokens."""
 
 
 class Rows(NamedTuple):
-    """Examples, and the same as the model reads them."""
+    """Examples, and the rows that the model reads."""
 
     examples: list[Example]
     encoded: list[Row]
     owners: list[int]
-    """Which example each row is of, in order: a long one has several."""
+    """The example of each row, in order: a long one has several."""
 
     @property
     def cut(self) -> int:
-        """Of how many examples something is left out."""
+        """The number of examples that were cut."""
         return len({owner for owner, row in zip(self.owners, self.encoded, strict=True) if row.cut})
 
 
@@ -47,12 +47,12 @@ def read_rows(path: Path, task: GlueTask, most: int | None, pretrained: Loaded) 
     """At most ``most`` of the examples in a file (None: all) for a model.
 
     Raises:
-        UserError: the file is damaged or holds none, or the model cannot read such examples.
+        UserError: the file is damaged or empty, or the model cannot read such examples.
     """
     examples = sample(read_examples(path, task), most)
     if not examples:
         raise UserError(
-            f"{path}: holds no example; expected one at least: another task, or other data (finetune.tasks)"
+            f"{path}: holds no example; expected at least one: choose another task, or other data (finetune.tasks)"
         )
     context = pretrained.model.config.context
     if context < SHORTEST_CONTEXT:
@@ -86,23 +86,23 @@ def encoded(
 
 
 def windows(length: int, most: int) -> list[range]:
-    """A text of ``length`` tokens in windows of at most ``most`` that overlap by ``OVERLAP``; one, where it fits."""
+    """A text of ``length`` tokens in windows of at most ``most`` that overlap by ``OVERLAP``; one if it fits."""
     step = max(1, round(most * (1 - OVERLAP)))
     count = -(-max(0, length - most) // step)
     return [range(start * step, min(start * step + most, length)) for start in range(count + 1)]
 
 
 def equal_parts(length: int, most: int) -> list[range]:
-    """A text of ``length`` tokens in as few parts of at most ``most`` as there can be, alike in length to a token."""
+    """A text of ``length`` tokens in as few parts of at most ``most`` as possible, equally long but for one token."""
     count = max(1, -(-length // most))
     return [range(length * i // count, length * (i + 1) // count) for i in range(count)]
 
 
 def characters(text: str, spelling: Spelling) -> list[tuple[int, int]]:
-    """Of each token of a text the character that it begins with, and the one behind its last.
+    """The first character of each token of a text, and the one after its last.
 
-    They are characters of ``text`` itself, whatever ``normalize`` makes of it. A token that is a part of a character
-    has the whole of it.
+    They are characters of ``text`` itself, whatever ``normalize`` does. A token that is part of a character is assigned
+    the whole character.
     """
     normal, origins = normalize(text), _origins(text)
     ends = [*accumulate(len(character.encode()) for character in normal)]
@@ -161,7 +161,7 @@ def _together(
     tokenizer: Tokenizer,
     context: int,
 ) -> Row:
-    """Pairs of texts that are judged together, of which the second perhaps ``follows`` the first."""
+    """Pairs of texts that are judged together; the second may be one that ``follows`` the first."""
     texts = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in pairs]
     sequences = [input_format.write(a, b, context, follows) for a, b in texts]
     cut = any(
@@ -172,10 +172,10 @@ def _together(
 
 
 def _sentence(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
-    """Windows of a sentence; each word is asked about in the one where its first piece has the most context, which is
-    the smaller of what stands before and behind it (Devlin et al. 2019, released code, ``_check_is_max_context``).
+    """Windows of a sentence; each word is classified in the window where its first piece has the most context, the
+    smaller of the numbers of tokens before and after it (Devlin et al. 2019, released code, ``_check_is_max_context``).
 
-    A word of which the tokenizer keeps nothing is UNK.
+    A word that the tokenizer drops entirely is UNK.
     """
     ids: list[int] = []
     firsts = []
@@ -196,7 +196,7 @@ def _sentence(example: Example, input_format: InputFormat, tokenizer: Tokenizer,
 
 
 def _question(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
-    """A question with windows of its text. Where the first right answer is not in a window, CLS is the target."""
+    """A question with windows of its text. If the first right answer is not in a window, CLS is the target."""
     assert example.b is not None
     spelling = tokenizer.spell(example.b)
     most = room(input_format.asked, context)
@@ -216,7 +216,7 @@ def _question(example: Example, input_format: InputFormat, tokenizer: Tokenizer,
 
 
 def _tokens(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The first and the last token of the first right answer; None where no token stands for it."""
+    """The first and the last token of the first right answer; None if it has no token."""
     answer = example.answers[0]
     first = next((i for i, (_, stop) in enumerate(spans) if stop > answer.start), len(spans))
     last = next((i for i, (start, _) in enumerate(spans) if start >= answer.start + len(answer.text)), len(spans)) - 1

@@ -1,7 +1,7 @@
-"""How an example is written down for a model, and which of its states stand for it.
+"""How an example is written for a model, and which states represent it.
 
-A model reads an example as it read its pretraining text, so its objective names its input format, not its architecture.
-Shapes: B rows, T positions, D width.
+A model reads an example as it read its pretraining text, so the input format depends on its objective, not its
+architecture. Shapes: B rows, T positions, D width.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,24 +36,24 @@ class InputFormat:
     pair: tuple[Part, ...]
     """An example of two texts."""
     asked: tuple[Part, ...]
-    """A question (a) and the text in which its answer stands (b)."""
+    """A question (a) and the text that contains its answer (b)."""
     states: Callable[[Any, Tensor, Tensor, Tensor], Tensor]
     """``(model, ids [B, T], segments [B, T], lengths [B])`` to the state of each position, ``[B, T, D]``."""
     summary: Callable[[Any, Tensor, Tensor], Tensor]
-    """``(model, states [B, T, D], lengths [B])`` to one vector a row, ``[B, D]``."""
+    """``(model, states [B, T, D], lengths [B])`` to one vector per row, ``[B, D]``."""
     projected: bool
-    """Whether a new tanh layer stands between the summary and the classes."""
+    """Whether there is a new tanh layer between the summary and the classes."""
     both_orders: bool = False
-    """Whether a pair of texts whose order means nothing is read in both, and the two summaries are added up."""
+    """Whether a pair of texts whose order does not matter is read in both orders, adding up the two summaries."""
     predicts_next: bool = False
-    """Whether the state of each token predicts the next one, so that the language model's loss can be learned beside
-    the task's."""
+    """Whether the state of each token predicts the next one, so that the language model's loss can be added to the
+    task's."""
     unread: tuple[int, ...] = ()
-    """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings all one way."""
+    """Special tokens that pretraining never reads, so that the softmax has pushed their embeddings in one direction."""
 
     def write(self, a: Sequence[int], b: Sequence[int], context: int, follows: bool = False) -> Written:
-        """The tokens of two texts in at most ``context``; the longer is cut first, at its end; ``a`` at its beginning
-        where ``b`` is asked about as what follows it."""
+        """The tokens of two texts in at most ``context``; the longer is cut first, at its end; but ``a`` at its
+        beginning if ``b`` is asked about as its continuation."""
         most = room(self.pair, context)
         of_a, of_b = len(a), len(b)
         while of_a + of_b > most:
@@ -62,7 +62,7 @@ class InputFormat:
 
 
 def room(parts: Sequence[Part], context: int) -> int:
-    """How many tokens of text fit beside the special ones."""
+    """How many tokens of text fit in addition to the special ones."""
     return context - sum(isinstance(part, int) for part, _ in parts)
 
 
@@ -100,7 +100,7 @@ EXTRACT = InputFormat(
     pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
     # The question first, so that the text is read with it in mind.
     asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
-    states=lambda model, ids, *_: model.read(ids)[0],  # padding stands behind, where nothing that counts looks
+    states=lambda model, ids, *_: model.read(ids)[0],  # padding comes last, where no relevant position attends to it
     summary=_last,
     projected=False,
     both_orders=True,
@@ -108,10 +108,10 @@ EXTRACT = InputFormat(
     unread=(BOS, SEP, CLS),
 )
 """Radford et al. 2018, section 3.3: start, text, extract; start, A, delimiter, B, extract, for similarity in both
-orders. The extract token's state. Their embeddings begin at random."""
+orders; the extract token's state. The embeddings of these tokens begin at random."""
 
 EXTRACT_BIDIRECTIONAL = replace(EXTRACT, states=_read_both_ways, both_orders=False, predicts_next=False)
-"""``EXTRACT`` for decoders that can read in both directions: every token sees both texts, so one order will do. Such
+"""``EXTRACT`` for decoders that can read in both directions: every token sees both texts, so one order is enough. Such
 models are fine-tuned as encoders (Charpentier and Samuel 2024, the released code; there by the first token's state)."""
 
 CLS_FIRST = InputFormat(
@@ -136,5 +136,5 @@ CLS_LAST = InputFormat(
 
 
 def input_format_of(objective: str) -> InputFormat:
-    """The input_format for models that were trained by the objective with this name."""
+    """The input format for models that were trained with the objective of this name."""
     return resolve_name(OBJECTIVES[objective].input_format)

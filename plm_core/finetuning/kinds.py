@@ -1,7 +1,7 @@
-"""What each kind of task asks of a model: what its head reads, its loss, its answers, and the batches it is trained on.
+"""The kinds of tasks: the input of the head, the loss, the answers, and the batches.
 
 Used by the classifier. Shapes: B rows, K sequences a row, T positions, P places of a row, C outputs. A place is a
-position that is asked about.
+position to be classified.
 """
 
 import math
@@ -17,9 +17,9 @@ from plm_core.benchmarks import task
 from plm_core.objectives.loss import IGNORED, Batch, summed_nll
 
 LONGEST_ANSWER = 30
-"""Tokens, as in the released code of Devlin et al. 2019 (``max_answer_length``)."""
+"""The most tokens of an answer, as in the released code of Devlin et al. 2019 (``max_answer_length``)."""
 NOWHERE = -1
-"""Where a row has no more places."""
+"""The position that fills up a row's places."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class ExampleBatch(Batch):
     segments: Tensor
     """The segment of each token, ``[B, K, T]``."""
     lengths: Tensor
-    """The tokens of each sequence, ``[B, K]``; padding stands behind them."""
+    """The tokens of each sequence, ``[B, K]``; padding comes after them."""
 
     @property
     def num_targets(self) -> Tensor:
-        """Scalar: the number of rows, for any number may be a target here."""
+        """Scalar: the number of rows, because any number may be a target here."""
         return torch.full((), len(self.targets), device=self.targets.device)  # a copy would wait for the device
 
 
@@ -42,7 +42,7 @@ class SpanBatch(ExampleBatch):
     """Questions with windows of their texts: ``targets`` [B, 2], the places where the answer begins and ends."""
 
     asked: Tensor
-    """The position of each place, ``[B, P]``, and ``NOWHERE``."""
+    """The position of each place, ``[B, P]``, filled up with ``NOWHERE``."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,22 @@ class TagBatch(SpanBatch):
 
 
 class AnswerSpan(NamedTuple):
-    """The likeliest answer in a window, and that there is none in it."""
+    """The most likely answer in a window, and the score of no answer."""
 
     score: float
     """The sum of the logits of its first and its last token; -inf for a window without text."""
     first: int
     last: int
-    """Its tokens, from the first one of the window."""
+    """The tokens of the answer, counted from the first one of the window."""
     probability: float
-    """Of both, in this window."""
+    """The probability of both, in this window."""
     null_score: float
     null_probability: float
-    """The same of no answer."""
+    """The same for no answer."""
 
 
 Answered = list[tuple[Any, float]]
-"""What is said of each row, and its probability or NaN: ``classifier.Predicted``."""
+"""The answer to each row, and its probability or NaN: ``classifier.Predicted``."""
 
 
 class Kind(NamedTuple):
@@ -80,14 +80,14 @@ class Kind(NamedTuple):
     outputs: Callable[[int], int]
     """The outputs of the head, by the number of labels."""
     reads: Literal["row", "sequence", "place"]
-    """What the head reads: the sum of the summaries of a row's sequences, each of them, or the states of its places."""
+    """The input of the head: the sum of the summaries of a row's sequences, each summary, or the states of places."""
     loss: Callable[[Tensor, Tensor], Tensor]
     """The summed loss of outputs for targets."""
     answers: Callable[[Tensor, Any], Answered]
-    """What the outputs say of a batch."""
+    """The answers to a batch from its outputs."""
     batch: type[ExampleBatch] = ExampleBatch
     shaped: Callable[[Tensor, Any], Tensor] = lambda outputs, batch: outputs
-    """What the head gives, and the batch, to the outputs that loss and answers take."""
+    """From the head's raw outputs and the batch to the outputs for loss and answers."""
 
 
 def _classes(outputs: Tensor, batch: ExampleBatch) -> Answered:
@@ -110,7 +110,7 @@ def _tags(outputs: Tensor, batch: TagBatch) -> Answered:
 def _spans(outputs: Tensor, batch: SpanBatch) -> Answered:
     """The span of at most ``LONGEST_ANSWER`` tokens whose logits have the largest sum (Devlin et al. 2019, 4.2)."""
     starts, ends = outputs.unbind(1)
-    # Each place with those at which an answer may end that begins there, ``[B, P - 1, 30]``.
+    # For each place, those at which an answer that begins there may end, ``[B, P - 1, 30]``.
     reached = F.pad(ends[:, 1:], (0, LONGEST_ANSWER - 1), value=-math.inf).unfold(1, LONGEST_ANSWER, 1)
     scores, chosen = (starts[:, 1:, None] + reached).flatten(1).max(1)
     nulls = starts[:, 0] + ends[:, 0]
@@ -122,7 +122,7 @@ def _spans(outputs: Tensor, batch: SpanBatch) -> Answered:
 
 
 def _places_alone(outputs: Tensor, batch: SpanBatch) -> Tensor:
-    """``[B, P, 2]`` to ``[B, 2, P]``; what is no place of the row cannot be answered."""
+    """``[B, P, 2]`` to ``[B, 2, P]``; positions that are not a place of the row cannot be answered."""
     return outputs.masked_fill((batch.asked == NOWHERE)[..., None], -math.inf).transpose(1, 2)
 
 
@@ -133,14 +133,14 @@ def _nats(outputs: Tensor, targets: Tensor) -> Tensor:
 KINDS: dict[task.Kind, Kind] = {
     # -sum log p(class), in nats (Radford et al. 2018, equation 4).
     "classification": Kind(lambda classes: classes, "row", _nats, _classes),
-    # Squared errors, which are nats of a normal distribution of variance 1/2 but for a constant. Devlin et al. 2019 and
-    # Yang et al. 2019 do so in their released code. The numbers are in the unit of ``scale.py``.
+    # Squared errors, which are, up to a constant, nats of a normal distribution of variance 1/2, as in the released
+    # code of Devlin et al. 2019 and Yang et al. 2019. The numbers are in the unit of ``scale.py``.
     "regression": Kind(lambda _: 1, "row", lambda y, t: (y[:, 0].to(t.dtype) - t).square().sum(), _numbers),
     # A number for each sequence, softmax over those of a row (Radford et al. 2018, section 3.3; Devlin et al. 2019,
     # section 4.4).
     "multiple_choice": Kind(lambda _: 1, "sequence", _nats, _classes, shaped=lambda y, batch: y[..., 0]),
     # Each word's first piece is classified (Devlin et al. 2019, section 5.3).
     "token_classification": Kind(lambda tags: tags, "place", _nats, _tags, TagBatch),
-    # Two softmaxes over the text and CLS, which is no answer (Devlin et al. 2019, sections 4.2 and 4.3); their mean.
+    # Two softmaxes over the text and CLS, which means no answer (Devlin et al. 2019, sections 4.2 and 4.3); their mean.
     "question_answering": Kind(lambda _: 2, "place", lambda y, t: _nats(y, t) / 2, _spans, SpanBatch, _places_alone),
 }

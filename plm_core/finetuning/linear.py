@@ -1,8 +1,7 @@
-"""What can be had of a task without a language model: words counted, and a linear model. Used by the stage baseline.
+"""The baseline for a task without a language model: a linear model on words (TF-IDF). Used by the stage baseline.
 
-TF-IDF of words and of pairs of words that stand side by side, logistic regression for classes and ridge regression for
-numbers, by scikit-learn. Of a pair, the words of either text, those of both, and the cosine of the two. N examples, W
-features.
+TF-IDF of words and of pairs of adjacent words, logistic regression for classes and ridge regression for numbers, by
+scikit-learn. For a pair, the words of either text, those of both, and the cosine of the two. N examples, W features.
 """
 
 import math
@@ -22,17 +21,17 @@ from plm_core.benchmarks.task import GlueTask
 from plm_core.finetuning import linear_kinds
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
-"""How freely weights may grow, 1 / lambda: that of the least loss on the validation examples is taken."""
+"""Inverse regularisation strengths, 1 / lambda: the one with the least loss on the validation examples is used."""
 
 
 def predict(
     task: GlueTask, train: Sequence[Example], valid: Sequence[Example], test: Sequence[Example]
 ) -> tuple[list[Any], list[float]]:
-    """The answers to the test examples as ``results.answered`` has them, and how probable each was (NaN of a number).
+    """The answers to the test examples as in ``results.answered``, and the probability of each (NaN for a number).
 
-    Where neither a class nor a number is asked for, see ``linear_kinds``.
+    For answers other than classes and numbers, see ``linear_kinds``.
     """
-    with threadpool_limits(1):  # more would sum vectors in another order, and wait for each other most of the time
+    with threadpool_limits(1):  # more threads would sum vectors in another order, and mostly wait for each other
         if task.kind == "token_classification":
             return linear_kinds.tags(task, train, test)
         if task.kind == "multiple_choice":
@@ -45,11 +44,11 @@ def predict(
 def _texts(
     task: GlueTask, train: Sequence[Example], valid: Sequence[Example], test: Sequence[Example]
 ) -> tuple[list[Any], list[float]]:
-    """The answers to one text or two, by the words."""
+    """The answers for one text or two, from the words."""
     weigh = TfidfVectorizer(token_pattern=linear_kinds.WORD.pattern, ngram_range=(1, 2), sublinear_tf=True, min_df=2)
     try:
         weigh.fit(chain.from_iterable((e.a, e.b or "") for e in train))
-    except ValueError:  # no feature stands in two examples
+    except ValueError:  # no feature occurs in two examples
         weigh.set_params(min_df=1).fit(chain.from_iterable((e.a, e.b or "") for e in train))
     features = _features(weigh, train)
     labels = np.array([e.label for e in train])
@@ -67,7 +66,7 @@ def _texts(
 
 
 def _features(weigh: TfidfVectorizer, examples: Sequence[Example]) -> csr_matrix:
-    """``[N, W]``; of pairs ``[N, 3 W + 1]``: the first text, the second, what both have, and how alike they are."""
+    """``[N, W]``; for pairs ``[N, 3 W + 1]``: the first text, the second, what they share, and their similarity."""
     first = weigh.transform([e.a for e in examples])
     if all(e.b is None for e in examples):
         return first
@@ -83,7 +82,7 @@ def _model(task: GlueTask, strength: float) -> Any:
 
 
 def _loss(task: GlueTask, model: Any, features: csr_matrix, truth: Sequence[int] | Sequence[float]) -> float:
-    """The mean loss on examples: squared, or nats of those whose class it has seen."""
+    """The mean loss on examples: squared, or in nats over those whose class it has seen."""
     if task.kind == "regression":
         return float(np.square(model.predict(features) - np.array(truth)).mean())
     seen = np.isin(truth, model.classes_)

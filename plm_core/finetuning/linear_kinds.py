@@ -1,6 +1,6 @@
-"""What a linear model makes of tasks that ask for more than a class of a text: tags, choices and answers in a text.
+"""Linear baselines for tasks that ask for more than the class of a text: tags, choices and answers in a text.
 
-Used by ``linear``. Features are those that one would try first. N rows, W features.
+Used by ``linear``. The features are the obvious ones. N rows, W features.
 """
 
 import math
@@ -21,24 +21,24 @@ from plm_core.benchmarks.task import GlueTask
 from plm_core.corpus.normalize import UNSPACED
 
 Said = tuple[list[Any], list[float]]
-"""Answers, and how probable each was."""
+"""Answers, and the probability of each."""
 
 STRENGTH = 10.0
-"""How freely weights may grow, 1 / lambda."""
+"""The inverse regularisation strength, 1 / lambda."""
 BESIDE = 2
-"""Words to the left and to the right of a word that tell its tag."""
+"""The number of words to the left and right of a word used for its tag."""
 WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s]")
-"""A word, a character of a script without spaces between words, or a sign: `not`, `n't` and `!` say much."""
+"""A word, a character of a script without spaces between words, or a sign: `not`, `n't` and `!` are informative."""
 LONGEST = 6
-"""Words of an answer."""
+"""The most words of an answer."""
 WRONG = 20
-"""Spans of a text that are no answer and are learned from, drawn at random."""
+"""The number of random spans per text that serve as negative examples."""
 NEAR = 5
-"""Words to the left and to the right of a span that may stand in its question."""
+"""The number of words to the left and right of a span that are compared with its question."""
 
 
 def tags(task: GlueTask, train: Sequence[Example], test: Sequence[Example]) -> Said:
-    """Each word by itself: the word, those beside it, their shapes, its beginning and its end."""
+    """Tag each word by itself, from the word, its neighbours, their shapes, its beginning and its end."""
 
     def features(examples: Sequence[Example]) -> Iterator[dict[str, float]]:
         return (_of_word(e.words, i) for e in examples for i in range(len(e.words)))
@@ -57,9 +57,9 @@ def tags(task: GlueTask, train: Sequence[Example], test: Sequence[Example]) -> S
 
 
 def choices(train: Sequence[Example], test: Sequence[Example]) -> Said:
-    """The words of each choice, those that it has in common with what stands before it, and how many it has.
+    """Choose by the words of each choice, those it shares with what precedes it, and its number of words.
 
-    The weights make the right one of two likelier (Bradley and Terry 1952).
+    The weights make the right one of two more likely (Bradley and Terry 1952).
     """
     weigh = TfidfVectorizer(token_pattern=WORD.pattern, sublinear_tf=True)
     weigh.fit(chain.from_iterable(e.texts for e in train))
@@ -84,8 +84,8 @@ def choices(train: Sequence[Example], test: Sequence[Example]) -> Said:
 
 
 def spans(task: GlueTask, train: Sequence[Example], test: Sequence[Example]) -> Said:
-    """The likeliest span of at most ``LONGEST`` words: its shape beside the question's first words, and how many words
-    of the question stand in it and near it (Rajpurkar et al. 2016, section 5). No answer is one more candidate.
+    """The most likely span of at most ``LONGEST`` words: by its shape with the question's first words, and the number
+    of words of the question in it and near it (Rajpurkar et al. 2016, section 5). No answer is one more candidate.
     """
     known = DictVectorizer()
     draw = random.Random(0)
@@ -119,7 +119,7 @@ def spans(task: GlueTask, train: Sequence[Example], test: Sequence[Example]) -> 
 
 
 class _Text:
-    """A question and the text in which its answer may stand, as words."""
+    """A question and the text that may contain its answer, as words."""
 
     def __init__(self, example: Example) -> None:
         self.text = example.b or ""
@@ -131,7 +131,7 @@ class _Text:
         self.opening = "_".join(asked[:2])
 
     def spans(self, none: bool) -> Iterator[tuple[int, int] | None]:
-        """The first word of each candidate and the one behind its last; None stands for no answer."""
+        """The first word of each candidate and the one after its last; None means no answer."""
         for first in range(len(self.words)):
             for behind in range(first + 1, min(first + LONGEST, len(self.words)) + 1):
                 yield first, behind
@@ -148,7 +148,7 @@ class _Text:
         return self.text[slice(*reached)] if reached else ""
 
     def features(self, span: tuple[int, int] | None) -> dict[str, float]:
-        """What tells an answer, each with its weight."""
+        """The features of a span, each with its weight."""
         if span is None:
             missing = len(self.asked.difference(self.lower)) / max(1, len(self.asked))
             return {"none": 1.0, "none:missing": missing, f"none:{self.opening}": 1.0}
@@ -180,7 +180,7 @@ def _of_word(words: Sequence[str], place: int) -> dict[str, float]:
 
 
 def _shape(word: str) -> str:
-    """``Xx`` for Paris, ``X`` for EU, ``d`` for 1999: each run of capitals, small letters and digits as one sign."""
+    """``Xx`` for Paris, ``X`` for EU, ``d`` for 1999: a run of capitals, lowercase letters or digits is one sign."""
     signs = ("X" if c.isupper() else "x" if c.islower() else "d" if c.isdigit() else c for c in word)
     return re.sub(r"(.)\1+", r"\1", "".join(signs))
 

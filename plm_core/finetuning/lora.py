@@ -1,4 +1,4 @@
-"""LoRA: a pretrained model stays as it is, and small products beside its matrices are trained (Hu et al. 2021).
+"""LoRA: a pretrained model is frozen, and small products added to its matrices are trained (Hu et al. 2021).
 
 Used by the finetune stage. Shapes: O outputs, I inputs of a linear layer, r the rank.
 """
@@ -31,7 +31,7 @@ class Update(nn.Module):
 def adapt(backbone: nn.Module, config: LoRAConfig) -> None:
     """Freeze a model's weights and put an ``Update`` on the matrices of its blocks that ``config`` names, in place.
 
-    A pooler is trained as the head behind it is: without next-sentence prediction it has never had a gradient.
+    A pooler is trained together with the head after it: without next-sentence prediction it has never had a gradient.
     """
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(name.startswith("pooler."))

@@ -1,4 +1,4 @@
-"""How a fine-tuning trains: section ``finetune.training``. Epochs and shares, for tasks are of very different sizes."""
+"""The recipe of fine-tuning: section ``finetune.training``. In epochs and shares, because tasks differ in size."""
 
 import math
 from dataclasses import field, replace
@@ -19,22 +19,22 @@ class Recipe:
     epochs: PositiveFloat
     """How often the training examples are read."""
     batch: PositiveInt
-    """Examples a step."""
+    """Examples per step."""
     optimizer: OptimizerConfig
-    """Without ``warmup_steps``, which follow from ``warmup``."""
+    """The optimizer, without ``warmup_steps``, which follow from ``warmup``."""
     warmup: Probability = 0.1
-    """The share of the steps in which the learning rate grows."""
+    """The share of the steps in which the learning rate increases."""
     validations: PositiveInt = 1
-    """How often in an epoch the validation examples are predicted. The weights that are best at them are kept."""
+    """How often per epoch the validation examples are predicted. The weights that do best on them are kept."""
     best_by: Literal["loss", "score"] = "loss"
-    """Best by the least loss, or by the task's score: where examples are few, the least loss may be that of answering
-    the commonest class to all."""
+    """What is best: the lowest loss, or the task's highest score. With few examples, predicting the most frequent class
+    for every example may have the lowest loss."""
     backbone_dropout: Probability | None = None
-    """Of the pretrained model while it is fine-tuned; null: what it was pretrained with. The papers have 0.1."""
+    """The dropout of the pretrained model during fine-tuning; null: as in pretraining. The papers have 0.1."""
     accumulation: PositiveInt = 1
     precision: Precision = "float32"
     compile: bool = False
-    """With it, examples are padded to a few lengths."""
+    """Whether to compile; examples are then padded to a few lengths."""
     deterministic: bool = False
     anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
     report_every: PositiveInt = 10
@@ -45,7 +45,7 @@ class Recipe:
         self.loop(1, 1)
 
     def loop(self, epoch: int, seed: int) -> LoopConfig:
-        """The loop for a task whose epoch has so many steps; a snapshot stands behind every validation."""
+        """The loop for a task whose epoch has this many steps; every validation is followed by a snapshot."""
         steps = max(1, math.ceil(self.epochs * epoch))
         reports = min(self.report_every, max(1, round(epoch / self.validations)))
         between = max(1, round(epoch / self.validations / reports)) * reports

@@ -1,4 +1,4 @@
-"""What a fine-tuned model said of the test examples: its answers example by example, their evidence and their figures.
+"""The results of a fine-tuned model on the test examples: its answers, their evidence and their figures.
 
 Used by the finetune stage.
 """
@@ -26,11 +26,11 @@ from plm_core.text.tokenizer import Tokenizer
 def answered(
     task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer, threshold: float = 0.0
 ) -> Predicted:
-    """The answers to examples from those to their rows: class ids, numbers, the tags of all words by name, or texts.
+    """Combine answers to rows into answers to examples: class ids, numbers, the tags of all words by name, or texts.
 
-    Of a text in parts the mean of the numbers counts, and that of the log-probabilities. The probability of all tags,
-    or that no window holds an answer, is the product over the windows. ``threshold`` is that of
-    ``no_answer_threshold``, where a question may have no answer.
+    For a text in parts, numbers and log-probabilities are averaged. The probability of all tags, or that no window
+    holds an answer, is the product over the windows. ``threshold`` is that of ``no_answer_threshold``, if a question
+    may have no answer.
     """
     answers, confidences = [], []
     for example, own in zip(rows.examples, _windows(rows), strict=True):
@@ -54,15 +54,15 @@ def answered(
 
 
 def no_answer_threshold(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
-    """By how much the logits of no answer must exceed those of the best answer for there to be none: what gives these
-    examples, the validation's, the best score (Devlin et al. 2019, section 4.3). 0 where every question has an answer.
+    """By how much the logits of no answer must exceed those of the best answer to predict no answer: the value with the
+    best score on these validation examples (Devlin et al. 2019, section 4.3). 0 if every question has an answer.
     """
     if not task.unanswerable:
         return 0.0
     parts = [exact_match if name == "exact_match" else answer_f1 for name, _ in parts_of(task.score)]
     found = [_found(e, own, rows, predicted, tokenizer) for e, own in zip(rows.examples, _windows(rows), strict=True)]
     margins = np.array([each.margin for each in found])
-    # What each example gains where it is left without an answer.
+    # The gain of each example if it is left without an answer.
     gains = np.array(
         [
             sum(part("", true(task, example)) - part(each.text, true(task, example)) for part in parts)
@@ -79,7 +79,7 @@ def no_answer_threshold(task: GlueTask, rows: Rows, predicted: Predicted, tokeni
 
 
 def true(task: GlueTask, example: Example) -> Any:
-    """What is to be answered, as ``answered`` has it; of a question, the list of the right texts."""
+    """The right answer in the form of ``answered``; for a question, the list of right texts."""
     if task.kind == "token_classification":
         return [task.labels[tag] for tag in example.tags]
     if task.kind == "question_answering":
@@ -88,7 +88,7 @@ def true(task: GlueTask, example: Example) -> Any:
 
 
 def told(task: GlueTask, answer: Any) -> str:
-    """A label or an answer as evidence has it (``plm_core.evaluation.evidence``)."""
+    """A label or an answer in the form of evidence (``plm_core.evaluation.evidence``)."""
     if task.kind == "token_classification":
         return " ".join(answer)
     if task.kind == "question_answering":
@@ -97,7 +97,7 @@ def told(task: GlueTask, answer: Any) -> str:
 
 
 def evidence(task: GlueTask, examples: Sequence[Example], predicted: Predicted, rule: str) -> Iterator[tuple[str, ...]]:
-    """One row an example, in the columns of evidence; ``rule`` is what goes to ``measured``."""
+    """One row per example, in the columns of evidence; ``rule`` becomes ``measured``."""
     for e, answer, sure in zip(examples, predicted.answers, predicted.confidences, strict=True):
         confidence = "" if math.isnan(sure) else repr(sure)
         yield (
@@ -109,9 +109,9 @@ def evidence(task: GlueTask, examples: Sequence[Example], predicted: Predicted, 
 def measured(
     task: GlueTask, train: Sequence[Example], test: Sequence[Example], predicted: Predicted
 ) -> dict[str, float]:
-    """The figures of the answers to ``test``, the score of each of its subsets, and what is had without reading.
+    """The figures of the answers to ``test``, the score of each of its subsets, and the constant baseline.
 
-    A subset has no score where a correlation is asked for and all its labels are equal.
+    A subset has no score if the score is a correlation and all its labels are equal.
     """
     labels, trained = ([true(task, example) for example in examples] for examples in (test, train))
     parts = task.score.split("+")
@@ -129,7 +129,7 @@ def measured(
 
 
 def require_scorable(task: GlueTask, split: str, examples: Sequence[Example]) -> None:
-    """Raise UserError for a correlation where all labels are equal, and for the F1 of a class that no example has."""
+    """Raise UserError for a correlation if all labels are equal, and for the F1 of a class that no example has."""
     try:
         check_labels(task.score, [told(task, true(task, example)) for example in examples])
     except ValueError as error:
@@ -140,7 +140,7 @@ def require_scorable(task: GlueTask, split: str, examples: Sequence[Example]) ->
 
 
 def score(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer) -> float:
-    """The task's score of what is said of the validation's rows, by the threshold for no answer that suits them."""
+    """The task's score on the validation rows, with the best threshold for no answer on them."""
     threshold = no_answer_threshold(task, rows, predicted, tokenizer)
     answers = answered(task, rows, predicted, tokenizer, threshold).answers
     labels = [true(task, example) for example in rows.examples]
@@ -149,22 +149,22 @@ def score(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer
 
 
 def constant(task: GlueTask, predicted: Predicted) -> str | None:
-    """The class that every example is given, where it is always the same."""
+    """The predicted class, if it is the same for every example."""
     given = set(predicted.answers) if task.kind in ("classification", "multiple_choice") else set()
     return task.labels[int(given.pop())] if len(given) == 1 else None
 
 
 class _Found(NamedTuple):
-    """What the windows of a text say of a question."""
+    """The answer to a question from all windows of its text."""
 
     text: str
     """The best answer."""
     probability: float
     margin: float
-    """By how much the logits of no answer, the least of all windows, have a larger sum than those of the best answer;
-    infinite where no window holds text."""
+    """By how much the sum of the logits of no answer, the lowest of all windows, exceeds that of the best answer;
+    infinite if no window contains text."""
     null_probability: float
-    """That no window holds an answer."""
+    """The probability that no window contains an answer."""
 
 
 def _windows(rows: Rows) -> list[list[int]]:
@@ -176,7 +176,7 @@ def _windows(rows: Rows) -> list[list[int]]:
 
 
 def _likeliest(said: Sequence[Sequence[float]]) -> tuple[int, float]:
-    """The class with the largest mean of log-probabilities, and its probability when they are those of a softmax."""
+    """The class with the largest mean log-probability, and its probability after a softmax over these means."""
     means = np.mean(said, axis=0)
     best = int(means.argmax())
     return best, float(1 / np.exp(means - means[best]).sum())

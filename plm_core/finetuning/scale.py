@@ -1,6 +1,6 @@
 """The unit in which a regression is learned: standard deviations of the training examples' numbers, from their mean.
 
-A head begins near 0 and moves in small steps: it would not reach prices or years. Used by the finetune stage.
+A head begins near 0 and moves in small steps, so it would not reach prices or years. Used by the finetune stage.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from plm_core.finetuning.featurize import Rows
 
 
 class Scale(NamedTuple):
-    """Of the labels of the training examples, in their own unit."""
+    """The scale of the training examples' labels, in their own unit."""
 
     mean: float = 0.0
     deviation: float = 1.0
@@ -22,9 +22,9 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, task: GlueTask, train: Rows) -> "Scale":
-        """That of these examples, with a deviation of 1 if all labels are equal.
+        """The scale of these examples, with a standard deviation of 1 if all labels are equal.
 
-        Of labels that are not numbers, a scale that changes nothing.
+        For labels that are not numbers, a scale that changes nothing.
         """
         if task.kind != "regression":
             return cls()
@@ -41,7 +41,7 @@ class Scale(NamedTuple):
 
     @torch.no_grad()
     def fold(self, head: nn.Sequential) -> None:
-        """Let a head that has learned standardized labels give the numbers themselves, in place."""
+        """Make a head that has learned standardized labels output the numbers themselves, in place."""
         linear = head[-1]
         assert isinstance(linear, nn.Linear)
         linear.weight.mul_(self.deviation)

@@ -1,4 +1,4 @@
-"""Byte-level BPE, as GPT-2 reads text: every text is bytes, cut into words by a pattern, in which pairs are joined.
+"""Byte-level BPE, as in GPT-2: a text is bytes, cut into words by a pattern, within which pairs are merged.
 
 Used through ``plm_core.text.tokenizer``. Source: Radford et al. 2019, section 2.2, and the pattern and byte alphabet of
 their released code (``encoder.py``), which the library's ``ByteLevel`` follows. There is no unknown token: every text
@@ -18,7 +18,7 @@ from plm_core.text.tokenizer import Spelling, TokenizerConfig, readable
 
 
 def _letters() -> list[str]:
-    """The character that stands for each byte: itself where it prints, else one from U+0100 on."""
+    """The character that represents each byte: itself if printable, otherwise one from U+0100 on."""
     prints = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = iter(range(256, 512))
     return [chr(byte if byte in prints else next(others)) for byte in range(256)]
@@ -27,7 +27,7 @@ def _letters() -> list[str]:
 LETTERS = _letters()
 """The character by which the file writes each byte."""
 FIRST = (*PIECES, *sorted(LETTERS))
-"""The entries that begin every vocabulary, in the order that the library gives an alphabet."""
+"""The entries that begin every vocabulary, in the library's order of an alphabet."""
 
 
 class ByteLevel(LibraryTokenizer):
@@ -54,7 +54,7 @@ class ByteLevel(LibraryTokenizer):
         return readable(self._bytes[token]) if token >= len(PIECES) else PIECES[token]
 
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
-        """Every entry but the first is what a pair of entries before it makes."""
+        """Every entry after the first ones is made of a pair of earlier entries."""
         merges = content["model"].get("merges")
         known = {*LETTERS}
         made = {*self.tokens[len(FIRST) :]}

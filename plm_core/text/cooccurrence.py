@@ -1,11 +1,11 @@
-"""Initial embeddings of tokens by which others stand near them in the text. Used by pretraining, where it is asked for.
+"""Initial embeddings of tokens from the tokens near them in the text. Used by pretraining if configured.
 
-A training of minutes reads its text once or less, and much of what it learns is which tokens go together. Counting
-finds that out for all of the text in seconds: tokens with the same neighbours begin with embeddings that are alike.
-What is factorised is the pointwise mutual information of a token and a neighbour, as word2vec does by its training
-(Levy and Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy, Goldberg and Dagan
-2015 ("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1 to 3.3) found to
-help: nearer neighbours count more, rare ones less, and a dimension is scaled by the root of its singular value.
+A training run of minutes reads its text at most once, and much of what it learns is which tokens go together. Counting
+finds this for the whole text in seconds: tokens with the same neighbours begin with similar embeddings. The matrix that
+is factorised is the pointwise mutual information of a token and a neighbour, as word2vec does implicitly (Levy and
+Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization"), with what Levy, Goldberg and Dagan 2015
+("Improving Distributional Similarity with Lessons Learned from Word Embeddings", sections 3.1 to 3.3) found to help:
+nearer neighbours count more, rare ones less, and a dimension is scaled by the root of its singular value.
 
 V tokens in the vocabulary, D dimensions.
 """
@@ -23,18 +23,18 @@ from plm_core.text.store import TokenStore
 WINDOW = 2
 """How many tokens to either side are neighbours; one at distance d counts 1/d."""
 SMOOTHING = 0.75
-"""The exponent of a neighbour's frequency (section 3.2 there), without which rare ones seem to say much."""
+"""The exponent of a neighbour's frequency (section 3.2 there), without which rare ones seem informative."""
 DEVIATION = 3
-"""The deviation of the embeddings, in that of other initial weights: about that of trained ones."""
+"""The standard deviation of the embeddings relative to that of other initial weights, about as in trained models."""
 PART = 1 << 20
 PARTS = 16
-"""Tokens that are counted at once, and how many times: where the text is longer, parts that are spread over it."""
+"""Tokens that are counted at once, and how many times: of a longer text, parts that are spread over it."""
 ITERATIONS = 2
-"""Of the factorisation: more make it more exact, and no model better."""
+"""The iterations of the factorisation: more make it more exact, but no model better."""
 
 
 def begin_as_asked(model: Any, store: TokenStore) -> None:
-    """Let a new model's embedding begin with what neighbours say of each token, where its configuration asks for it.
+    """Initialise a new model's embedding from the neighbours of each token, if its configuration says so.
 
     Draws from torch's generator.
     """
@@ -43,9 +43,9 @@ def begin_as_asked(model: Any, store: TokenStore) -> None:
 
 
 def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float) -> None:
-    """Let an embedding ``[V, D]`` begin with what neighbours say of each token; a token without any keeps its row.
+    """Initialise an embedding ``[V, D]`` from the neighbours of each token; a token without any keeps its row.
 
-    ``deviation`` is that of other initial weights. Draws from torch's generator.
+    ``deviation`` is the standard deviation of other initial weights. Draws from torch's generator.
     """
     information = _information(_neighbours(store))
     known = torch.from_numpy(np.diff(information.indptr) > 0)
@@ -59,7 +59,7 @@ def begin_with_neighbours(embedding: Tensor, store: TokenStore, deviation: float
 
 
 def _neighbours(store: TokenStore) -> csr_array:
-    """How often each token has each other near it, ``[V, V]``, symmetric."""
+    """How often each two tokens are near each other, ``[V, V]``, symmetric."""
     size = store.index.vocab_size
     counts = csr_array((size, size), dtype=np.float32)
     for start in range(0, len(store), max(PART, len(store) // PARTS)):
@@ -72,7 +72,7 @@ def _neighbours(store: TokenStore) -> csr_array:
 
 
 def _information(counts: csr_array) -> csr_array:
-    """The pointwise mutual information of each two, ``[V, V]``, where it is positive."""
+    """The positive pointwise mutual information of each two tokens, ``[V, V]``."""
     frequencies = counts.sum(axis=1)
     smoothed = frequencies**SMOOTHING
     found = counts.tocoo()
@@ -83,9 +83,9 @@ def _information(counts: csr_array) -> csr_array:
 
 
 def _factors(matrix: csr_array, dimensions: int) -> Tensor:
-    """The rows ``[V, D]`` by whose products the matrix is best told (Halko et al. 2011), the largest dimensions first.
+    """The rows ``[V, D]`` whose products best approximate the matrix (Halko et al. 2011), the largest dimensions first.
 
-    Of a vocabulary smaller than D the last dimensions are zero.
+    If the vocabulary is smaller than D, the last dimensions are zero.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")

@@ -1,4 +1,4 @@
-"""What the two kinds of the library ``tokenizers`` share: their file ``tokenizer.json``, how it is made and read.
+"""Shared by the two kinds of the library ``tokenizers``: their file ``tokenizer.json``, how it is made and read.
 
 A file is accepted only when it is, but for its vocabulary, the one that this project writes: what a tokenizer does is
 known from its kind, and nothing else in a file can change it. It names no special token to the library, which therefore
@@ -20,9 +20,9 @@ from plm_core.text.special import PIECES
 from plm_core.text.tokenizer import JSON_FILE, Tokenizer, TokenizerConfig, too_large
 
 MIN_FREQUENCY = 2
-"""A pair that stands once in the corpus is not joined (Sennrich et al. 2016; the default of their subword-nmt)."""
+"""A pair that occurs once in the corpus is not merged (Sennrich et al. 2016; the default of their subword-nmt)."""
 LONGEST_RUN = 1 << 12
-"""Characters (of bytelevel: bytes) of a word to learn from: the time that a word takes grows with its square."""
+"""The longest word to learn from, in characters (bytelevel: bytes): training time grows with the square."""
 
 
 class LibraryTokenizer(Tokenizer):
@@ -54,7 +54,7 @@ class LibraryTokenizer(Tokenizer):
 
     @abstractmethod
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
-        """What the file of this kind with this vocabulary would hold; None where there is none."""
+        """The content of a file of this kind with this vocabulary; None if there is none."""
 
     def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
         # The library divides what it is given among all cores: so it is given no more texts than may run at once.
@@ -151,5 +151,5 @@ def _tokens(path: Path, content: dict[str, Any]) -> list[str]:
     try:
         "".join(tokens).encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{path}: model.vocab: holds half a surrogate pair; expected valid Unicode") from error
+        raise UserError(f"{path}: model.vocab: holds a lone surrogate; expected valid Unicode") from error
     return tokens

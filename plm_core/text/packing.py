@@ -1,8 +1,8 @@
-"""Documents side by side in rows of one length: best-fit packing. The objectives use it for ``packing: documents``.
+"""Best-fit packing of documents into rows of one length. Used by the objectives for ``packing: documents``.
 
 Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3: documents longer than a row are cut into
-pieces of its length, and the pieces, longest first, go each into the row with the least room that still holds it
-(best-fit decreasing). A function of the documents' lengths alone: no token is read.
+pieces of its length, and each piece, longest first, goes into the row with the least room that still holds it (best-fit
+decreasing). A function of the documents' lengths alone: no token is read.
 
 Shapes: D documents, P pieces, R rows, B rows of a batch.
 """
@@ -21,10 +21,10 @@ from plm_core.text.store import TokenStore
 def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
     """The row ``[P]`` of each piece, by best-fit decreasing; rows are numbered from 0 as they are opened.
 
-    Pieces of one size are placed together. Once one of them is in a row, no row that fits has less room, so the next
-    goes there too until it is full: a row with room for m takes m. And rows with equal room are alike. So each turn of
-    the inner loop uses up the rows of one room or the pieces of one size, at most min(P, capacity^2 / 2) turns; what is
-    moved in all turns is O(P).
+    Pieces of one size are placed together. After one of them is in a row, no row that fits has less room, so the next
+    goes there too until it is full: a row with room for m takes m. Rows with equal room are interchangeable. So each
+    iteration of the inner loop uses up the rows of one room or the pieces of one size: at most min(P, capacity^2 / 2)
+    iterations, which move O(P) in total.
 
     Raises:
         ValueError: a piece is smaller than 1 or larger than ``capacity``.
@@ -62,16 +62,16 @@ def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
 
 
 class Pieces(NamedTuple):
-    """Which tokens stand where in the rows of a batch; by rows, then by positions."""
+    """The places of tokens in the rows of a batch, ordered by row, then position."""
 
     row: np.ndarray
     """The row of the batch, ``[P]``."""
     position: np.ndarray
-    """Where the piece's first token stands, ``[P]``."""
+    """The position of the piece's first token in the row, ``[P]``."""
     start: np.ndarray
     """Where it begins in the store's stream, ``[P]``."""
     length: np.ndarray
-    """Its tokens, ``[P]``."""
+    """The number of its tokens, ``[P]``."""
     first: np.ndarray
     """Whether it is the beginning of its document, ``[P]``."""
 
@@ -87,7 +87,7 @@ class Packed:
     length: int
     """The positions of a row."""
     margin: int = 0
-    """Positions before and behind each piece that are left for special tokens; with any, EOS is in no piece."""
+    """Positions reserved for special tokens before and after each piece; with any, EOS is in no piece."""
 
     def __post_init__(self) -> None:
         if not len(self):
@@ -108,7 +108,7 @@ class Packed:
         return float(self._table.cut / (len(self.store.offsets) - 1))
 
     def metrics(self) -> dict[str, float]:
-        """How well the rows are used, for a training's metrics."""
+        """How well the rows are used, for the metrics of a training run."""
         return {"packing_rows": len(self), "packing_utilisation": self.utilisation, "packing_documents_cut": self.cut}
 
     def pieces(self, items: np.ndarray) -> Pieces:
@@ -122,11 +122,11 @@ class Packed:
         return Pieces(row, table.positions[chosen].astype(np.int64), table.starts[chosen], length, table.firsts[chosen])
 
     def laid_out(self, pieces: Pieces, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pieces in their ``rows``.
+        """Lay the pieces out in their ``rows``.
 
         Returns:
-            the tokens ``[B, n]``, PAD where none is, margins too; the number of the piece that each position belongs
-            to, margins too, counted along the row, padding being one more; and whether a position is padding.
+            the tokens ``[B, n]``, with PAD elsewhere and in margins; the number of each position's piece, including
+            margins, counted along the row, with padding as one more; and whether a position is padding.
         """
         row, position, start, length, _ = pieces
         tokens = np.full((rows, self.length), PAD)
@@ -146,13 +146,13 @@ class _Table(NamedTuple):
     starts: np.ndarray
     """Where each piece begins in the stream, ``[P]``: the pieces of row 0, of row 1, ..."""
     lengths: np.ndarray
-    """The tokens of each piece, ``[P]``."""
+    """The number of tokens of each piece, ``[P]``."""
     positions: np.ndarray
-    """Where each piece stands in its row, ``[P]``."""
+    """The position of each piece in its row, ``[P]``."""
     firsts: np.ndarray
     """Whether each piece is the beginning of its document, ``[P]``."""
     begins: np.ndarray
-    """Which piece is the first of each row, ``[R + 1]``."""
+    """The first piece of each row, ``[R + 1]``."""
     taken: int
     """Positions that hold a token, margins included."""
     cut: int
@@ -170,7 +170,7 @@ def _pack(offsets: np.ndarray, length: int, margin: int) -> _Table:
     row_of = best_fit(lengths + np.int32(2 * margin), length)
     taken = int(lengths.sum(dtype=np.int64)) + 2 * margin * len(lengths)
     cut = int((counts > 1).sum())
-    # In a row, pieces stand in the order of the stream.
+    # In a row, pieces are in the order of the stream.
     order = np.argsort(row_of, kind="stable")
     starts = starts[order]
     lengths = lengths[order]

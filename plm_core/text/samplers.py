@@ -1,8 +1,8 @@
-"""Views: pure functions from a step to rows of tokens. What a run reads at a step depends on (seed, step) alone.
+"""Views: pure functions from a step to rows of tokens. What a run reads at a step depends only on (seed, step).
 
-The objectives make their batches of them. A step costs what its rows cost, whatever the size of the store, but for
-the order of an epoch, which is drawn once. Documents side by side in a row are in ``packing``. Shapes: B rows of the
-global batch, n tokens a row, W windows.
+The objectives make their batches from them. The cost of a step depends on its rows, not on the size of the store,
+except that the order of an epoch is drawn once. For several documents in a row see ``packing``. Shapes: B rows of the
+global batch, n tokens per row, W windows.
 """
 
 import functools
@@ -16,10 +16,10 @@ from plm_core.text.store import TokenStore
 
 
 class TokenRange(NamedTuple):
-    """Tokens of a store that stand in a row."""
+    """A range of tokens of a store, placed in a row."""
 
     position: int
-    """The position of the row where the first of them stands."""
+    """The position of the first of them in the row."""
     start: int
     """Where they begin in the store's stream."""
     stop: int
@@ -28,7 +28,7 @@ class TokenRange(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
-    """The permutation ``[count]`` in which an epoch visits its items; another epoch, another permutation."""
+    """The permutation ``[count]`` in which an epoch visits its items; it differs between epochs."""
     order = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(count)
     order.setflags(write=False)
     return order
@@ -47,7 +47,7 @@ def items_at(seed: int, step: int, batch: int, count: int) -> np.ndarray:
 
 
 def spread(count: int, items: int) -> np.ndarray:
-    """``count`` of so many items (or all), evenly spread, in their order."""
+    """``count`` of ``items`` items (or all), evenly spread, in order."""
     return np.linspace(0, items - 1, min(count, items)).round().astype(np.int64)
 
 
@@ -134,18 +134,18 @@ class Streams:
         return starts % len(self.store)
 
     def rows_at(self, seed: int, step: int) -> np.ndarray:
-        """The rows ``[B, n]`` of a step (from 0); behind the end of the store comes its beginning."""
+        """The rows ``[B, n]`` of a step (from 0); the end of the store is followed by its beginning."""
         starts = self.starts_at(seed, step)
         if starts.max() + self.length <= len(self.store):
             return self.store.rows(starts, self.length)
         ends = np.minimum(len(self.store), starts + self.length)
-        # Each row is two spans, of which the second is empty but for the row at the end.
+        # Each row is two spans, of which the second is empty except for the row at the end.
         parts = np.stack((starts, np.zeros_like(starts)), axis=1).reshape(-1)
         sizes = np.stack((ends - starts, starts + self.length - ends), axis=1).reshape(-1)
         return self.store.spans(parts, sizes).reshape(self.rows, self.length)
 
     def spans(self, start: int, length: int, position: int = 0) -> list[TokenRange]:
-        """The spans of the ``length`` tokens from ``start``, the first of which stands at ``position`` of its row."""
+        """The spans of the ``length`` tokens from ``start``, the first of which is at ``position`` of its row."""
         start %= len(self.store)
         before = min(length, len(self.store) - start)
         spans = [TokenRange(position, start, start + before), TokenRange(position + before, 0, length - before)]
@@ -157,8 +157,8 @@ class Pairs:
     """Spans of documents and what may follow them, for next-sentence prediction (Devlin et al. 2019, section 3.1).
 
     A span may be any contiguous text of a document; EOS is in none. Documents of one token are left out. A B from
-    elsewhere is as long as the one that follows A and, as that one does or does not, ends its document and never begins
-    it: only what is said tells them apart.
+    elsewhere is as long as the one that follows A, ends its document if and only if that one does, and never begins its
+    document: only the content tells them apart.
     """
 
     store: TokenStore
@@ -179,17 +179,17 @@ class Pairs:
 
     @functools.cached_property
     def _items(self) -> np.ndarray:
-        """How many items each document gives: ceil(n / length), where it has n tokens."""
+        """The number of items of each document: ceil(n / length) for n tokens."""
         return np.where(self._sizes >= 2, -(-self._sizes // self.length), 0)
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
-        """Up to which item each document reaches."""
+        """The end of each document's items."""
         return np.cumsum(self._items)
 
     @functools.cached_property
     def _inner(self) -> np.ndarray:
-        """The same of those items alone that do not end their document."""
+        """The same for only those items that do not end their document."""
         return np.cumsum(np.maximum(self._items - 1, 0))
 
     @functools.cached_property
@@ -205,7 +205,7 @@ class Pairs:
     def places(self, item: int, draw: np.random.Generator) -> tuple[tuple[int, int], tuple[int, int], bool]:
         """Where A and B of an item begin and end in the stream, and whether B follows A.
 
-        By a fair coin it does, else it is of another document. Where no other has so many tokens, B is shorter.
+        A fair coin decides; otherwise B is from another document. If no other has enough tokens, B is shorter.
         """
         document = int(np.searchsorted(self._ends, item, side="right"))
         start = int(self.store.offsets[document])
@@ -220,7 +220,7 @@ class Pairs:
         return (start, cut), elsewhere or self._end(document, stop - cut, draw), False
 
     def _inside(self, document: int, cut: int, draw: np.random.Generator) -> tuple[int, int] | None:
-        """What stands behind the first ``cut`` tokens of an item that does not end its document, which is another."""
+        """What follows the first ``cut`` tokens of an item of another document, which it does not end."""
         first = int(self._inner[document - 1]) if document else 0
         own = int(self._inner[document]) - first
         if (others := int(self._inner[-1]) - own) == 0:
@@ -233,7 +233,7 @@ class Pairs:
         return start + cut, start + self.length
 
     def _end(self, document: int, length: int, draw: np.random.Generator) -> tuple[int, int]:
-        """The last ``length`` tokens of another document, of any that has more, or of the longest."""
+        """The last ``length`` tokens of another document, drawn from those that have more, or otherwise the longest."""
         order, negative = self._longest
         longer = int(np.searchsorted(negative, -length))
         other = document

@@ -31,17 +31,17 @@ TRAINING_THREADS = 4
 GIVEN = (*PIECES, "\n", *(f"<0x{byte:02X}>" for byte in range(256)))
 """The pieces with the smallest ids, which every model of this project has."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""How one byte of a character that has no piece of its own is spelled."""
+"""The spelling of one byte of a character that has no piece of its own."""
 
 
 _WORD = re.compile(r"\n| ?[^ \n]+| ")
 """A word with the space before it: what is merged by itself."""
 WORDS_KEPT = 1 << 16
 LONGEST_KEPT = 24
-"""How many words are remembered with their ids, of at most this many characters: some 30 MB where words have 8, up to
-70 MB."""
+"""How many words are remembered with their ids, of at most this many characters: about 30 MB if words have 8, up to 70
+MB."""
 UNKNOWN = "\u2585"
-"""What sentencepiece puts in the place of rare characters while it trains: a line that holds it would be left out."""
+"""The placeholder of sentencepiece for rare characters during training: it leaves out lines that contain it."""
 LONGEST_LINE = 1 << 18
 """Characters; sentencepiece leaves out lines of more than four times as many bytes, so longer ones are cut."""
 PROBE = " a  b\n\u00bd\ue000 "

@@ -1,10 +1,10 @@
 """The token store: a split's documents as one stream of token ids in memory-mapped shards. Written by pack.
 
-A folder with ``shard-NNNNN.bin`` (little-endian uint16, or uint32 when the vocabulary asks for it), ``offsets.npy``
-(int64, documents + 1: where each document begins in the stream), ``bytes.npy`` (int64: each document's UTF-8 length),
-``ids.txt`` with ``ids.npy`` (the documents' ids as UTF-8 one behind the other, and int64, documents + 1: where each
-begins), ``index.json`` and ``SHA256SUMS``. Every document ends with EOS. Nothing is read into memory whole: tokens,
-offsets and lengths are mapped, ids are read one at a time.
+A folder with ``shard-NNNNN.bin`` (little-endian uint16, or uint32 for a large vocabulary), ``offsets.npy`` (int64,
+documents + 1: where each document begins in the stream), ``bytes.npy`` (int64: each document's UTF-8 length),
+``ids.txt`` with ``ids.npy`` (the documents' ids concatenated in UTF-8, and int64, documents + 1: where each begins),
+``index.json`` and ``SHA256SUMS``. Every document ends with EOS. Nothing is read into memory whole: tokens, offsets and
+lengths are mapped, ids are read one at a time.
 """
 
 import json
@@ -34,13 +34,13 @@ class Index:
     dtype: str
     """``uint16`` or ``uint32``."""
     vocab_size: int
-    """Of the tokenizer that made the tokens."""
+    """The name of the tokenizer that made the tokens."""
     tokenizer_sha256: str
     """The digest of that tokenizer's file."""
     documents: int
-    """How many documents, each ended by EOS."""
+    """The number of documents, each ended by EOS."""
     tokens: int
-    """How many tokens, EOS included."""
+    """The number of tokens, including EOS."""
     shards: list[int]
     """Tokens in each shard."""
     format: int = 1
@@ -95,7 +95,7 @@ def write_tokens(
 
 
 class TokenStore:
-    """A token store opened for reading; tokens stay on disk until they are asked for."""
+    """A token store opened for reading; tokens are read from disk on demand."""
 
     def __init__(self, folder: Path) -> None:
         """Open and verify a store.
@@ -124,7 +124,7 @@ class TokenStore:
         return self.index.tokens
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Tokens ``[start, stop)`` of the stream as int64, across shards where they lie so."""
+        """Tokens ``[start, stop)`` of the stream as int64, across shards if necessary."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"tokens [{start}, {stop}) of a store of {len(self)}")
         first = bisect_right(self._begins, start) - 1
@@ -138,9 +138,9 @@ class TokenStore:
         return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
 
     def spans(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """``lengths`` [S] tokens from each of ``starts`` [S], one span behind the other, as int64.
+        """``lengths`` [S] tokens from each of ``starts`` [S], concatenated, as int64.
 
-        One slice a span and one copy of all: for so few rows as a batch has, faster than an index of every token.
+        One slice per span and one copy of all: for the few rows of a batch, faster than an index of every token.
         """
         parts = [np.empty(0, dtype=np.int64)] if not len(starts) else []
         begins, shards = self._begins, self._shards

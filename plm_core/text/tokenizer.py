@@ -1,4 +1,4 @@
-"""What every tokenizer can do, and its section of the parameters. Trained by one stage, read by all after it."""
+"""The interface of tokenizers, and their section of the parameters. Trained by one stage, read by all later ones."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ JSON_FILE = "tokenizer.json"
 BYTES_AND_SPECIALS = 256 + len(PIECES) + 1
 """The smallest vocabulary of sentencepiece: every byte, the special tokens, the line end."""
 NOT_LEARNED = {"bpe": BYTES_AND_SPECIALS, "unigram": BYTES_AND_SPECIALS, "wordpiece": len(PIECES), "bytelevel": 263}
-"""The kinds, and how many entries of a vocabulary stand in every one of that kind."""
+"""The kinds, and how many entries every vocabulary of that kind has in common."""
 
 
 @section
 class GivenTokenizer:
-    """Section ``tokenizer.given``: the digest makes it a decision that DVC sees, not a file that changes."""
+    """Section ``tokenizer.given``: the digest makes it a parameter that DVC tracks, not a file that may change."""
 
     file: str
     """A ``tokenizer.model`` or ``tokenizer.json`` with this project's special tokens, as stage tokenizer writes it."""
@@ -41,17 +41,17 @@ class TokenizerConfig:
     kind: Tokenizers
     """The algorithm. All but wordpiece keep every character of a text."""
     vocab_size: int
-    """Pieces, special tokens and single bytes or characters included."""
+    """The number of pieces, including special tokens and single bytes or characters."""
     character_coverage: Annotated[float, Field(ge=0.9, le=1)] = 0.9999
     """The share of the corpus's characters that get a piece of their own. The rest are spelled in bytes, and unknown to
     wordpiece; bytelevel has no characters, and does not read this."""
     lowercase: bool = False
-    """For wordpiece alone: letters in lower case and without accents, as BERT's uncased models; else as its cased."""
+    """For wordpiece only: lowercase and without accents, as in BERT's uncased models; false: as in its cased ones."""
     learned_bytes: PositiveInt = 500_000_000
-    """About so many bytes of the training text are learned from, evenly spread over it, or all, if fewer. The kinds of
-    sentencepiece take some four times as much memory."""
+    """The bytes of training text to learn from, approximately, evenly spread over it; all if there are fewer. The kinds
+    of sentencepiece take about four times as much memory."""
     given: GivenTokenizer | None = None
-    """A tokenizer to take as it is, such as that of an imported model; null to train one on the corpus."""
+    """A tokenizer to use unchanged, such as that of an imported model; null to train one on the corpus."""
 
     def __post_init__(self) -> None:
         if self.vocab_size <= NOT_LEARNED[self.kind]:
@@ -61,12 +61,12 @@ class TokenizerConfig:
 
 
 class Spelling(NamedTuple):
-    """The tokens of a text, and what of it each stands for."""
+    """The tokens of a text, and the part of it that each covers."""
 
     ids: list[int]
-    """Without any special token."""
+    """The tokens, without special ones."""
     sizes: list[int]
-    """The UTF-8 bytes of ``normalize(text)`` that each token stands for. Where there is a token, they add up to all."""
+    """The UTF-8 bytes of ``normalize(text)`` that each token covers. If there is any token, they add up to all."""
     starts: list[bool]
     """Whether a word begins with this token."""
 
@@ -82,7 +82,7 @@ class Tokenizer(ABC):
     """As in ``TokenizerConfig``."""
 
     def __init__(self, path: Path, data: bytes) -> None:
-        """A tokenizer of the file's content ``data``; ``path`` is what messages call it."""
+        """A tokenizer of the file's content ``data``; ``path`` is its name in messages."""
         self.path = path
         self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
@@ -106,12 +106,12 @@ class Tokenizer(ABC):
         return [np.asarray(ids, dtype=np.int32) for ids in found]
 
     def spell(self, text: str) -> Spelling:
-        """The tokens of ``encode(text)`` with what of the text each stands for."""
+        """The tokens of ``encode(text)`` with the part of the text that each covers."""
         return self._spell(_normal(text))
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; special tokens are left out, broken UTF-8 becomes U+FFFD.
+        """The text of token ids; special tokens are left out, and invalid UTF-8 becomes U+FFFD.
 
         ``decode(a + b)`` begins with ``decode(a)``, unless that ends within a character.
         """
@@ -130,7 +130,7 @@ class Tokenizer(ABC):
 
 
 def too_large(config: TokenizerConfig, largest: int) -> UserError:
-    """The error for a corpus that has fewer pieces than were asked for."""
+    """The error for a corpus that has fewer pieces than requested."""
     if largest <= NOT_LEARNED[config.kind]:
         return UserError("tokenizer: no piece can be learned from this corpus; expected more text")
     return UserError(
@@ -140,7 +140,7 @@ def too_large(config: TokenizerConfig, largest: int) -> UserError:
 
 
 def too_small(config: TokenizerConfig, smallest: int) -> UserError:
-    """The error for a corpus that has more characters than pieces were asked for."""
+    """The error for a corpus that has more characters than the requested number of pieces."""
     return UserError(f"tokenizer.vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
 
 
@@ -158,6 +158,6 @@ def _normal(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"text: holds half a surrogate pair at character {error.start + 1}; expected text that is valid Unicode"
+            f"text: holds a lone surrogate at character {error.start + 1}; expected text that is valid Unicode"
         ) from error
     return text

@@ -1,6 +1,6 @@
 """The four kinds of tokenizers by name: one is trained, or read from its file.
 
-A kind is a file beside this one, imported only when one of it is asked for: ``sentencepieces.py`` (bpe, unigram; file
+Each kind is a file next to this one, imported only when needed: ``sentencepieces.py`` (bpe, unigram; file
 ``tokenizer.model``), ``wordpiece.py`` and ``bytelevel.py`` (file ``tokenizer.json``, by the library ``tokenizers``).
 """
 
@@ -13,10 +13,10 @@ from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE, Tokenizer, TokenizerC
 
 
 def open_tokenizer(place: Path) -> Tokenizer:
-    """Read a tokenizer's file, or the one in a folder: ``tokenizer.model`` where there is one, else ``tokenizer.json``.
+    """Read a tokenizer's file, or the one in a folder: ``tokenizer.model`` if it exists, otherwise ``tokenizer.json``.
 
     Raises:
-        UserError: there is none, or it is not one that stage tokenizer could have written.
+        UserError: there is none, or it is not one that the stage tokenizer could have written.
     """
     names = (MODEL_FILE, JSON_FILE) if place.is_dir() else ("",)
     path = next((place / name for name in names if (place / name).is_file()), None)
@@ -28,10 +28,10 @@ def open_tokenizer(place: Path) -> Tokenizer:
 
 
 def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
-    """The tokenizer whose file holds ``data``; ``path`` is what messages call it.
+    """The tokenizer whose file holds ``data``; ``path`` is its name in messages.
 
     Raises:
-        UserError: it is not one that stage tokenizer could have written.
+        UserError: it is not one that the stage tokenizer could have written.
     """
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
         from plm_core.text.sentencepieces import SentencePiece

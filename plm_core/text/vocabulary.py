@@ -1,4 +1,4 @@
-"""What a vocabulary is worth: measured on text that it was learned from and on text that it was not.
+"""The quality of a vocabulary, measured on text that it was learned from and on held-out text.
 
 Used by the tokenizer stage and by the comparison of tokenizers. Fertility is that of Rust et al. 2021 ("How Good is
 Your Tokenizer?"); that an entry should be seen a hundred times to be learned is a finding of Gowda and May 2020
@@ -28,7 +28,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The numbers of one tokenizer. A word is what stands between white space; a text without any is one word."""
+    """The numbers of one tokenizer. A word is what is between whitespace; a text without any is one word."""
 
     vocab_size: int
     """Entries, special tokens included."""
@@ -81,7 +81,7 @@ def unknown_rate(encoded: Iterable[np.ndarray]) -> float:
 
 
 def telling_words(texts: Iterable[str], most: int = 8) -> list[str]:
-    """Words by which tokenizers can be told apart: the longest of a text, and as many that stand in it only once.
+    """Words by which tokenizers can be told apart: the longest of a text, and as many that occur in it only once.
 
     Words are runs of at most ``LONGEST`` letters; those that occur once are taken at equal distances of their
     alphabetical order.

@@ -1,14 +1,14 @@
-"""WordPiece, as BERT reads text: words cut at spaces and punctuation, then the longest known piece, again and again.
+"""WordPiece, as in BERT: words cut at spaces and punctuation, then repeatedly the longest known piece.
 
 Used through ``plm_core.text.tokenizer``. Sources: Wu et al. 2016, section 4.1; Devlin et al. 2019, section 3, and the
-tokenization of their released code, which the library's ``BertNormalizer`` and ``BertPreTokenizer`` follow (but for a
-capital sigma at a word's end, of which the library makes no final one). How the authors chose their pieces was never
-released: like the library's trainer and all its users, this joins the most frequent pair (Sennrich et al. 2016).
+tokenization of their released code, which the library's ``BertNormalizer`` and ``BertPreTokenizer`` follow (except that
+the library does not make a capital sigma at a word's end a final one). The authors never released how they chose
+pieces: like the library's trainer and all its users, this merges the most frequent pair (Sennrich et al. 2016).
 
-It is lossy. White space, control and format characters are dropped, also the joiner within an emoji; with ``lowercase``
-case and accents are; and a word is UNK as a whole when it has a character that is not in the vocabulary, or more than
-100. What it promises of a text in which nothing is UNK: ``decode`` gives the words with one space between them, and
-their tokens are the same, where what BERT drops stood within no sequence that Unicode composes.
+It is lossy. Whitespace, control and format characters are dropped, also the joiner within an emoji; with ``lowercase``
+so are case and accents; and a word is UNK as a whole when it has a character that is not in the vocabulary, or more
+than 100. For a text without UNK, ``decode`` returns the words with one space between them, which encode to the same
+tokens, unless what BERT drops was within a sequence that Unicode composes.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,7 @@ from plm_core.text.tokenizer import Spelling, TokenizerConfig, too_small
 CONTINUES = "##"
 """The mark of a piece that does not begin a word."""
 LONGEST_WORD = 100
-"""Characters; a longer word is UNK, as in the released code."""
+"""The most characters of a word; a longer one is UNK, as in the released code."""
 
 
 class WordPiece(LibraryTokenizer):
@@ -39,7 +39,7 @@ class WordPiece(LibraryTokenizer):
     lossless = False
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words of token ids with one space between them; special tokens, UNK among them, are left out."""
+        """The words of token ids with one space between them; special tokens, including UNK, are left out."""
         pieces = [self.tokens[i] for i in ids if i >= len(PIECES)]
         text = "".join(p.removeprefix(CONTINUES) if p.startswith(CONTINUES) else f" {p}" for p in pieces)
         return text.removeprefix(" ")
@@ -50,7 +50,7 @@ class WordPiece(LibraryTokenizer):
 
     @property
     def lowercase(self) -> bool:
-        """Whether it is as BERT's uncased models."""
+        """Whether it is like BERT's uncased models."""
         return bool(self._model.normalizer.lowercase)
 
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ class WordPiece(LibraryTokenizer):
         return describe(self.tokens, isinstance(normalizer, dict) and normalizer.get("lowercase") is True)
 
     def _spell(self, text: str) -> Spelling:
-        """A token stands for what is dropped before it, too; the last one also for what is dropped behind it."""
+        """A token also covers what is dropped before it, and the last one what is dropped after it."""
         encoding = self._model.encode(text, add_special_tokens=False)
         if not encoding.ids:
             return Spelling([], [], [])
@@ -79,8 +79,8 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     known, first = _alphabet(texts, config)
     if len(first) > config.vocab_size:
         raise too_small(config, len(first))
-    # The library numbers the pieces `##x` as it meets them in a hash table, whose order differs from process to
-    # process, and breaks ties by these numbers. Named as special tokens, they all have their numbers beforehand.
+    # The library numbers the pieces `##x` in the order of a hash table, which differs between processes, and breaks
+    # ties by these numbers. Named as special tokens, they all get their numbers beforehand.
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=MIN_FREQUENCY,
@@ -125,8 +125,8 @@ def _normalizer(lowercase: bool) -> Any:
 
 
 def _alphabet(texts: Iterable[str], config: TokenizerConfig) -> tuple[list[str], list[str]]:
-    """The characters that are to be known; and the entries that begin the vocabulary: the special tokens, each of
-    these characters, and with ``##`` each that can stand within a word."""
+    """The characters to be known, and the entries that begin the vocabulary: the special tokens, each of these
+    characters, and with ``##`` each that can occur within a word."""
     normalizer = _normalizer(config.lowercase)
     cut = pre_tokenizers.BertPreTokenizer()
 
@@ -138,7 +138,7 @@ def _alphabet(texts: Iterable[str], config: TokenizerConfig) -> tuple[list[str],
         raw.update(normalize(text))
     counts: Counter[str] = Counter()
     for character, count in raw.items():
-        # Beside a letter: BERT's normal form surrounds some characters with spaces.
+        # Next to a letter, because BERT's normal form surrounds some characters with spaces.
         for part in normalizer.normalize_str(character).split():
             counts.update(dict.fromkeys(part, count))
     commonest = sorted(counts, key=lambda c: (-counts[c], c))

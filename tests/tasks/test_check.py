@@ -20,7 +20,7 @@ WRONG = {
     "tokenizer__given": ({"file": "my.model", "sha256": "0"}, "my.model: missing"),
     "pretrain__gpt__training__optimizer__warmup_steps": (60, "warmup_steps: 60; expected fewer than the 26 steps"),
     "evaluate__stride": (0, "evaluate.stride: found 0; expected above 0"),
-    "examples__tickets": ({"input": "artifacts/x", "kind": "classification"}, "examples.tickets: no task of the table"),
+    "examples__tickets": ({"input": "artifacts/x", "kind": "classification"}, "not a task of the table"),
     "finetune__tasks": (["sotu-era", "nxt"], "finetune.tasks: found 'nxt'; expected sections of examples"),
     "fewshot__models": (["bert"], "fewshot.models: found 'bert'; expected some of models: gpt, bertt"),
     "promotion__alpha": (7, "promotion.alpha: found 7"),
@@ -112,7 +112,7 @@ def test_the_manifest_of_a_hub_is_read(changed):
 
 def test_a_language_that_is_none_is_told(changed):
     changed.change(clean__languages={"keep": ["xx"]})
-    assert lines(changed)[0].startswith("error: clean.languages.keep: 'xx' is no language that is told apart")
+    assert lines(changed)[0].startswith("error: clean.languages.keep: 'xx' cannot be identified")
 
 
 def test_a_file_that_is_no_yaml_is_one_problem(changed):

@@ -110,7 +110,7 @@ def test_when_nothing_is_left_the_old_corpus_stays_and_the_removals_can_be_looke
 REFUSED = [
     ({"clean__paragraph": {}}, "clean.paragraph: unknown parameter; did you mean 'paragraphs'?"),
     ({"clean__documents": {"wrods": {"min": 3}}}, "clean.documents.wrods: unknown measure; did you mean 'words'?"),
-    ({"clean__languages": {"keep": ["xx"]}}, "clean.languages.keep: 'xx' is no language"),
+    ({"clean__languages": {"keep": ["xx"]}}, "clean.languages.keep: 'xx' cannot be identified"),
     ({"clean__mask": ["name"]}, "clean.mask[0]: found the text 'name'; expected one of email, ip, phone"),
 ]
 

@@ -79,7 +79,7 @@ def test_bad_input_is_one_line_and_status_2(project):
         (("gpt", "grt"), "error: grt: neither a model with evidence nor a folder; models with evidence: bert"),
         (
             ("gpt", "other"),
-            "error: artifacts/evidence/other/era.1.csv: holds other examples than artifacts/evidence/gp",
+            "error: artifacts/evidence/other/era.1.csv: holds different examples than artifacts/evidence/gp",
         ),
         (("gpt", "empty"), "error: artifacts/evidence/gpt and empty: have nothing in common; era: only gpt has it"),
         (("gpt", "bert", "--name", "mine"), "error: --name: found 1; expected two, for the first and for the second"),

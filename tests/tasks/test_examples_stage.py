@@ -78,8 +78,8 @@ def test_an_own_copy_of_glue_that_was_cut_is_named_in_output_and_metrics(project
     project.change(examples={"rte": {"input": "RTE"}})
     _, err = project.run("tasks.examples", "rte")
     assert err.splitlines() == [
-        "warning: rte: train has 37 rows, published are 2,490; scores are not comparable with the literature",
-        "warning: rte: dev has 37 rows, published are 277; scores are not comparable with the literature",
+        "warning: rte: train has 37 rows, but 2,490 are published; scores are not comparable with the literature",
+        "warning: rte: dev has 37 rows, but 277 are published; scores are not comparable with the literature",
     ]
     found = project.metrics("examples-rte")
     assert (found["train_rows"], found["train_rows_published"]) == (37, 2490)

@@ -205,8 +205,8 @@ def test_a_task_may_begin_with_what_another_has_left(tickets):
     ("transfers", "message"),
     [
         ([{"task": "more", "after": "ticket"}], "finetune.transfers: found after: ticket; expected one of tasks"),
-        ([{"task": "tickets", "after": "tickets"}], "finetune.transfers: tickets stands twice"),
-        ([{"task": "more", "after": "tickets"}] * 2, "finetune.transfers: more stands twice"),
+        ([{"task": "tickets", "after": "tickets"}], "finetune.transfers: tickets appears twice"),
+        ([{"task": "more", "after": "tickets"}] * 2, "finetune.transfers: more appears twice"),
         ([{"task": "more"}], "finetune.transfers[0].after: missing"),
     ],
 )

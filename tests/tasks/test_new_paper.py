@@ -65,7 +65,7 @@ def test_a_new_paper_goes_all_the_way(small):
     assert "A replaced model cannot continue texts" in small.refused(*generate)
     small.change(fewshot__models=["electra"])
     _, err = small.run("tasks.check", code=2)
-    assert "fewshot.models: electra is a replaced model, which says of no text how likely it follows another" in err
+    assert "fewshot.models: electra is a replaced model, which cannot say how likely a text is after another" in err
 
 
 HYBRID = {"name": "hybrid", "masked_rows": 0.5}

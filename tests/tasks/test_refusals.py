@@ -8,7 +8,7 @@ PARAMETERS = [
     # stage, changed parameters, the beginning of the error, more of it
     (["clean"], {"clean__paragraph": {}}, "clean.paragraph: unknown parameter", "did you mean 'paragraphs'"),
     (["clean"], {"clean__documents": {"wrods": {"min": 3}}}, "clean.documents.wrods: unknown", "did you mean 'words'"),
-    (["clean"], {"clean__languages": {"keep": ["xx"]}}, "clean.languages.keep: 'xx'", "is no language"),
+    (["clean"], {"clean__languages": {"keep": ["xx"]}}, "clean.languages.keep: 'xx'", "cannot be identified"),
     (["deduplicate"], {"split__test": "0.1"}, "split.test: found the text '0.1'", "a number"),
     (["deduplicate"], {"split__test": 0.9}, "split.valid: 0.2 and test: 0.9", "a sum below 1"),
     (["deduplicate"], {"split__test": 0.0001}, "split.test: ", "no document"),

@@ -1,8 +1,8 @@
-"""The behavioural checks of a task: those written by hand in ``<task>.jsonl`` here, a team's own, those made by rule.
+"""The behavioural checks of a task: handwritten ones in ``<task>.jsonl`` here, a team's own, and those made by rule.
 
 Used by the stage examples. A team's own are a file ``checks.jsonl`` in the folder of its examples, so that DVC sees
-when it changes. What a check is says ``checks.py``. Rules make at most ``MOST`` checks each, of the test examples, and
-are functions of an example's id and texts alone: the same examples give the same checks.
+when it changes. ``checks.py`` defines a check. Each rule makes at most ``MOST`` checks from the test examples, as a
+function of an example's id and texts alone: the same examples give the same checks.
 """
 
 import random
@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 KINDS = ("classification", "regression")
 """The tasks that are checked."""
 MOST = 200
-"""Checks of one rule: those of the examples that a smaller test set has too."""
+"""The most checks of one rule."""
 SPELLING_MATTERS = ("cola",)
-"""Tasks of which a typo may change what is true."""
+"""Tasks whose right answer a typo may change."""
 TWICE: dict[str, str | float] = {
     "mnli": "entailment",
     "rte": "entailment",
@@ -29,7 +29,7 @@ TWICE: dict[str, str | float] = {
     "qqp": "duplicate",
     "stsb": 5.0,
 }
-"""What is true of the same text twice."""
+"""The right answer for the same text twice."""
 
 
 def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Where the examples of a task come from: published files or the hub, the corpus, or a folder of a team's own.
+"""The sources of a task's examples: published files or the hub, the corpus, or a team's own folder.
 
 Used by the stage examples.
 """
@@ -22,7 +22,7 @@ NEEDED = {
     "token_classification": ("labels",),
     "question_answering": (),
 }
-"""What a task of one's own states of its kind, beside the kind and the score."""
+"""The fields that a team's own task of each kind must state, in addition to kind and score."""
 OPTIONAL = {
     "classification": ("b", "labels", "symmetric", "id", "group"),
     "regression": ("b", "labels", "symmetric", "id", "group"),
@@ -30,48 +30,49 @@ OPTIONAL = {
     "token_classification": (),
     "question_answering": ("labels", "unanswerable"),
 }
-"""And what it may state."""
+"""The fields that it may state."""
 OF_ALL = ("input", "kind", "score", "metrics", "question")
 
 
 @section
 class ExamplesConfig:
-    """A section of ``examples`` in the parameters. A task of the table states its ``input`` alone."""
+    """A section of ``examples`` in the parameters. A task of the table states only its ``input``."""
 
     input: str
-    """What is read; DVC watches it. Of a published task: its folder of the official download; of GLUE also the manifest
-    (JSON) that pins ``nyu-mll/glue`` on the hub. Of a task from the corpus: the splits. Of a task of your own: a folder
-    with ``train``, ``test`` and perhaps ``valid``, each as .tsv (nothing is quoted), .csv or .jsonl; for
-    ``token_classification`` as .conll or .txt in columns, tags in IOB2; for ``question_answering`` as .json of SQuAD's
+    """The input, tracked by DVC. For a published task: its folder of the official download; for GLUE also the manifest
+    (JSON) that pins ``nyu-mll/glue`` on the hub. For a task from the corpus: the splits. For a task of your own: a
+    folder with ``train``, ``test`` and optionally ``valid``, each as .tsv (nothing is quoted), .csv or .jsonl; for
+    ``token_classification`` as .conll or .txt in columns, tags in IOB2; for ``question_answering`` as .json in SQuAD's
     layout."""
     kind: Kind | None = None
-    """Of your own task: whether its labels are classes, numbers, the right one of several texts, tags of words, or
-    answers that stand in a text."""
+    """The kind of your own task: whether its labels are classes, numbers, the right one of several texts, tags of
+    words, or answers that occur in a text."""
     a: str | None = None
     """The column of the text, or of the first of two."""
     b: str | None = None
-    """The column of the second text; for ``multiple_choice``, of what stands before each of the texts, if anything."""
+    """The column of the second text; for ``multiple_choice``, of what precedes each of the texts, if anything."""
     choices: list[str] = field(default_factory=list)
-    """The columns of the texts of which one is chosen; or the one column of a .jsonl that has them as a list."""
+    """The columns of the texts to choose from; or the one column of a .jsonl that has them as a list."""
     label: str | None = None
     """The column of the label."""
     labels: list[str] = field(default_factory=list)
-    """The names of the classes; of a multiple choice, how the label writes each place ([]: 0, 1, ...); of words, the
-    types of entities, such as PER."""
+    """The names of the classes; for a multiple choice, how the label writes each place ([]: 0, 1, ...); for tagged
+    words, the types of entities, such as PER."""
     score: str | None = None
-    """The figure that stands for the task, such as ``accuracy``, ``f1:billing``, ``pearson+spearman`` (their mean),
+    """The main score of the task, such as ``accuracy``, ``f1:billing``, ``pearson+spearman`` (their mean),
     ``entity_f1``, ``exact_match+answer_f1``."""
     metrics: list[str] = field(default_factory=list)
-    """What is measured beside the score; []: all that is known of this kind."""
+    """What is measured in addition to the score; []: all metrics of this kind."""
     question: str | None = None
-    """What the labels answer, for the report."""
+    """The question that the labels answer, for the report."""
     symmetric: bool = False
-    """Whether the order of the two texts means nothing."""
+    """Whether the order of the two texts does not matter."""
     id: str | None = None
     """The column of a unique id; null: the number of the row."""
     group: str | None = None
     """The column of what several examples have in common, such as their document or customer: they are held out
-    together, and count as one witness when models are compared. null: examples with a text in common count as one."""
+    together, and are one independent observation when models are compared. null: examples with a text in common count
+    as one."""
     unanswerable: bool = False
     """Whether a question may have no answer in its text."""
 
@@ -82,18 +83,19 @@ class Read:
 
     task: GlueTask
     splits: dict[str, list[Example]]
-    """Of train, valid and test."""
+    """The examples of train, valid and test."""
     counts: dict[str, int]
     """What the source counted."""
     warnings: list[str]
-    """What people should know of the data, a line each."""
+    """What people should know about the data, one line each."""
 
 
 def read_source(name: str, config: ExamplesConfig) -> Read:
     """The task of the section ``examples.<name>`` and its examples.
 
     Raises:
-        UserError: an unknown task, a description that is none, or data that breaks it; the message names the place.
+        UserError: the task is unknown, its description is invalid, or the data does not fit it; the message names the
+            place.
         OSError: a file cannot be read, or the hub cannot be reached.
     """
     counts: dict[str, int] = {}
@@ -117,7 +119,7 @@ def task_of(name: str, config: ExamplesConfig) -> GlueTask:
     """The task that the section ``examples.<name>`` names or describes; no data is read.
 
     Raises:
-        UserError: an unknown task, or a description that is none.
+        UserError: the task is unknown, or its description is invalid.
     """
     if name not in TASKS:
         return _described(name, config)
@@ -135,12 +137,12 @@ def _described(name: str, config: ExamplesConfig) -> GlueTask:
     for field_name in ("kind", *NEEDED[kind], "score"):
         if not getattr(config, field_name):
             close = did_you_mean(name, TASKS) if config == ExamplesConfig(config.input) else ""
-            hint = f"unknown task{close}" if close else f"no task of the table ({', '.join(TASKS)})"
+            hint = f"unknown task{close}" if close else f"not a task of the table ({', '.join(TASKS)})"
             states = ", ".join(("kind", *NEEDED[kind], "score"))
             raise UserError(f"{where}: {hint}; a task of your own states {states} ({field_name} is missing)")
     for other in fields(config):
         if other.name not in (*OF_ALL, *NEEDED[kind], *OPTIONAL[kind]) and getattr(config, other.name):
-            raise UserError(f"{where}.{other.name}: says nothing of kind {kind}; expected it left out")
+            raise UserError(f"{where}.{other.name}: has no meaning for the kind {kind}; expected it left out")
     metrics = config.metrics or [*METRICS[kind]]
     given: dict[str, Any] = {
         "name": name,
@@ -174,7 +176,7 @@ def _question(config: ExamplesConfig) -> str:
     if config.kind == "token_classification":
         return f"Which words name {names}?"
     if config.kind == "question_answering":
-        return f"Where in the text does the answer stand{', if it is there' if config.unanswerable else ''}?"
+        return f"Where in the text is the answer{', if it is there' if config.unanswerable else ''}?"
     if config.kind == "multiple_choice":
         return f"{config.label}: which of {', '.join(config.choices)}?"
     return f"{config.label}: {names or 'which number'}?"
@@ -183,7 +185,7 @@ def _question(config: ExamplesConfig) -> str:
 def _folder(name: str, config: ExamplesConfig) -> Path:
     folder = Path(config.input)
     if not folder.is_dir():
-        raise UserError(f"{folder}: no folder; expected one with the examples (examples.{name}.input)")
+        raise UserError(f"{folder}: not a folder; expected one with the examples (examples.{name}.input)")
     return folder
 
 
@@ -201,7 +203,7 @@ def _require_all(name: str, task: GlueTask, splits: dict[str, list[Example]], so
     found, held = ({i for e in splits[split] for i in (e.tags or (e.label,))} for split in ("train", "valid"))
     for label in needed:
         if (place := task.labels.index(label)) not in found:
-            why = " (what there is of it was held out for validation)" if held_out and place in held else ""
+            why = " (all of them were held out for validation)" if held_out and place in held else ""
             raise UserError(
                 f"{source}: no example of the class {label!r} to train on{why}; expected some of each of "
                 f"{', '.join(needed)} (examples.{name})"

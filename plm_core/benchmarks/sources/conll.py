@@ -1,5 +1,5 @@
 """Sentences with a tag for each word, in the column files of CoNLL: a word, perhaps more, its tag; an empty line ends a
-sentence. Used by the sources beside.
+sentence. Used by the other sources.
 
 Source: Tjong Kim Sang and De Meulder 2003, "Introduction to the CoNLL-2003 Shared Task", section 2.2.
 """
@@ -14,19 +14,19 @@ from plm_core.benchmarks.task import OUTSIDE, GlueTask
 from plm_core.config import UserError, did_you_mean
 
 DOCUMENT = "-DOCSTART-"
-"""The word of a line that begins a document: no sentence."""
+"""The word of a line that begins a document, which is not a sentence."""
 COLUMNS = re.compile(r"[ \t]+")
 
 
 def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[list[Example], Counter[str]]:
     """The sentences of a file, with ids ``part-number``; and how many lines begin a document.
 
-    Tags are of IOB2. With ``iob1`` they may be as in CoNLL-2003's own files, where ``I-X`` begins an entity unless one
-    of the same type ends right before it: such a tag becomes ``B-X``, and is counted.
+    Tags are IOB2. With ``iob1`` they may be as in CoNLL-2003's own files, where ``I-X`` begins an entity unless one of
+    the same type ends right before it: such a tag becomes ``B-X``, and is counted.
 
     Raises:
-        UserError: a line is no word with a tag of the task, has another number of columns than the first, or begins an
-            entity with ``I-X`` where that may not be.
+        UserError: a line is not a word with a tag of the task, has a different number of columns than the first, or
+            begins an entity with ``I-X`` where this is not allowed.
     """
     ids = {tag: i for i, tag in enumerate(task.labels)}
     counts: Counter[str] = Counter()
@@ -41,7 +41,7 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
                 raise UserError(f"{place}: the tag {tag!r}; expected one of {known}{did_you_mean(tag, ids)}")
             if tag.startswith("I-") and before[2:] != tag[2:]:
                 if not iob1:
-                    raise UserError(f"{place}: {tag} begins an entity; expected B-{tag[2:]}, for tags are read as IOB2")
+                    raise UserError(f"{place}: {tag} begins an entity; expected B-{tag[2:]} (tags are IOB2)")
                 tag = f"B-{tag[2:]}"
                 counts["tags_from_iob1"] += 1
             words.append(word)
@@ -53,7 +53,7 @@ def read(task: GlueTask, file: Path, part: str, iob1: bool = False) -> tuple[lis
 
 
 def _sentences(file: Path, counts: Counter[str]) -> Iterator[list[tuple[str, str, str]]]:
-    """Of each sentence the place, word and tag of each line."""
+    """The place, word and tag of each line, by sentence."""
     sentence: list[tuple[str, str, str]] = []
     columns = 0
     with file.open("rb") as lines:
@@ -75,7 +75,7 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[list[tuple[str, str
 
 
 def _fields(place: str, line: bytes) -> list[str]:
-    """The columns of a line; none of an empty one."""
+    """The columns of a line; none for an empty one."""
     try:
         text = line.decode("utf-8").removeprefix("\ufeff").strip(" \t\r\n")
     except UnicodeDecodeError as error:
@@ -84,5 +84,5 @@ def _fields(place: str, line: bytes) -> list[str]:
         return []
     fields = COLUMNS.split(text)
     if len(fields) < 2 or "\0" in text:
-        raise UserError(f"{place}: found {text!r}; expected a word and its tag, with a blank or a tab between them")
+        raise UserError(f"{place}: found {text!r}; expected a word and its tag, separated by a space or a tab")
     return fields

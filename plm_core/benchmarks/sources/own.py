@@ -1,4 +1,4 @@
-"""A team's own task: a folder with ``train``, ``test`` and perhaps ``valid``, in the layout of its kind."""
+"""A team's own task: a folder with ``train``, ``test`` and optionally ``valid``, in the layout of its kind."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from plm_core.config import UserError
 
 TABLES = (".tsv", ".csv", ".jsonl")
 FORMATS = {"token_classification": (".conll", ".txt"), "question_answering": (".json",)}
-"""How files of these kinds end; of all others, as ``TABLES``."""
+"""File extensions by kind; all others have ``TABLES``."""
 
 
 def read(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Example]]:
-    """The examples of each split; of ``valid`` only where there is such a file.
+    """The examples of each split; of ``valid`` only if there is such a file.
 
     Raises:
-        UserError: a file is missing or holds no example, or a row of it is none.
+        UserError: a file is missing or holds no example, or a row is not an example.
     """
     reader = Reader(task, columns, {label: i for i, label in enumerate(task.labels)})
     splits: dict[str, list[Example]] = {}
@@ -39,7 +39,7 @@ def read(task: GlueTask, folder: Path, columns: Columns) -> dict[str, list[Examp
 def _file(folder: Path, split: str, formats: tuple[str, ...]) -> Path | None:
     found = [path for suffix in formats if (path := folder / f"{split}{suffix}").is_file()]
     if len(found) > 1:
-        raise UserError(f"{found[0]}: {found[1].name} lies beside it; expected one file of this split")
+        raise UserError(f"{found[0]}: {found[1].name} exists too; expected one file of this split")
     if not found and split != "valid":
         names = ", ".join(f"{split}{suffix}" for suffix in formats)
         raise UserError(f"{folder}: has no file {split}; expected {'one of ' if len(formats) > 1 else ''}{names}")

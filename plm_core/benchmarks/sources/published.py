@@ -1,8 +1,8 @@
-"""The tasks of the table that are published: the official files in a folder or, of GLUE, the hub's dataset, which gives
-the same examples.
+"""The tasks of the table that are published: the official files in a folder or, for GLUE, the hub's dataset, which
+gives the same examples.
 
-Most official test sets have no labels. What is called dev there is the test split here, which the literature's dev
-scores are measured on; the validation split is held out of the training set where none is published.
+Most official test sets have no labels. Their dev set is the test split here, as for the dev scores in the literature;
+the validation split is held out of the training set if none is published.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ from plm_core.config import UserError
 from plm_core.corpus.hub import HubPin, hub_rows, read_pin
 
 RAGGED = ("wrong_fields", "broken_csv", "empty_text")
-"""For what a row of a ragged file is dropped."""
+"""The reasons for which a row of a ragged file is dropped."""
 
 
 class Found(NamedTuple):
-    """What was published."""
+    """The published examples of a task."""
 
     splits: dict[str, list[Example]]
     counts: dict[str, int]
@@ -32,10 +32,10 @@ class Found(NamedTuple):
 
 
 def read(task: GlueTask, published: Published, source: Path) -> Found:
-    """The examples of the splits from a folder, or from the hub where ``source`` is a manifest.
+    """The examples of the splits from a folder, or from the hub if ``source`` is a manifest.
 
     Raises:
-        UserError: a file is missing, a row of it is no example, or the hub has not what the manifest says.
+        UserError: a file is missing, a row is not an example, or the hub does not have what the manifest says.
         OSError: the hub cannot be reached.
     """
     files = source.is_dir()
@@ -53,9 +53,9 @@ def read(task: GlueTask, published: Published, source: Path) -> Found:
 
 
 def _whole_files(task: GlueTask, published: Published, folder: Path) -> Found:
-    """The same, of kinds whose files are no tables."""
+    """The same, for kinds whose files are not tables."""
     if not folder.is_dir():
-        raise UserError(f"{folder}: no folder; expected one with the files of {published.folder}")
+        raise UserError(f"{folder}: not a folder; expected one with the files of {published.folder}")
     places: dict[str, str] = {}
     parts = {}
     counts = Counter[str]()
@@ -78,7 +78,7 @@ def _splits(parts: Mapping[Part, list[Example]]) -> dict[str, list[Example]]:
 
 
 def _file(part: Part, published: Published, folder: Path) -> Path:
-    """The one that is there of the names that the part's file may have."""
+    """The existing file among the names that the part's file may have."""
     files = [folder / name for name in part.names or (f"{part.file}.tsv",)]
     for file in files:
         if file.is_file():
@@ -102,7 +102,7 @@ def _hub_parts(
 def _compared(
     task: GlueTask, parts: Mapping[Part, list[Example]], all_dropped: Mapping[tuple[str, str], int]
 ) -> tuple[dict[str, int], list[str]]:
-    """How many rows each part has, beside how many it should have; a row with an empty text is one all the same."""
+    """The rows that each part has and should have; a row with an empty text counts."""
     counts: dict[str, int] = {}
     warnings = []
     for part, examples in parts.items():
@@ -112,7 +112,7 @@ def _compared(
         counts |= {f"{part.file}_dropped_{reason}": n for reason, n in sorted(dropped.items())}
         if rows != part.rows:
             warnings.append(
-                f"{task.name}: {part.file} has {rows:,} rows, published are {part.rows:,}; "
+                f"{task.name}: {part.file} has {rows:,} rows, but {part.rows:,} are published; "
                 "scores are not comparable with the literature"
             )
         if dropped:

@@ -1,4 +1,4 @@
-"""From the rows of tables to examples, or to one line that says which row is wrong. Used by the sources beside."""
+"""Examples from the rows of tables, or an error that says which row is wrong. Used by the other sources."""
 
 import math
 import re
@@ -16,26 +16,26 @@ from plm_core.corpus.records import SURROGATE, records
 Content = Mapping[str, object] | Refused
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 LONGEST = 100_000_000
-"""Bytes of the longest row."""
+"""The bytes of the longest row allowed."""
 
 
 class Reader:
-    """Makes the examples of a task; ids are unique over all that one reader reads."""
+    """Makes the examples of a task; ids are unique within one reader."""
 
     def __init__(
         self, task: GlueTask, columns: Columns, codes: Mapping[str, int], droppable: Collection[str] = ()
     ) -> None:
         """``codes``: how the rows write each class. ``droppable``: reasons for which a row is left out and counted."""
         self.dropped = Counter[tuple[str, str]]()
-        """How many rows of each part were left out, by the reason."""
+        """How many rows of each part were left out, by reason."""
         self._task, self._columns, self._codes, self._droppable = task, columns, codes, droppable
         self._places: dict[str, str] = {}
 
     def read(self, rows: Iterable[tuple[str, Content]], part: str, subset: str = "") -> Iterator[Example]:
-        """The examples of one part; each row comes with its place. Without a column for it, an id is ``part-number``.
+        """The examples of one part; each row comes with its place. Without an id column, the id is ``part-number``.
 
         Raises:
-            UserError: a row that is no example, a missing column, an id that stands twice.
+            UserError: a row is not an example, a column is missing, or an id occurs twice.
         """
         number = 0
         for place, content in rows:
@@ -49,7 +49,7 @@ class Reader:
                     continue
                 raise UserError(f"{place}: {refused.detail}") from None
             if before := self._places.get(example.id):
-                raise UserError(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
+                raise UserError(f"{place}: the id {example.id!r} was used before, at {before}; expected unique ids")
             self._places[example.id] = place
             number += 1
             yield example
@@ -68,7 +68,7 @@ class Reader:
         return Example(identity, a, b, label, subset, choices=self._choices(row), group=group)
 
     def _choices(self, row: Mapping[str, object]) -> tuple[str, ...]:
-        """A column each, or the one column of JSON lines that holds them as a list."""
+        """The choices from one column each, or from the one column of JSON lines that holds them as a list."""
         names = self._columns.choices
         many = len(self._task.labels)
         if len(names) != 1:
@@ -98,19 +98,19 @@ class Reader:
 def file_rows(file: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[str, Content]]:
     """The rows of a .tsv (nothing is quoted), .csv (quoted as in RFC 4180) or .jsonl file, each with its file:line."""
     for record in records(file, LONGEST, header):
-        assert not isinstance(record.content, str)  # of text files alone
+        assert not isinstance(record.content, str)  # only text files have it
         yield f"{file}:{record.number}", record.content
 
 
 def text_of(value: object, column: str) -> str:
-    """White space around a text is no part of it; within, it stays as it is."""
+    """The text without surrounding whitespace."""
     if not isinstance(value, str):
         raise Refused("no_text", f"found {type(value).__name__} in the column {column!r}; expected text")
     text = value.strip()
     if not text:
         raise Refused("empty_text", f"nothing in the column {column!r}; expected a text")
     if "\0" in text or SURROGATE.search(text):
-        raise Refused("no_text", f"a NUL or half a surrogate pair in the column {column!r}; expected text")
+        raise Refused("no_text", f"a NUL or a lone surrogate in the column {column!r}; expected text")
     return text
 
 

@@ -1,5 +1,5 @@
-"""Questions to texts in the JSON layout of SQuAD 1.1 and 2.0: ``data``, ``paragraphs``, ``qas``, ``answers``. Used by
-the sources beside.
+"""Questions about texts in the JSON layout of SQuAD 1.1 and 2.0: ``data``, ``paragraphs``, ``qas``, ``answers``. Used
+by the other sources.
 
 Sources: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text"; Rajpurkar et al. 2018,
 "Know What You Don't Know: Unanswerable Questions for SQuAD".
@@ -17,16 +17,16 @@ from plm_core.corpus.records import SURROGATE
 
 
 def read(task: GlueTask, file: Path, places: dict[str, str]) -> list[Example]:
-    """The questions of a file in their order; ``places`` gets where each id stands, over all files of a task.
+    """The questions of a file in their order; ``places`` collects the place of each id, over all files of a task.
 
     Raises:
-        UserError: the file is not JSON of this layout, an answer does not stand where its ``answer_start`` says, a
-            question has no answer though the task knows no such, or an id stands twice.
+        UserError: the file is not JSON of this layout, an answer is not at its ``answer_start``, a question has no
+            answer although the task requires one, or an id occurs twice.
     """
     try:
         content = json.loads(file.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{file}: {error}; expected JSON as SQuAD has it") from error
+        raise UserError(f"{file}: {error}; expected JSON in SQuAD's layout") from error
     examples = []
     for place, group, context, question in _questions(file, content):
         example = Example(_text(question, "id", place), _text(question, "question", place).strip(), context, 0)
@@ -37,16 +37,16 @@ def read(task: GlueTask, file: Path, places: dict[str, str]) -> list[Example]:
                 "`unanswerable: true`"
             )
         if before := places.get(example.id):
-            raise UserError(f"{place}: the id {example.id!r} stands before, at {before}; expected unique ids")
+            raise UserError(f"{place}: the id {example.id!r} was used before, at {before}; expected unique ids")
         places[example.id] = place
         examples.append(Example(example.id, example.a, context, 0, answers=answers, group=group))
     return examples
 
 
 def _questions(file: Path, content: object) -> Iterator[tuple[str, str, str, Any]]:
-    """Of each question its place, its group, its text and its fields.
+    """Yield the place, group, text and fields of each question.
 
-    The group is the document, by its place in the file; where the file has only one, the text.
+    The group is the document, by its place in the file; if the file has only one, it is the text.
     """
     documents = list(_list(content, "data", f"{file}"))
     for above, document in documents:
@@ -66,7 +66,7 @@ def _answers(question: Any, context: str, place: str) -> Iterator[Answer]:
         if type(start) is not int or start < 0:
             raise UserError(f"{inner}.answer_start: found {start!r}; expected a character of the context, from 0")
         if (found := context[start : start + len(text)]) != text:
-            raise UserError(f"{inner}: at answer_start {start} stands {found!r}; expected the answer {text!r}")
+            raise UserError(f"{inner}: at answer_start {start}: found {found!r}; expected the answer {text!r}")
         yield Answer(text, start)
 
 
@@ -83,5 +83,5 @@ def _text(content: Any, name: str, place: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{place}.{name}: found {text!r}; expected a text")
     if "\0" in text or SURROGATE.search(text):
-        raise UserError(f"{place}.{name}: a NUL or half a surrogate pair; expected text")
+        raise UserError(f"{place}.{name}: a NUL or a lone surrogate; expected text")
     return text

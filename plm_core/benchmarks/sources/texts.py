@@ -13,16 +13,16 @@ from plm_core.corpus.normalize import paragraphs, shortened, words_of
 from plm_core.corpus.parts import some_of
 
 MIN_WORDS, MAX_WORDS = 15, 200
-"""Paragraphs outside say too little, or more than a small context holds."""
+"""The bytes of a paragraph: a shorter one says too little, a longer one exceeds a small context."""
 PART, SHORTEST_PART = 500, 20
-"""Characters of a part of a document without neighbouring paragraphs, as a rule and at least."""
+"""Characters of a part of a document without neighbouring paragraphs: usually and at least."""
 READ_BYTES = 1 << 26
 """The most bytes of a split's text that are read, evenly spread over it: some hundred thousand examples."""
 SEAM = 32
-"""Words that a pair has of each of its passages, those where one follows the other: what a small context holds whole.
-Of two whole paragraphs a context of 128 tokens would lose something four times out of five."""
+"""The words that a pair has of each passage, next to where they meet: they fit a small context. With two whole
+paragraphs a context of 128 tokens would cut four pairs out of five."""
 ENDS = (re.compile(r"[.!?]\s+|[。！？]"), re.compile(r"\s+"))
-"""Where a part may end: behind a sentence, or else behind a word."""
+"""Where a part may end: after a sentence, or otherwise after a word."""
 
 
 def eras(documents: Sequence[Document]) -> Iterator[Example]:
@@ -32,7 +32,7 @@ def eras(documents: Sequence[Document]) -> Iterator[Example]:
         if not isinstance(year, int):
             raise UserError(
                 f"examples.sotu-era: needs documents with a whole number 'year', {document.id!r} of source "
-                f"{document.source!r} has {sorted(document.metadata)}; expected another task: take this section away, "
+                f"{document.source!r} has {sorted(document.metadata)}; expected another task: remove this section, "
                 "and its name in finetune.tasks"
             )
         label = (year >= 1865) + (year >= 1945)
@@ -41,10 +41,10 @@ def eras(documents: Sequence[Document]) -> Iterator[Example]:
 
 
 def next_passages(documents: Sequence[Document]) -> Iterator[Example]:
-    """The end of a passage and, by a fair coin, the beginning of the one that follows it (class 1) or of one of another
+    """The end of a passage and, by a fair coin, the beginning of the next passage (class 1) or of one from another
     document (class 0).
 
-    Both follow a passage of their own document, so that B alone does not tell. Coin and draw are functions of the
+    Both follow a passage of their own document, so that B alone reveals nothing. Coin and draw are functions of the
     passage's id, so that an example is the same in every run (Devlin et al. 2019, section 3.1, makes its next-sentence
     pairs so).
     """
@@ -64,10 +64,10 @@ MADE: dict[str, Callable[[Sequence[Document]], Iterator[Example]]] = {"sotu-era"
 
 
 def read(name: str, folder: Path) -> tuple[dict[str, list[Example]], list[str]]:
-    """The examples that each split of the corpus gives; there may be none. Of a split that is not read whole, a line.
+    """The examples of each split of the corpus, possibly none, and a warning for each split that is not read whole.
 
     Raises:
-        UserError: a split is missing or damaged, or the documents lack what the task asks of.
+        UserError: a split is missing or damaged, or the documents lack what the task needs.
     """
     made = {}
     warnings = []
@@ -76,7 +76,7 @@ def read(name: str, folder: Path) -> tuple[dict[str, list[Example]], list[str]]:
         pieces, share = some_of(table, READ_BYTES)
         made[split] = list(MADE[name]([document for piece in pieces for document in read_documents(*piece)]))
         if share < 1:
-            warnings.append(f"{table}: examples are made of {share:.2%} of it, evenly spread")
+            warnings.append(f"{table}: examples are made from {share:.2%} of it, evenly spread")
     return made, warnings
 
 
@@ -87,7 +87,7 @@ def _paragraphs(document: Document) -> Iterator[tuple[int, str]]:
 
 
 def _neighbours(document: Document) -> Iterator[tuple[str, str, str]]:
-    """An id, the end of a passage and the beginning of the one that follows it: paragraphs, or of a document without
+    """An id, the end of a passage and the beginning of the one that follows it: paragraphs or, in a document without
     such a pair, its parts."""
     pairs = itertools.pairwise(_paragraphs(document))
     found = [(position, a, b) for (position, a), (following, b) in pairs if following == position + 1]
@@ -101,7 +101,7 @@ def _neighbours(document: Document) -> Iterator[tuple[str, str, str]]:
 
 
 def _parts(text: str) -> list[str]:
-    """A text in two or more parts of like length."""
+    """A text in two or more parts of similar length."""
     count = max(2, len(text) // PART)
     reach = len(text) // count // 3
     cuts = [_cut(text, len(text) * i // count, reach) for i in range(1, count)]
@@ -109,7 +109,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _cut(text: str, middle: int, reach: int) -> int:
-    """The end of a sentence, or else of a word, that is nearest to the middle; the middle where none is in reach."""
+    """The end of a sentence, or otherwise of a word, nearest to the middle; the middle if none is in reach."""
     for end in ENDS:
         if found := [match.end() for match in end.finditer(text, middle - reach, middle + reach)]:
             return min(found, key=lambda place: abs(place - middle))

@@ -1,6 +1,6 @@
-"""Measures: one number of a text, each named for what it counts, with its source and the published bound.
+"""Measures: numbers computed from a text, each with its source and the published bound.
 
-Used by the clean stage. The parameters give each a bound, of a paragraph or of a document; naming one turns it on.
+Used by the clean stage. The parameters set its bounds for paragraphs or documents; a measure named there is on.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from plm_core.corpus.measures.text import Text
 
 
 def characters(text: Text) -> float:
-    """Number of characters: the size of a text of any writing; bounds are for its owner to choose."""
+    """Number of characters: the size of a text in any script; there is no published bound."""
     return len(text.text)
 
 
@@ -47,4 +47,4 @@ MEASURES: dict[str, Callable[..., float]] = {
     "short_line_share": fineweb.short_line_share,
     "line_ends_per_word": fineweb.line_ends_per_word,
 }
-"""Functions of a ``Text``, and of the arguments that their rules have (``plm_core/corpus/rules.py``)."""
+"""Functions of a ``Text`` and of the arguments of their rules (``plm_core/corpus/rules.py``)."""

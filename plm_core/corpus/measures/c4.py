@@ -1,5 +1,5 @@
-"""C4's measures: Raffel et al. 2020 (arXiv:1910.10683), section 2.2, and the code that made it (c4_utils.py of
-TensorFlow Datasets), which adds some.
+"""C4's measures: Raffel et al. 2020 (arXiv:1910.10683), section 2.2, and its code (c4_utils.py of TensorFlow Datasets),
+which adds some.
 
 C4 removes lines and pages; here a bound for ``paragraphs`` or ``documents`` says which. For an empty text all are 0.
 """
@@ -10,7 +10,7 @@ from plm_core.corpus.measures.gopher import ELLIPSES, share
 from plm_core.corpus.measures.text import Text
 
 TERMINAL = (".", "?", "!", '"', "'", "”", "’", "。", "！", "？")
-"""C4: full stop, question mark, exclamation mark, end quotation mark. Its code knows those of ASCII only."""
+"""C4: full stop, question mark, exclamation mark, end quotation mark. Its code only has those of ASCII."""
 LONG_LINE = 200
 """Characters (mC4)."""
 POLICY_PHRASES = (
@@ -60,11 +60,11 @@ def javascript(text: Text) -> float:
 
 
 def policy_phrases(text: Text, phrases: Iterable[str] = POLICY_PHRASES) -> float:
-    """Occurrences of phrases in small letters, such as "privacy policy", in any case; C4 keeps only lines with 0."""
+    """Occurrences of phrases, such as "privacy policy", in any case; C4 keeps only lines with 0."""
     return sum(map(text.lower.count, phrases))
 
 
 def long_lines(text: Text, characters: int = LONG_LINE) -> float:
-    """Number of lines of at least so many characters; at least 3, of 200, in mC4 (Xue et al. 2021, arXiv:2010.11934,
+    """Number of lines of at least this many characters; at least 3, of 200, in mC4 (Xue et al. 2021, arXiv:2010.11934,
     section 3.1)."""
     return sum(len(line) >= characters for line in text.lines)

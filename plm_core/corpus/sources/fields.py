@@ -1,4 +1,4 @@
-"""From a record's fields to a document, or to the reason why it is none. Used by the sources ``folder`` and ``hub``."""
+"""Documents from the fields of records, or reasons why they are none. Used by the sources ``folder`` and ``hub``."""
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,9 +30,9 @@ def _document(record: Record, default_id: str, source: Records) -> Document:
         document = _row_document(record.content, default_id, source)
     for what, text in [("text", document.text), ("id", document.id), *_texts(document.metadata)]:
         if "\0" in text:
-            raise Refused("nul_byte", f"a character of value 0 in {what}; expected text")
+            raise Refused("nul_byte", f"a NUL character in {what}; expected text")
         if SURROGATE.search(text):
-            raise Refused("half_surrogate", f"half a surrogate pair (\\ud800 to \\udfff) in {what}; expected text")
+            raise Refused("half_surrogate", f"a lone surrogate (\\ud800 to \\udfff) in {what}; expected text")
     return document
 
 
@@ -57,7 +57,7 @@ def _texts(metadata: Mapping[str, str | int]) -> Iterator[tuple[str, str]]:
 
 
 def shown(content: Mapping[str, object] | str | Refused) -> str:
-    """How an id or a record begins whose bytes are not at hand; of a long field, a part."""
+    """The beginning of an id, or of a record whose bytes are not available; long fields are shortened."""
     short = reprlib.Repr()
     short.maxstring = 99
     return "" if isinstance(content, Refused) else short.repr(content)

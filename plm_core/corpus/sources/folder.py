@@ -1,6 +1,6 @@
 """A team's own text: a file, or the files of a folder, in the formats of ``plm_core/corpus/records.py``.
 
-The source ``folder``. A record that cannot be used does not stop it: it comes out as ``Quarantined``.
+The source ``folder``. A record that cannot be used does not stop it, but is yielded as ``Quarantined``.
 """
 
 import warnings
@@ -19,7 +19,7 @@ from plm_core.corpus.sources.fields import documents_of
 from plm_core.corpus.sources.source import Records
 
 MOST_PARTS = 64
-"""The most parts of a source: where ids are not in the order of the files, all are open while they are joined."""
+"""The most parts of a source: if ids are not in file order, all are open while they are joined."""
 
 
 @section
@@ -27,9 +27,9 @@ class Folder(Records):
     """One document per text file, or per record of the other formats, in the order of the sorted file names."""
 
     license: str | None = None
-    """The licence of the text, for the card of the dataset."""
+    """The licence of the text, for the dataset card."""
     pattern: str = "**/*"
-    """Which files are read, such as ``**/*.jsonl.gz``; ``**`` stands for any folders below."""
+    """Which files are read, such as ``**/*.jsonl.gz``; ``**`` matches any subfolders."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,13 +44,13 @@ class Folder(Records):
         return {"input": self.input, "license": self.license or "not stated"}
 
     def parts(self) -> list["Files"]:
-        """Some files each; UserError when none can be read."""
+        """The source in parts of some files; UserError if none can be read."""
         files = _files(Path(self.input), self.pattern)
         sizes = [file.stat().st_size for file in files]
         return [Files(self, files[some]) for some in in_parts(sizes, least_bytes(sum(sizes), MOST_PARTS))]
 
     def read(self) -> Iterator[Document | Quarantined]:
-        """As ``Source.read``; UserError too when no file can be read."""
+        """As ``Source.read``; also UserError if no file can be read."""
         return Files(self, _files(Path(self.input), self.pattern)).read()
 
 
@@ -99,6 +99,6 @@ def _files(root: Path, pattern: str) -> list[Path]:
 
 
 def _kind(file: Path) -> str:
-    """What a file seems to be; a compressed one is what is in it."""
+    """The apparent kind of a file; for a compressed one, of its content."""
     last = -2 if file.suffix.lower() in COMPRESSIONS else -1
     return "".join(file.suffixes[last:]) or file.name

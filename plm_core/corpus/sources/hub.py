@@ -15,7 +15,7 @@ from plm_core.corpus.sources.source import Records
 
 @section
 class HubManifest(HubPin):
-    """The pin of a dataset, and which part of it is read."""
+    """The pin of a dataset, and the part of it that is read."""
 
     split: str
     """Which split is read, such as ``train``."""
@@ -25,15 +25,15 @@ class HubManifest(HubPin):
 
 @section
 class Hub(Records):
-    """A dataset of the hub, a document a row, in its order."""
+    """A dataset of the hub, one document per row, in its order."""
 
     def origin(self) -> dict[str, Any]:
-        """As ``Source.origin``; UserError too when the manifest is none of a dataset on the hub."""
+        """As ``Source.origin``; also UserError if the manifest is not one of a dataset on the hub."""
         read_pin(HubManifest, Path(self.input))
         return super().origin()
 
     def read(self) -> Iterator[Document | Quarantined]:
-        """As ``Source.read``; UserError too when the hub has no such dataset, commit, configuration or split."""
+        """As ``Source.read``; also UserError if the hub has no such dataset, commit, configuration or split."""
         return documents_of(self._records(), self)
 
     def _records(self) -> Iterator[tuple[str, str, Record]]:

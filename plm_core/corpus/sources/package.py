@@ -25,10 +25,10 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a package, which is installed in that version.
+    """Read the manifest of a package, and check that this version is installed.
 
     Raises:
-        UserError: it cannot be read, or another version is installed.
+        UserError: it cannot be read, or a different version is installed.
     """
     manifest = from_json(Manifest, path, "the manifest of the corpus package (JSON)")
     try:

@@ -1,6 +1,6 @@
-"""What all sources have in common: a section of ``sources`` in the parameters that yields documents.
+"""The base of all sources: a section of ``sources`` in the parameters that yields documents.
 
-A source is a file beside this one with a subclass, whose fields are what its section may state.
+A source is a file next to this one with a subclass, whose fields are those of its section.
 """
 
 import json
@@ -30,7 +30,7 @@ class Source(ABC):
     input: str
     """The file or folder it reads, relative to the project. DVC compares it at each run, and new text is read.
 
-    For ``hub`` and packages, the manifest that pins what they give.
+    For ``hub`` and packages, the manifest that pins their content.
     """
     max_quarantined: Share = 0.01
     """The largest share of records that may be quarantined; beyond it the stage fails."""
@@ -45,10 +45,10 @@ class Source(ABC):
             )
 
     def parts(self) -> Sequence[Readable]:
-        """What can be read side by side, in order. One, unless a source knows better.
+        """Parts that can be read in parallel, in order; by default a single one.
 
         Raises:
-            UserError: as ``read``.
+            UserError: as in ``read``.
         """
         return [self]
 
@@ -56,8 +56,8 @@ class Source(ABC):
     def read(self) -> Iterator[Document | Quarantined]:
         """The documents, and the records that had to be quarantined.
 
-        The ``source`` of a document is the place where it stands, such as ``file:line``. Its id should be unique in the
-        source: of documents with the same one, ``ingest`` keeps the first.
+        The ``source`` of a document is its place, such as ``file:line``. Its id should be unique in the source: of
+        documents with the same one, ``ingest`` keeps the first.
 
         Raises, while it is read:
             UserError: the input is missing or of a wrong kind; the message names it.
@@ -65,7 +65,7 @@ class Source(ABC):
         """
 
     def origin(self) -> dict[str, Any]:
-        """What is known of where the text comes from: all that the manifest says, its licence among it.
+        """The origin of the text: all that the manifest says, including the licence.
 
         Raises:
             UserError: the manifest cannot be read.

@@ -1,10 +1,10 @@
-"""How likely a model finds held-out text: what is measured depends on its objective. Used by evaluate and serving.
+"""How likely held-out text is to a model: the measured quantity depends on its objective. Used by evaluate and serving.
 
-Models of different objectives are not given the same quantity, for they do not predict a token from the same text: a
+Models of different objectives have different quantities, because they do not predict a token from the same context: a
 causal model from the tokens before it, a masked model from all the others, a permutation model from those before it in
 some order. Each quantity has its own name, and only numbers of the same name may be compared.
 
-Where the tokenizer is lossy (WordPiece), the likelihood is that of the tokens, not of the text: what is dropped costs
+If the tokenizer is lossy (WordPiece), the likelihood is that of the tokens, not of the text: what it drops costs
 nothing, -log p(tokens) <= -log p(text). Its name says so, and it compares only models with the very same tokenizer.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:  # they import torch
     from plm_core.training.device import Device
 
 Scorer = Callable[[Any, Iterable["Text"], LikelihoodConfig, "Device"], Iterator["Likelihood"]]
-"""A model and texts to one score a text, in order."""
+"""A function from a model and texts to one score per text, in order."""
 
 
 def scorer_of(quantity: Quantity) -> Scorer:
-    """What measures a quantity."""
+    """Return the function that measures a quantity."""
     return resolve_name(quantity.scorer)
 
 
 def named(quantity: str, tokenizer: Tokenizer) -> str:
-    """What a quantity is called when it is measured of a model with this tokenizer."""
+    """The name of a quantity when it is measured for a model with this tokenizer."""
     return quantity if tokenizer.lossless else LOSSY + quantity

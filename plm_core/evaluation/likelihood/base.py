@@ -1,8 +1,8 @@
-"""What every likelihood shares: the text that is scored, the score of a document, and sums that are divided once.
+"""Shared by all likelihoods: the text that is scored, the score of a document, and sums that are divided once.
 
-Used by the files of one quantity each (``causal.py``, ``pseudo.py``, ``permutation.py``) and by who calls them. Bits
-per byte divides by the UTF-8 bytes of the text, so that models with different tokenizers can be compared (Gao et al.
-2020, "The Pile", section 3.1); perplexity per token cannot.
+Used by the file of each quantity (``causal.py``, ``pseudo.py``, ``permutation.py``) and by their callers. Bits per byte
+divides by the UTF-8 bytes of the text, so that models with different tokenizers can be compared (Gao et al. 2020, "The
+Pile", section 3.1); perplexity per token cannot.
 """
 
 import math
@@ -19,17 +19,17 @@ from plm_core.text.special import EOS, PAD
 from plm_core.text.tokenizer import Tokenizer
 
 TEXTS_AT_ONCE = 16
-"""How many documents a model with memory reads side by side."""
+"""The number of documents that a model with memory reads side by side."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A document, or its beginning, as tokens; what they spell is known token by token."""
+    """A document, or its beginning, as tokens, with the text length of each."""
 
     ids: list[int]
     """Without any special token."""
     sizes: list[int]
-    """The UTF-8 bytes of the text that each token stands for."""
+    """The UTF-8 bytes of the text that each token covers."""
     starts: list[bool]
     """Whether a word begins with this token."""
     ended: bool = True
@@ -37,7 +37,7 @@ class Text:
 
     @property
     def bytes(self) -> int:
-        """The UTF-8 bytes of these tokens and no others; EOS adds none."""
+        """The UTF-8 bytes of these tokens; EOS adds none."""
         return sum(self.sizes)
 
     def first(self, most: int | None) -> Self:
@@ -47,7 +47,7 @@ class Text:
         return replace(self, ids=self.ids[:most], sizes=self.sizes[:most], starts=self.starts[:most], ended=False)
 
     def sequence(self, device: torch.device) -> torch.Tensor:
-        """EOS, the tokens, and EOS again where the document ends: a 1-D tensor of ids."""
+        """EOS, the tokens, and EOS again if the document ends here: a 1-D tensor of ids."""
         return torch.tensor([EOS, *self.ids, EOS][: None if self.ended else -1], device=device)
 
 
@@ -58,12 +58,12 @@ def tokenized(text: str, tokenizer: Tokenizer) -> Text:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """That of a document, its excerpt, or a set of them: sums, divided once. Which quantity it is, its scorer knows."""
+    """The likelihood of a document, its excerpt, or a set of them: sums, divided once. The quantity is its scorer's."""
 
     nats: float
     """-sum log p over the predictions, in nats."""
     tokens: int
-    """How many predictions that is."""
+    """The number of predictions."""
     bytes: int
     """The UTF-8 bytes of the tokens that were predicted."""
 
@@ -94,7 +94,7 @@ def total(scores: Iterable[Likelihood]) -> Likelihood:
 def windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
     """``(start, first, stop)``: read tokens [start, stop), take the predictions of [first, stop); each token once.
 
-    All windows of a text that is longer than the context are as long as the context, the last one too.
+    All windows of a text longer than the context, including the last, are as long as the context.
     """
     scored = 0
     while scored < length:
@@ -112,9 +112,9 @@ class Segment:
     ids: torch.Tensor
     """``[R, T]``."""
     attention_mask: torch.Tensor
-    """``[R, T]``, false behind the end of a text."""
+    """``[R, T]``, false after the end of a text."""
     given: int
-    """How many of the first positions are not predicted: they were before, or stand at the start."""
+    """How many of the first positions are not predicted: they were already, or begin the text."""
 
     def nats(self, logits: torch.Tensor) -> list[float]:
         """-sum log p of each row's predicted tokens by logits ``[R, T - given, V]``, added up in double precision."""

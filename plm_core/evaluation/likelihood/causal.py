@@ -1,7 +1,8 @@
 """``bits_per_byte``: the likelihood of a causal model, by the chain rule from left to right.
 
 -log p(x) = -sum_t log p(x_t | x_<t) (Radford et al. 2018, equation 1): a proper probability of the text, each token
-given those before it. Pseudo-likelihoods and permutation models' likelihoods condition otherwise, and have other names.
+given those before it. Pseudo-likelihoods and permutation models' likelihoods condition differently, and have other
+names.
 
 Shapes: W windows, R texts side by side, T positions, V vocabulary.
 """
@@ -24,9 +25,9 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     """Score whole documents: each is read as EOS, its tokens, EOS, and all but the first EOS are predicted once.
 
     A model without memory reads a document longer than its context in windows that advance by ``stride`` tokens: a
-    token has at least ``context - stride`` tokens before it (but for the document's first ones), so a smaller stride
+    token has at least ``context - stride`` tokens before it (except for the document's first ones), so a smaller stride
     costs more and predicts better. A model with memory reads segments of its context one after the other, and carries
-    the states of its last ``memory`` positions on (Dai et al. 2019, section 3.2).
+    over the states of its last ``memory`` positions (Dai et al. 2019, section 3.2).
     """
     model.eval()
     if getattr(model.config, "memory", 0) > 0:
@@ -36,7 +37,7 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
 
 
 def _windows(model: Any, sequence: torch.Tensor, stride: int) -> float:
-    # Windows of one shape go through the model together; the sum is exact enough in any order.
+    # Windows of one shape form a batch; the sum is exact enough in any order.
     shapes: dict[tuple[int, int], list[int]] = {}
     for start, first, stop in windows(len(sequence) - 1, model.config.context, stride):
         shapes.setdefault((stop - start, first - start), []).append(start)

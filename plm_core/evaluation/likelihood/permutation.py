@@ -2,12 +2,12 @@
 
 For any order z the conditionals multiply to a probability of the text, -log p(x) = -sum_t log p(x_z(t) | x_z(<t)), and
 another order gives another probability. The model was trained to make their mean over all orders small (Yang et al.
-2019, equation 3). So two numbers are taken: in the order of reading, which training sees no oftener than any other, so
-that it is not what a causal model's bits per byte are; and the mean over a few random orders, which estimates the loss
-itself (as orderless NADE is measured: Uria, Murray and Larochelle 2014).
+2019, equation 3). So two numbers are measured: in reading order, which training sees no more often than any other, so
+that it is not comparable to a causal model's bits per byte; and the mean over a few random orders, which estimates the
+loss itself (as orderless NADE is measured: Uria, Murray and Larochelle 2014).
 
-Both are taken from the query stream, which does not know the token that it predicts. A segment's content states are
-carried on as memory, in the order in which the segment was read.
+Both use the query stream, which does not see the token that it predicts. A segment's content states are carried over as
+memory, in the order in which the segment was read.
 
 Shapes: R texts or orders that are read side by side, T positions, V vocabulary.
 """
@@ -29,7 +29,7 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     """Score whole documents in the order of reading: EOS, the tokens, EOS; all but the first EOS are predicted once.
 
     Raises:
-        ValueError: the model's context has no room for a token beside the one that is given.
+        ValueError: the model's context has no room for a token in addition to the one that is given.
     """
     model.eval()
     return scored(texts, device.device, lambda sequences: _nats(model, sequences, [None] * len(sequences)))
@@ -37,13 +37,13 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
 
 @torch.no_grad()
 def score_orders(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
-    """Score the excerpt of each document in ``orders`` random orders and yield their mean; nothing for no orders.
+    """Score the excerpt of each document in ``orders`` random orders and yield their mean; nothing if ``orders`` is 0.
 
-    In each segment all positions are permuted, but for the EOS that is given. The orders are drawn from the tokens of
-    the document: no document's depend on the others, and measuring again gives the same.
+    In each segment all positions except the given EOS are permuted. The orders are seeded by the document's tokens, so
+    they do not depend on other documents, and measuring again gives the same result.
 
     Raises:
-        ValueError: as ``score``.
+        ValueError: as in ``score``.
     """
     model.eval()
     for text in texts if config.orders else ():
@@ -57,8 +57,8 @@ def score_orders(model: Any, texts: Iterable[Text], config: LikelihoodConfig, de
 def _nats(model: Any, sequences: Sequence[torch.Tensor], draws: Sequence[np.random.Generator | None]) -> list[float]:
     """The nats of each text in the order that its generator draws; None is the order of reading.
 
-    With memory, segments follow one another. Without, each begins with the last token of the one before, or its first
-    token would be predicted from nothing.
+    With memory, segments follow one another. Without, each begins with the last token of the one before; otherwise its
+    first token would be predicted from nothing.
     """
     context, most = model.config.context, model.config.memory
     if context < 2:
@@ -71,7 +71,7 @@ def _nats(model: Any, sequences: Sequence[torch.Tensor], draws: Sequence[np.rand
         T = segment.ids.shape[1]
         sizes = segment.attention_mask.sum(dim=1).tolist()
         orders = [_order(size, segment.given, draws[text]) for text, size in zip(segment.live, sizes, strict=True)]
-        # What is behind the end of a text comes last.
+        # Positions after the end of a text come last.
         order = torch.tensor(np.stack([np.append(places, np.full(T - len(places), T)) for places in orders]))
         queries = torch.arange(segment.given, T, device=segment.ids.device).expand(len(sizes), -1)
         memory = memory.first(len(sizes))

@@ -5,8 +5,8 @@
 multiply to a probability of the text: a token helps to predict its neighbour and is predicted by it. So the number is
 usually lower than a likelihood by the chain rule, and must not be compared with one; masked models are compared by it.
 
-``shifted_pseudo_bits_per_byte`` is the same of a decoder that was also trained on masked tokens, and predicts one at
-the position before it (Charpentier and Samuel 2024).
+``shifted_pseudo_bits_per_byte`` is the same for a decoder that was also trained on masked tokens, which it predicts at
+the position before (Charpentier and Samuel 2024).
 
 The rest of a long word gives a token away. With ``within_word`` the tokens of the same word to its right are masked as
 well (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring": PLL-word-l2r).
@@ -30,15 +30,15 @@ from plm_core.training.device import Device
 COPIES_AT_ONCE = 64
 
 Predict = Callable[[Tensor, Tensor], Tensor]
-"""Windows ``[N, n]`` with masks, and the place ``[N, 1]`` of the token in each that is asked for, to its logits ``[N,
-1, V]``."""
+"""Windows ``[N, n]`` with masks, and the place ``[N, 1]`` of the requested token in each, to its logits ``[N, 1,
+V]``."""
 
 
 def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
     """Score the excerpt of each document: every token of it is predicted once, at a mask, in one copy of its window.
 
     A window is framed as in training, ``CLS tokens SEP``. A text that is longer than the context is read in windows one
-    after the other; the last one begins early, so that its tokens have as many beside them as any.
+    after the other; the last one begins early, so that its tokens have as much context as any.
 
     Raises:
         ValueError: the model's context has no room for a token between CLS and SEP.
@@ -55,12 +55,12 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
 
 
 def score_shifted(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
-    """The same by a decoder that reads in both directions, at the position before the mask.
+    """As ``score``, for a decoder that reads in both directions and predicts at the position before the mask.
 
-    A window is ``EOS tokens``, for every token has a position before it then. The row just ends, as in training.
+    A window is ``EOS tokens``, so that every token has a position before it. Nothing follows, as in training.
 
     Raises:
-        ValueError: the model's context has no room for a token behind EOS.
+        ValueError: the model's context has no room for a token after EOS.
     """
     room = model.config.context - 1
     if room < 1:
@@ -70,7 +70,7 @@ def score_shifted(model: Any, texts: Iterable[Text], config: LikelihoodConfig, d
     def predict(masked: Tensor, place: Tensor) -> Tensor:
         both = torch.ones(len(masked), dtype=torch.bool, device=masked.device)
         hidden, _ = model.read(F.pad(masked, (1, 0), value=EOS), bidirectional=both)
-        # With EOS in front, what has this place in the padded window is the position before the token.
+        # With EOS in front, this place in the padded window is the position before the token.
         return model.logits(hidden.gather(1, place[..., None].expand(-1, -1, hidden.shape[-1])))
 
     return _scored(texts, config, device, room, predict)
@@ -84,7 +84,7 @@ def _scored(
     for text in texts:
         text = text.first(config.excerpt)
         ids = torch.tensor(text.ids, dtype=torch.long, device=device.device)
-        # Tokens hide together when they are of one word: without `within_word` every token is its own.
+        # Tokens of one word are masked together; without `within_word` every token is its own word.
         alone = torch.tensor(text.starts, dtype=torch.bool, device=device.device) | (not config.within_word)
         copies = [
             (start, token) for start, first, stop in windows(len(ids), room, room) for token in range(first, stop)

@@ -107,10 +107,10 @@ GOOD = {"id": "a", "check": "plain", "a": "x", "expect": {"label": "negative"}}
         (GOOD | {"expect": {"label": "negative", "same": "t1"}}, "expected one of label, same, other"),
         (GOOD | {"expect": {"label": "sad"}}, "expect.label: found 'sad'; expected one of negative, positive"),
         (GOOD | {"expect": {"label": ["sad"]}}, r"expect.label: found \['sad'\]"),
-        (GOOD | {"expect": {"same": "z"}}, "no test example and no check before has the id 'z'"),
+        (GOOD | {"expect": {"same": "z"}}, "no test example or earlier check has the id 'z'"),
         (GOOD | {"expect": {"same": ["z"]}}, "unhashable"),
-        (GOOD | {"id": "t1"}, "id: 't1' stands twice"),
-        ([], "no JSON object"),
+        (GOOD | {"id": "t1"}, "id: 't1' is already used"),
+        ([], "not a JSON object"),
     ],
 )
 def test_a_damaged_check_is_named_by_its_line(tmp_path, line, message):

@@ -138,7 +138,7 @@ def test_what_is_missing_is_said(tmp_path):
     [
         ({"labels": ("other",)}, "labels: found .*at least two"),
         ({"labels": ("other", " x")}, "labels: found ' x'"),
-        ({"labels": ("other", "other")}, "labels: 'other' stands twice"),
+        ({"labels": ("other", "other")}, "labels: 'other' appears twice"),
         ({"score": "f1:bill"}, "score: found 'f1:bill'; expected names among accuracy, macro_f1, matthews, f1:b"),
         ({"score": "accuracy+"}, "score: found ''"),
         ({"metrics": ("pearson",)}, "metrics: found 'pearson'"),

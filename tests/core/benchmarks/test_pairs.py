@@ -219,7 +219,7 @@ def test_a_file_that_holds_no_pairs_is_one_line(tmp_path, content, message):
 def test_what_is_no_input_of_pairs_is_one_line(tmp_path, splits):
     for path in (splits, tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(UserError, match=r"is no file of pairs; expected \.jsonl or"):
+        with pytest.raises(UserError, match=r"is not a file of pairs; expected \.jsonl or"):
             read_pairs("mine", PairsConfig(str(path)))
     with pytest.raises(UserError, match="gives no pair; expected sentences to which its rules apply"):
         read_pairs("mine", PairsConfig(str(splits), ["mentions"]))

@@ -289,5 +289,5 @@ def test_a_rule_measures_with_its_own_arguments(rule, inside, outside):
 
 def test_a_language_that_is_never_found_is_refused():
     require_known(LanguageConfig(("en", "und")))
-    with pytest.raises(UserError, match=r"clean\.languages\.keep: 'xx' is no language .* de, .*en, "):
+    with pytest.raises(UserError, match=r"clean\.languages\.keep: 'xx' cannot be identified; .* de, .*en, "):
         require_known(LanguageConfig(("en", "xx")))

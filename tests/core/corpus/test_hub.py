@@ -129,7 +129,7 @@ def test_a_hub_that_does_not_answer_is_told_at_once_with_the_manifest_and_what_t
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
         with pytest.raises(
-            OSError, match=r"web\.json: team/texts cannot be had, for http://.*; connect to it, or"
+            OSError, match=r"web\.json: team/texts cannot be downloaded: http://.* does not answer .*; connect, or"
         ) as error:
             next(hub_rows(read_pin(HubManifest, manifest), None, "train", manifest))
     assert "\n" not in str(error.value)

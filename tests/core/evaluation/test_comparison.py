@@ -168,7 +168,7 @@ def test_of_a_likelihood_less_is_better(tmp_path):
             {"quantity": "lossy_bits_per_byte"},
             "lossy_bits_per_byte and lossy_bits_per_byte are not comparable",
         ),
-        ({}, {"length": 9}, "excerpts of other lengths are not comparable"),
+        ({}, {"length": 9}, "excerpts of different lengths are not comparable"),
         ({}, {"nats": math.nan}, "not a finite number"),
     ],
 )
@@ -183,12 +183,14 @@ def test_likelihoods_that_cannot_be_compared_are_noted(tmp_path, first, second, 
 def test_other_examples_are_refused_by_file(tmp_path):
     put(tmp_path / "a", "sst2", 30)
     put(tmp_path / "b", "sst2", 30, sha="t")
-    with pytest.raises(UserError, match=r"b/sst2\.1\.csv: holds other examples than .*a/sst2\.1\.csv.*\(0 examples"):
+    with pytest.raises(
+        UserError, match=r"b/sst2\.1\.csv: holds different examples than .*a/sst2\.1\.csv.*\(0 examples"
+    ):
         compare(*both(tmp_path))
     put(tmp_path / "b", "sst2", 30)
     likelihood(tmp_path / "a", 1.0)
     likelihood(tmp_path / "b", 1.0, sha="t")
-    with pytest.raises(UserError, match=r"b/likelihood\.csv: holds other documents than .*a/likelihood\.csv"):
+    with pytest.raises(UserError, match=r"b/likelihood\.csv: holds different documents than .*a/likelihood\.csv"):
         compare(*both(tmp_path))
 
 

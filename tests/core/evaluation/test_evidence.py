@@ -106,14 +106,14 @@ def test_what_a_model_costs(put):
         (["1,a,,\udcff,x,0.75,accuracy,r"], r"t\.1\.csv: damaged"),
         ([f'1,"{"a" * 200_000}'], r"t\.1\.csv: damaged"),
         ([], "holds no example"),
-        (["1,a,,x,x,0.75,accuracy,r", "2,b,,x,x,0.75,matthews,r"], "the column score holds other than 'accuracy'"),
+        (["1,a,,x,x,0.75,accuracy,r", "2,b,,x,x,0.75,matthews,r"], "the column score does not hold 'accuracy' alone"),
         (["1,a,,x,x,0.75,perplexity,r"], r"t\.1\.csv: score: found 'perplexity'; expected accuracy"),
         (["1,a,,x,x,0.75,f1:y,r"], "no label is 'y', whose F1 is the score; expected it among x"),
         (["1,a,,1.5,2,,pearson,r", "2,b,,x,2,,pearson,r"], "could not convert.*expected numbers in the column label"),
         (["1,a,,1,2,,pearson,r", "2,b,,2,nan,,pearson,r"], "the column prediction holds nan; expected finite numbers"),
         (["1,a,,x,x,1.5,accuracy,r"], r"t\.1\.csv: the column confidence holds 1\.5; expected probabilities"),
         (["1,a,,x,x,sure,accuracy,r"], "could not convert.*expected numbers in the column confidence"),
-        (["1,a,,1,2,,pearson,r", "2,b,,1,3,,pearson,r"], "all labels are 1; expected different ones"),
+        (["1,a,,1,2,,pearson,r", "2,b,,1,3,,pearson,r"], "all labels are 1; expected different labels"),
     ],
 )
 def test_a_damaged_task_is_a_clear_error(put, rows, message):
@@ -131,9 +131,9 @@ def test_a_seed_of_other_examples_is_named(put):
         "1,a,,x,x,0.75,accuracy,q",
         "2,a,,x,x,0.75,accuracy,r",
     ):
-        with pytest.raises(UserError, match=r"t\.2\.csv: holds other examples than t\.1\.csv"):
+        with pytest.raises(UserError, match=r"t\.2\.csv: holds different examples than t\.1\.csv"):
             read_task([one, put("t.2.csv", [row])])
-    with pytest.raises(UserError, match=r"t\.2\.csv: the column score holds other than 'accuracy'"):
+    with pytest.raises(UserError, match=r"t\.2\.csv: the column score does not hold 'accuracy' alone"):
         read_task([one, put("t.2.csv", ["1,a,,x,x,0.75,matthews,r"])])
 
 

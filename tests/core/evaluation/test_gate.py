@@ -142,7 +142,7 @@ def test_a_metric_beside_the_primary_may_worsen_by_its_tolerance_and_no_more(tmp
     assert within.table[1].verdict == "worse within its tolerance"
     assert perhaps.passed
     assert perhaps.table[1].verdict == "worse, perhaps within its tolerance"
-    assert beyond.reasons == ["era/score: worse by 0.2; allowed are 0.03"]
+    assert beyond.reasons == ["era/score: worse by 0.2; the tolerance is 0.03"]
 
 
 def test_better_at_random_is_not_better(tmp_path):
@@ -155,7 +155,7 @@ def test_better_at_random_is_not_better(tmp_path):
     (reason,) = decision.reasons
     (row,) = (row for row in decision.table if row.metric == "score")
     assert reason.startswith("score is not significantly better: +0.02, 95% interval -0.")
-    assert f"(a difference of about {row.interval.half:.2g} could have been seen)" in reason
+    assert f"(a difference of about {row.interval.half:.2g} could have been detected)" in reason
     assert reason.endswith("it may be worse by more than promotion.margin = 0.01")
     clearly = with_tasks(tmp_path / "clear", "bits_per_byte", 70, 80, turn=10)
     assert by_tasks(clearly, champion).passed
@@ -188,7 +188,7 @@ def test_too_few_groups_tell_nothing_and_leave_the_mean(tmp_path, documents, sai
     assert (rows["next/score"].interval is None) == (said == "tells nothing")
     both = (0.4 + 40 / 120) / 2
     assert rows["score"].difference == pytest.approx(0.4 if said == "tells nothing" else both)
-    few = "5 groups of examples; expected 6 at least at promotion.alpha = 0.05"
+    few = "5 groups of examples; at least 6 are needed at promotion.alpha = 0.05"
     assert rows["score"].note == (f"without next/score ({few})" if said == "tells nothing" else "")
     assert decision.passed
 
@@ -199,8 +199,8 @@ def test_a_task_that_neither_model_has_learned_leaves_the_mean(tmp_path):
     decision = by_tasks(*sides)
     rows = {row.metric: row for row in decision.table}
     assert rows["score"].difference == pytest.approx(0.2)
-    assert rows["score"].note == "without next/score (neither model is surely better than one answer to all)"
-    assert rows["next/score"].note == "neither model is surely better than one answer to all"
+    assert rows["score"].note == "without next/score (neither model is significantly better than a constant answer)"
+    assert rows["next/score"].note == "neither model is significantly better than a constant answer"
     one = with_tasks(tmp_path / "one", "bits_per_byte", 70, 50)
     assert by_tasks(one, sides[1]).table[0].difference == pytest.approx((0.2 + 0.22) / 2)
 
@@ -265,7 +265,8 @@ def test_who_asks_more_often_needs_more_to_pass(tmp_path):
 
 
 def test_what_stands_against_a_challenger_does_so_however_many_were_asked_about_before(tmp_path):
-    """Better by 30 points at one task, at the other surely worse than its tolerance allows, at ``promotion.alpha``."""
+    """Better by 30 points at one task, at the other significantly worse than its tolerance allows, at
+    ``promotion.alpha``."""
     old, new = tmp_path / "old", tmp_path / "new"
     for folder, right, left in [(old, 200, 300), (new, 320, 275)]:
         write(folder, correct=right, size=400)
@@ -274,7 +275,7 @@ def test_what_stands_against_a_challenger_does_so_however_many_were_asked_about_
     for before in (0, 9, 39):
         decision = judge(new, old, rules, before)
         assert verdicts(decision)["other/score"] == "worse"
-        assert (decision.passed, decision.reasons) == (False, ["other/score: worse by 0.0625; allowed are 0.03"])
+        assert (decision.passed, decision.reasons) == (False, ["other/score: worse by 0.0625; the tolerance is 0.03"])
 
 
 def test_the_gate_never_sees_the_part_that_is_only_reported(tmp_path):
@@ -325,12 +326,12 @@ def test_an_equal_model_is_refused_and_an_equal_one_that_is_cheaper_passes(tmp_p
     cheaper = by_tasks(tmp_path / "999", champion).reasons
     assert cheaper == [
         "score is not worse by more than promotion.margin = 0.01: +0, 95% interval +0 to +0, p = 1, and the model is "
-        "cheaper: 999 parameters, the champion's 1,000; no metric is surely worse than its tolerance allows"
+        "cheaper: 999 parameters, the champion's 1,000; no metric is significantly worse than its tolerance allows"
     ]
 
 
 @pytest.mark.parametrize(("margin", "passed"), [(0.03, True), (0.01, False), (0.005, False), (0.0, False)])
-def test_cheaper_passes_only_when_it_is_surely_within_the_margin(tmp_path, margin, passed):
+def test_cheaper_passes_only_when_it_is_shown_to_be_within_the_margin(tmp_path, margin, passed):
     """One more example of 200 wrong: the interval reaches from 0.015 worse to 0."""
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 51, 60)
     challenger = with_tasks(tmp_path / "new", "bits_per_byte", 50, 60, parameters=10)
@@ -341,7 +342,7 @@ def test_cheaper_saves_no_model_that_lost_too_much_at_one_task(tmp_path):
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
     challenger = with_tasks(tmp_path / "new", "bits_per_byte", 70, 40, parameters=10)
     decision = by_tasks(challenger, champion, replace(PAPERS, margin=0.5))
-    assert decision.reasons == ["next/score: worse by 0.2; allowed are 0.03"]
+    assert decision.reasons == ["next/score: worse by 0.2; the tolerance is 0.03"]
 
 
 @pytest.mark.parametrize("side", ["old", "new"])
@@ -404,7 +405,7 @@ def test_a_model_of_another_paper_is_judged_by_its_scores(tmp_path):
     assert decision.passed
     (reason,) = decision.reasons
     assert reason.startswith("score is significantly better: +0.095, 95% interval +0.05")
-    assert reason.endswith("; no metric is surely worse than its tolerance allows")
+    assert reason.endswith("; no metric is significantly worse than its tolerance allows")
     assert verdicts(decision) == {
         "score": "better",
         "era/score": "worse within its tolerance",
@@ -433,14 +434,14 @@ def test_a_model_of_the_same_paper_is_judged_by_its_likelihood_as_well(tmp_path,
     assert decision.passed is passed
     assert verdicts(decision)["bits_per_byte"] == "not measured"
     if not passed:
-        assert decision.reasons == ["fixed_order_bits_per_byte: worse by 0.0216404; allowed are 0.02"]
+        assert decision.reasons == ["fixed_order_bits_per_byte: worse by 0.0216404; the tolerance is 0.02"]
 
 
 def test_no_single_task_may_lose_more_than_the_tolerance_whatever_the_mean_gains(tmp_path):
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60)
     challenger = with_tasks(tmp_path / "new", "pseudo_bits_per_byte", 90, 40)
     decision = by_tasks(challenger, champion)
-    assert decision.reasons == ["next/score: worse by 0.2; allowed are 0.03"]
+    assert decision.reasons == ["next/score: worse by 0.2; the tolerance is 0.03"]
     assert verdicts(decision)["score"] == "better"
 
 
@@ -524,7 +525,7 @@ def test_with_several_seeds_their_mean_is_judged(tmp_path):
 
 
 def test_a_single_lucky_seed_is_no_proof(tmp_path):
-    """On these examples the difference is beyond chance; that another seed would have it too is not shown."""
+    """On these examples the difference is significant; that another seed would show it too is not."""
     champion = with_tasks(tmp_path / "old", "bits_per_byte", 50, 60, seeds=2)
     challenger = with_tasks(tmp_path / "new", "bits_per_byte", 50, 60, seeds=2)
     for task in ("era", "next"):

@@ -101,7 +101,7 @@ def test_an_empty_or_unequal_set_is_an_error(predictions, labels):
         ("f1:six", [1], [1], "found 'f1:six'; expected one of the classes one, two"),
         ("pearson", [math.nan, 1.0], [1.0, 2.0], "pearson: a prediction or a reference is not finite"),
         ("spearman", [1.0, 2.0], [1.0, math.inf], "spearman: a prediction or a reference is not finite"),
-        ("pearson", [1.0, 2.0], [5.0, 5.0], r"pearson: all references are 5\.0; expected different ones"),
+        ("pearson", [1.0, 2.0], [5.0, 5.0], r"pearson: all references are 5\.0; expected different values"),
         ("spearman", [1.0], [5.0], r"spearman: all references are 5\.0"),
     ],
 )

@@ -55,7 +55,7 @@ def test_an_answer_that_is_none_is_one_line(tmp_path):
     path = tmp_path / file_of("own")
     (row,) = csv.DictReader(io.StringIO(path.read_text()))
     path.write_text(sealed(TASK_COLUMNS, [[row[name] if name != "prediction" else "" for name in TASK_COLUMNS]]))
-    with pytest.raises(UserError, match=r"own\.0\.csv: 'p000': the prediction '' is none of good, tie, bad"):
+    with pytest.raises(UserError, match=r"own\.0\.csv: 'p000': the prediction '' is not one of good, tie, bad"):
         read_task([path])
 
 

@@ -134,7 +134,7 @@ def test_more_shots_that_find_no_room_are_as_if_fewer_were_asked_for(tokenizer):
 
 
 def test_what_cannot_be_an_option_is_refused(tokenizers):
-    with pytest.raises(ValueError, match=r"the option 'bafo limu' is of .* tokens; expected at most 3"):
+    with pytest.raises(ValueError, match=r"the option 'bafo limu' has .* tokens; expected at most 3"):
         question(tokenizers["bpe"], "du", ["so", "bafo limu"], 3)
     with pytest.raises(ValueError, match=r"the option '\\u200d' has no token"):
         question(tokenizers["wordpiece"], "du", ["so", "\u200d"], 99)

@@ -334,7 +334,7 @@ def test_merges_that_do_not_make_the_vocabulary_are_refused(tokenizers, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_that_cannot_be_written_is_refused(tokenizers, kind):
-    message = r"^text: holds half a surrogate pair at character 4; expected text that is valid"
+    message = r"^text: holds a lone surrogate at character 4; expected text that is valid"
     for method in (tokenizers[kind].encode, tokenizers[kind].spell, lambda text: tokenizers[kind].encode_batch([text])):
         with pytest.raises(UserError, match=message):
             method("abc\ud800")

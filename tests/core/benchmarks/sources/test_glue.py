@@ -178,8 +178,8 @@ def test_the_table_has_the_nine_tasks_with_the_scores_of_the_benchmark():
 def test_other_numbers_of_rows_than_the_published_are_named(tmp_path):
     found = read("rte", write_official(tmp_path / "official", "rte"))
     assert found.warnings == [
-        "rte: train has 37 rows, published are 2,490; scores are not comparable with the literature",
-        "rte: dev has 13 rows, published are 277; scores are not comparable with the literature",
+        "rte: train has 37 rows, but 2,490 are published; scores are not comparable with the literature",
+        "rte: dev has 13 rows, but 277 are published; scores are not comparable with the literature",
     ]
     counts = {"train_rows": 37, "train_rows_published": 2490, "dev_rows": 13, "dev_rows_published": 277}
     assert found.counts == counts
@@ -226,7 +226,7 @@ def edit(path, number, line):
         ("sst2", 3, "fine", r"train\.tsv:3: 1 fields; expected the 2 of the header"),
         ("sst2", 3, " \t1", r"train\.tsv:3: nothing in the column 'sentence'; expected a text"),
         ("sst2", 1, "sentense\tlabel", r"train\.tsv:2: no column 'sentence'; found .*did you mean 'sentense'\?"),
-        ("sst2", 1, "a\ta", r"train\.tsv:1: the name 'a' stands twice"),
+        ("sst2", 1, "a\ta", r"train\.tsv:1: the name 'a' appears twice"),
         ("cola", 1, "gj04\t2\t\tHe.", r"train\.tsv:1: the label '2' .*0 \(unacceptable\), 1 \(acceptable\)"),
         ("rte", 4, "1\ta\tb\tentailmnt", r"train\.tsv:4: .*'entailmnt'.*did you mean 'entailment'\?"),
         ("rte", 4, "1\ta\tb\t-1", r"train\.tsv:4: the label '-1'"),

@@ -97,7 +97,7 @@ def test_tabs_crlf_a_byte_order_mark_and_no_end_are_read_all_the_same(ner):
             "Bato NNP B-PERS",
             r"2: the tag 'B-PERS'; expected one of O, B-PER, I-PER, B-LOC, I-LOC; did you mean 'B-PER'",
         ),
-        ("Bato NNP I-PER", r"2: I-PER begins an entity; expected B-PER, for tags are read as IOB2"),
+        ("Bato NNP I-PER", r"2: I-PER begins an entity; expected B-PER \(tags are IOB2\)"),
         ("Bato", r"2: found 'Bato'; expected a word and its tag"),
         ("Bato B-PER", r"2: 2 columns; expected 3, as in the lines before"),
     ],
@@ -144,7 +144,7 @@ def test_conll_2003_is_read_from_either_names_and_its_own_tags_become_iob2(tmp_p
     assert found[0].counts == found[1].counts | {f"{part}_tags_from_iob1": 4 for part in ("train", "valid", "test")}
     assert found[1].counts["valid_document_starts"] == 1
     assert found[0].warnings[1] == (
-        "conll2003: valid has 2 rows, published are 3,250; scores are not comparable with the literature"
+        "conll2003: valid has 2 rows, but 3,250 are published; scores are not comparable with the literature"
     )
     (tmp_path / "a/eng.testa").unlink()
     with pytest.raises(UserError, match=r"eng\.testa \(or valid\.txt\): missing; expected .* folder CoNLL-2003"):
@@ -189,16 +189,16 @@ def test_a_question_without_an_answer_is_one_where_the_task_says_so(squad):
     [
         (
             questions(("m", [("Limu", 10)])),
-            r"qas\[0\]\.answers\[0\]: at answer_start 10 stands ' Lim'; expected .*'Limu'",
+            r"qas\[0\]\.answers\[0\]: at answer_start 10: found ' Lim'; expected .*'Limu'",
         ),
         (questions(("m", [("Limu", "11")])), r"answers\[0\]\.answer_start: found '11'; expected a character"),
         (questions(("m", [("Limu", -5)])), r"answers\[0\]\.answer_start: found -5"),
-        (questions(("a", [("Limu", 11)])), r"qas\[0\]: the id 'a' stands before, at .*train\.json:data\[0\]"),
+        (questions(("a", [("Limu", 11)])), r"qas\[0\]: the id 'a' was used before, at .*train\.json:data\[0\]"),
         (questions(("m", [("Limu", 11)]), question=" "), r"qas\[0\]\.question: found ' '; expected a text"),
         (questions(("m", [("Limu", 11)]), answers=None), r"qas\[0\]: no list 'answers'; expected the layout of SQuAD"),
         ('{"data": [{"paragraphs": 3}]}', r"test\.json:data\[0\]: no list 'paragraphs'"),
         ("[]", r"test\.json: no list 'data'"),
-        ('{"data": [', r"test\.json: .*expected JSON as SQuAD has it"),
+        ('{"data": [', r"test\.json: .*expected JSON in SQuAD's layout"),
         ('{"data": []}', r"test\.json: no example in it"),
     ],
 )
@@ -218,7 +218,7 @@ def test_squad_is_read_by_its_names(tmp_path, name, version):
     rows = {"squad": (87599, 10570), "squad2": (130319, 11873)}[name]
     assert (found.counts["train_rows_published"], found.counts["dev_rows_published"]) == rows
     assert len(found.warnings) == 2
-    with pytest.raises(UserError, match=r"nowhere: no folder; expected one with the files of SQuAD"):
+    with pytest.raises(UserError, match=r"nowhere: not a folder; expected one with the files of SQuAD"):
         read("nowhere", {}, name)
 
 
@@ -254,10 +254,10 @@ def test_choices_may_be_a_list_and_the_label_a_letter(choice):
         (CHOICE | {"choices": ["one", "two"]}, r"train\.csv:4: the label '2' .*expected one of 0, 1"),
         (CHOICE | {"labels": ["A"]}, r"^examples\.mine\.labels: 1 for 3 choices"),
         (CHOICE | {"choices": []}, r"states kind, a, choices, label, score \(choices is missing\)"),
-        (CHOICE | {"symmetric": True}, r"^examples\.mine\.symmetric: says nothing of kind multiple_choice"),
+        (CHOICE | {"symmetric": True}, r"^examples\.mine\.symmetric: has no meaning for the kind multiple_choice"),
         (CHOICE | {"score": "entity_f1"}, r"^examples\.mine\.score: found 'entity_f1'; expected names among accuracy"),
-        (NER | {"a": "x"}, r"^examples\.mine\.a: says nothing of kind token_classification; expected it left out"),
-        (NER | {"labels": ["A B"]}, r"^examples\.mine\.labels: .*types without white space"),
+        (NER | {"a": "x"}, r"^examples\.mine\.a: has no meaning for the kind token_class.*; expected it left out"),
+        (NER | {"labels": ["A B"]}, r"^examples\.mine\.labels: .*types without whitespace"),
         (NER | {"labels": []}, r"states kind, labels, score \(labels is missing\)"),
         (ASKED | {"labels": ["x"]}, r"^examples\.mine\.labels: found x; expected none for a question_answering"),
         (ASKED | {"score": "f1"}, r"^examples\.mine\.score: found 'f1'; expected names among exact_match, answer_f1"),
@@ -281,7 +281,7 @@ def test_swag_is_a_table_of_four_endings(tmp_path):
     found = read(tmp_path, {}, "swag")
     assert found.splits["test"][5] == Example("val-6", "A, 5.", "He", 1, choices=("runs", "sits", "says", "eats"))
     assert found.counts["val_rows_published"] == 20006
-    with pytest.raises(UserError, match="no folder; expected one with the files of SWAG"):
+    with pytest.raises(UserError, match="not a folder; expected one with the files of SWAG"):
         read(tmp_path / "train.csv", {}, "swag")
 
 

@@ -102,7 +102,7 @@ def test_classes_may_be_numbers_in_json(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"kind": ...}, r"^examples\.tickets: no task of the table .*kind is missing"),
+        ({"kind": ...}, r"^examples\.tickets: not a task of the table .*kind is missing"),
         ({"score": ...}, r"^examples\.tickets: .*score is missing"),
         ({"kind": "clasification"}, r"^examples\.tickets\.kind: .*one of classification, regression"),
         ({"labels": ["billing"]}, r"^examples\.tickets\.labels: .*at least two"),
@@ -114,8 +114,8 @@ def test_classes_may_be_numbers_in_json(tmp_path):
         ({"a": "txt"}, r"train\.tsv:2: no column 'txt'; found text, category; did you mean 'text'\?"),
         ({"labels": ["billing", "else"]}, r"train\.tsv:3: the label 'other' .*one of billing, else"),
         ({"labels": ["billing", "other", "spam"]}, r"tickets: no example of the class 'spam' to train on"),
-        ({"id": "text"}, r"train\.tsv:6: the id 'pay me' stands before, at .*train\.tsv:2; expected unique ids"),
-        ({"input": "nowhere"}, r"^nowhere: no folder; .*\(examples\.tickets\.input\)"),
+        ({"id": "text"}, r"train\.tsv:6: the id 'pay me' was used before, at .*train\.tsv:2; expected unique ids"),
+        ({"input": "nowhere"}, r"^nowhere: not a folder; .*\(examples\.tickets\.input\)"),
     ],
 )
 def test_a_wrong_description_is_refused(folder, changes, error):
@@ -127,7 +127,7 @@ def test_a_class_whose_only_examples_are_held_out_is_said_to_be(folder):
     train, valid = (read(folder).splits[split] for split in ("train", "valid"))
     rows = sorted((int(e.id.removeprefix("train-")), e.a, e in valid) for e in [*train, *valid])
     write(folder / "train.tsv", [(text, "billing" if held else "other") for _, text, held in rows])
-    with pytest.raises(UserError, match=r"'billing' to train on \(what there is of it was held out for validation\); "):
+    with pytest.raises(UserError, match=r"'billing' to train on \(all of them were held out for validation\); "):
         read(folder)
     write(folder / "valid.tsv", ROWS)
     write(folder / "train.tsv", [(text, "other") for _, text, _ in rows])
@@ -138,7 +138,7 @@ def test_a_class_whose_only_examples_are_held_out_is_said_to_be(folder):
 def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_input_alone(folder):
     with pytest.raises(UserError, match=r"^examples\.sst: unknown task; did you mean 'sst2'\?"):
         read_source("sst", ExamplesConfig(str(folder)))
-    with pytest.raises(UserError, match=r"^examples\.tickets: no task of the table \(cola, sst2, "):
+    with pytest.raises(UserError, match=r"^examples\.tickets: not a task of the table \(cola, sst2, "):
         read_source("tickets", ExamplesConfig(str(folder)))
     with pytest.raises(UserError, match=r"^examples\.cola: is a task of the table; expected `input` alone"):
         read(folder, "cola")
@@ -147,14 +147,18 @@ def test_a_name_like_one_of_the_table_is_asked_about_and_one_of_it_states_its_in
 @pytest.mark.parametrize(
     ("file", "content", "error"),
     [
-        ("test.tsv", "text\tcategory\nx\n", r"test\.csv: test\.csv lies|test\.tsv: test\.csv lies beside it"),
+        ("test.tsv", "text\tcategory\nx\n", r"test\.csv: test\.csv exists|test\.tsv: test\.csv exists too"),
         ("train.tsv", "text\tcategory\na\tbilling\n\tother\n", r"train\.tsv:3: nothing in the column 'text'"),
         ("train.tsv", "text\tcategory\na\tbilling\tx\n", r"train\.tsv:2: 3 fields; expected the 2 of the header"),
         ("train.tsv", "text\tcategory\n", r"train\.tsv: no example in it"),
         ("train.tsv", "", r"train\.tsv: no example in it"),
         ("train.tsv", "text\tcategory\na\tbiling\n", r"train\.tsv:2: .*did you mean 'billing'\?"),
         ("test.csv", 'text,category\n"a\nb",billing\n"a,other\n', r"test\.csv:4: .*expected quoting as in RFC 4180"),
-        ("valid.jsonl", '{"text": "a", "category": "other"}\n{"text": 7', r"valid\.jsonl:2: .*a JSON object a line"),
+        (
+            "valid.jsonl",
+            '{"text": "a", "category": "other"}\n{"text": 7',
+            r"valid\.jsonl:2: .*one JSON object per line",
+        ),
         ("valid.jsonl", '{"text": 7, "category": "other"}', r"valid\.jsonl:1: found int in the column 'text'"),
         ("valid.jsonl", '{"text": "a\\u0000", "category": "other"}', r"valid\.jsonl:1: a NUL"),
         ("valid.jsonl", '{"text": "a", "category": true}', r"valid\.jsonl:1: the label True"),

@@ -37,7 +37,7 @@ def test_of_a_large_split_some_documents_are_read_and_that_is_said(documents, tm
     groups = -(-len(documents) // 2)
     count = -(-len(read) // 2)  # the last may have one document
     assert 0.1 < count / groups < 0.7
-    assert said == [f"{tmp_path}/train.parquet: examples are made of {count / groups:.2%} of it, evenly spread"]
+    assert said == [f"{tmp_path}/train.parquet: examples are made from {count / groups:.2%} of it, evenly spread"]
     assert (some["valid"], some["test"]) == (whole["valid"], whole["test"])
 
 
