@@ -2,14 +2,12 @@
 
 import os
 import socket
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import psutil
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.runtime import flow_run
@@ -31,7 +29,7 @@ def close_dead_runs(name: str, root: Path) -> None:
         "plm.host": socket.gethostname(),
         "plm.pid": os.getpid(),
         "plm.place": place(),
-        "plm.started": _started(os.getpid()),
+        "plm.started": started(os.getpid()),
         "plm.checkout": checkout_name(root),
     }
     unfinished = {"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}
@@ -49,18 +47,8 @@ def close_dead_runs(name: str, root: Path) -> None:
 
 def _dead(run: Mapping[str, Any], me: Mapping[str, Any]) -> bool:
     if run["plm.place"] == me["plm.place"]:
-        return _started(int(run["plm.pid"])) != run["plm.started"]
+        return started(int(run["plm.pid"])) != run["plm.started"]
     return bool(run["plm.checkout"] == me["plm.checkout"])
-
-
-def _started(pid: int) -> str:
-    """When the process with this id started, in the kernel's ticks since boot; empty if there is none.
-
-    psutil's time is derived from the wall clock, and changes when that is set.
-    """
-    if sys.platform != "linux":
-        return str(psutil.Process(pid).create_time()) if psutil.pid_exists(pid) else ""
-    return started(pid)
 
 
 def checkout_name(root: Path) -> str:

@@ -139,9 +139,6 @@ class StageProcesses:
     @contextlib.contextmanager
     def forked(self) -> Iterator[None]:
         """Within the block, fork stages from a process that has their imports, as soon as it is ready."""
-        if sys.platform != "linux":  # elsewhere some of those libraries do not survive a fork
-            yield
-            return
         self._forks = ForkServer()
         try:
             yield

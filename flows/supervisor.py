@@ -53,16 +53,14 @@ def main(grace_s: float, command: list[str], stdin: int | None = subprocess.DEVN
 
 def end_with(parent: int) -> None:
     """Have this process, the supervisor's child, get SIGTERM if the supervisor is killed; nobody else would end it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGTERM)
 
 
 def prepare() -> None:
     """Before there is a child: handle signals, and adopt processes whose parents die."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A worker of Ray, for example, blocks SIGINT, and children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
     # Handlers, not SIG_IGN, which children inherit: the command must receive what its supervisor ignores.

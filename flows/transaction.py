@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import hashlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,12 +153,11 @@ def alone(registry: Registry) -> Iterator[None]:
     name = f"plm registry {hashlib.sha256(shown(uri).encode()).hexdigest()[:16]}"
     beside = uri.startswith(SQLITE)
     # For a server it is a name in Linux's kernel: a file in /tmp belongs to its first user (plm_core/shared/gpus.py).
-    named = not beside and sys.platform == "linux"
-    path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock" if beside else f"{tempfile.gettempdir()}/{name}.lock")
+    path = Path(f"{uri.removeprefix(SQLITE)}.decisions.lock")
     deadline = time.monotonic() + WAIT_S
-    while (lock := gpus.bind(name) if named else _locked(path)) is None:
+    while (lock := _locked(path) if beside else gpus.bind(name)) is None:
         if time.monotonic() > deadline:
-            who = f"it is {gpus.holder(name) or 'this one'}" if named else f"`fuser '{path}'` names it"
+            who = f"`fuser '{path}'` names it" if beside else f"it is {gpus.holder(name) or 'this one'}"
             raise RegistryError(f"{registry.name}: another process has held the registry for {WAIT_S:.0f} s; {who}")
         time.sleep(0.1)
     with lock:

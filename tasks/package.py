@@ -216,8 +216,7 @@ class Fork:
 
 
 def _call(call: Callable[[], None], errors: IO[bytes], parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the requesting process has died")
     os.dup2(errors.fileno(), 1)

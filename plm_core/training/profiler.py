@@ -6,7 +6,6 @@ They measure the cost of a run and never change its results.
 import os
 import platform
 import resource
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,8 +142,7 @@ def peak_memory(device: torch.device) -> int:
         status = Path("/proc/self/status").read_text()
         return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most << 10
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def device_name(device: torch.device) -> str:

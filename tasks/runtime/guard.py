@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from plm_core.config import UserError, digest
 from plm_core.files import sha256_file
 from plm_core.shared import paths
@@ -101,8 +99,6 @@ def listed_sources() -> list[Path]:
 
 def _process_start() -> float:
     """When this process began, in seconds since 1970, rounded up by two ticks: still before it read its sources."""
-    if sys.platform != "linux":
-        return psutil.Process().create_time()
     # psutil adds the ticks to the time of boot, which the kernel reports only in whole seconds.
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started(os.getpid())) / os.sysconf("SC_CLK_TCK")
     return time.time() - age + 0.02

@@ -36,7 +36,7 @@ def ranks_wanted(rows: int) -> int:
         UserError: ``PLM_RANKS`` is not a number of processes, or is more than there are GPUs.
     """
     if "RANK" in os.environ:
-        if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        if "TORCHELASTIC_RUN_ID" in os.environ:
             # If the launcher or this machine's torchrun is killed, nothing else ends this process.
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         return 1

@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import struct
-import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -217,12 +216,8 @@ class Journal:
 
 def held(descriptor: int, byte: int) -> bool:
     """Whether another process has locked this byte of a file; only queried, because trying would lock others out."""
-    kind = (fcntl.F_WRLCK, os.SEEK_SET)
-    where = (byte, 1, 0)
-    mac = sys.platform == "darwin"
-    lock = struct.pack("qqihh", *where, *kind) if mac else struct.pack("hhqqi", *kind, *where)
-    found = struct.unpack("qqihh" if mac else "hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, lock))
-    return found[3 if mac else 0] != fcntl.F_UNLCK
+    lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    return struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, lock))[0] != fcntl.F_UNLCK
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

@@ -475,7 +475,6 @@ with transaction.alone(SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is a file")
 def test_the_lock_of_a_server_is_everybody_s_and_says_who_holds_it(tmp_path, monkeypatch):
     server = f"mlflow.test:{os.getpid()}"
     ours = SimpleNamespace(name="plm", tracking=SimpleNamespace(uri=f"https://me:secret@{server}"))

@@ -111,7 +111,6 @@ print(peak() - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
 def test_a_corpus_that_is_merged_and_written_is_never_held(project, tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", PEAK, str(tmp_path)], cwd=project, capture_output=True, text=True, check=True
