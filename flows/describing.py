@@ -3,16 +3,15 @@
 The gate writes the text (``tasks/reporting/paper.py``); this module collects the registry's facts and stores the text.
 """
 
-import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flows.registry import Registry, Version
-from flows.store import GONE
+from flows.store import unless_gone
 
 PAGE = "decision.html"
 """The artifact of a version's run that holds the full record, because the length of a description is limited."""
@@ -22,7 +21,7 @@ def about(registry: Registry, version: Version) -> dict[str, Any]:
     """What the registry knows about a version; only its tags if its run was deleted."""
     known: dict[str, Any] = {"version": version.number, "run": "", "tags": dict(version.tags)}
     known |= {"params": {}, "metrics": {}, "samples": []}
-    with _unless_gone():
+    with unless_gone():
         run = registry.client.get_run(version.run_id)
         known |= {"run": version.run_id, "tags": {**run.data.tags, **version.tags}}
         known |= {"params": run.data.params, "metrics": run.data.metrics}
@@ -41,21 +40,7 @@ def describe(registry: Registry, version: Version, gate: str, decision: Mapping[
     """Show the decision on the pages of a version and its run; without a record, the gate was not asked."""
     if decision and "description" in decision:
         registry.client.update_model_version(registry.name, version.number, decision["description"])
-    with _unless_gone():
+    with unless_gone():
         registry.client.set_tag(version.run_id, "gate", gate)
         if decision and "page" in decision:
             registry.client.log_text(version.run_id, decision["page"], PAGE)
-
-
-@contextlib.contextmanager
-def _unless_gone() -> Iterator[None]:
-    """Skip the block if a run, or what it held, was deleted."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except FileNotFoundError:
-        return
-    except MlflowException as error:
-        if error.error_code not in GONE:
-            raise

@@ -4,6 +4,7 @@ MLflow keeps no history of aliases (mlflow#2169). A decision is recorded complet
 ends only when everything has moved: what a killed process leaves RUNNING is completed by the next one.
 """
 
+import contextlib
 import getpass
 import json
 import os
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.store import GONE, pages
+from flows.store import pages, unless_gone
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -141,17 +142,9 @@ class Ledger:
         return sorted(runs, key=lambda run: (int(run.data.params.get("number", 0)), run.info.start_time))
 
     def _read(self, run: "Run") -> Decision | None:
-        from mlflow.exceptions import MlflowException
-
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                path = self._client.download_artifacts(run.info.run_id, FILE, folder)
-                found = json.loads(Path(path).read_text(encoding="utf-8"))
-                found["action"] = EARLIER.get(found["action"], found["action"])
-                return Decision(**{name: found[name] for name in Decision.__dataclass_fields__})
-            except (FileNotFoundError, ValueError, KeyError):
-                return None
-            except MlflowException as error:
-                if error.error_code not in GONE:
-                    raise
-                return None
+        with tempfile.TemporaryDirectory() as folder, unless_gone(), contextlib.suppress(ValueError, KeyError):
+            path = self._client.download_artifacts(run.info.run_id, FILE, folder)
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            found["action"] = EARLIER.get(found["action"], found["action"])
+            return Decision(**{name: found[name] for name in Decision.__dataclass_fields__})
+        return None

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from flows import settings
 from flows.ledger import Ledger
-from flows.store import GONE, RegistrationFailed, RegistryError, create, environment, evidence_digest, pages, sha256
+from flows.store import (
+    RegistrationFailed,
+    RegistryError,
+    create,
+    environment,
+    evidence_digest,
+    pages,
+    sha256,
+    unless_gone,
+)
 from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, experiment_tags
 
 if TYPE_CHECKING:
@@ -103,10 +112,12 @@ class Registry:
 
     def metrics(self) -> dict[str, Mapping[str, float]]:
         """The metrics of all versions by their runs' ids; deleted runs are left out."""
+        return {run.info.run_id: run.data.metrics for run in self.runs(f"tags.`{DIGEST_TAG}` != ''")}
+
+    def runs(self, which: str, view: int = 1) -> "Iterator[Run]":
+        """The runs of the experiment for which ``which``, MLflow's filter, holds; ``view``: its ``ViewType``."""
         experiment = self.experiment()
-        registered = f"tags.`{DIGEST_TAG}` != ''"
-        runs = pages(lambda page: self.client.search_runs([experiment], registered, page_token=page))
-        return {run.info.run_id: run.data.metrics for run in runs}
+        return pages(lambda page: self.client.search_runs([experiment], which, view, page_token=page))
 
     def version_runs(self) -> set[str]:
         """The runs of all versions, including those of other models, which may share the experiment."""
@@ -117,8 +128,7 @@ class Registry:
         """The runs of registrations that were killed before they had made a version: nobody continues them."""
         known = self.version_runs()
         running = f"tags.`{DIGEST_TAG}` != '' and attributes.status = 'RUNNING'"
-        experiment = self.experiment()
-        found = list(pages(lambda page: self.client.search_runs([experiment], running, page_token=page)))
+        found = list(self.runs(running))
         latest = (time.time() - ABANDONED_S) * 1000
         return [run for run in found if run.info.run_id not in known and run.info.start_time < latest]
 
@@ -193,32 +203,21 @@ class Registry:
 
     def stored_evidence(self, version: Version, target: Path) -> tuple[Path, str]:
         """Download the evidence like ``evidence``; returns its folder and what is wrong with it, empty for nothing."""
-        from mlflow.exceptions import MlflowException
-
         again = version.tags.get(AGAIN_TAG)
         expected = again or version.tags.get(EVIDENCE_TAG)
         target.mkdir()
-        try:
+        with unless_gone():
             found = Path(self.client.download_artifacts(version.run_id, _evidence_path(again), str(target)))
-        except (MlflowException, FileNotFoundError) as error:
-            if isinstance(error, MlflowException) and error.error_code not in GONE:
-                raise
-            return target, "has been deleted"
-        whole = expected in (None, evidence_digest(sorted(found.iterdir())))
-        return found, "" if whole else "is damaged"
+            whole = expected in (None, evidence_digest(sorted(found.iterdir())))
+            return found, "" if whole else "is damaged"
+        return target, "has been deleted"
 
     def keep_evidence(self, version: Version, folder: Path) -> None:
         """Make the files in ``folder`` the evidence of a version from now on."""
-        from mlflow.exceptions import MlflowException
-
         digest = evidence_digest(sorted(folder.iterdir()))
-        try:
+        with unless_gone():  # if its run was deleted, it is re-evaluated each time
             self.client.log_artifacts(version.run_id, str(folder), _evidence_path(digest))
-        except MlflowException as error:
-            if error.error_code not in GONE:
-                raise
-            return  # its run was deleted: it is re-evaluated each time
-        self.tag(version.number, {AGAIN_TAG: digest})
+            self.tag(version.number, {AGAIN_TAG: digest})
 
     def checkpoint(self, version: Version, target: Path, only: str = "") -> Path:
         """Download the checkpoint inside a version, or ``only`` this file of it; returns the checkpoint's folder.

@@ -20,10 +20,6 @@ ENVIRONMENT = {
 }
 
 
-GONE = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
-"""MLflow's error codes for what was deleted."""
-
-
 class RegistryError(UserError):
     """The registry cannot do what was asked; the message says why, without the user or password of an address."""
 
@@ -49,6 +45,20 @@ def environment() -> Iterator[None]:
                 os.environ[name] = before[name]
             else:
                 del os.environ[name]
+
+
+@contextlib.contextmanager
+def unless_gone() -> Iterator[None]:
+    """Skip the block if a run, or what it held, was deleted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except FileNotFoundError:
+        return
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"):
+            raise
 
 
 def create(uri: str, artifacts: str) -> None:

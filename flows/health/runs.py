@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flows.health.finding import Finding
 from flows.health.versions import Later
 from flows.registry import Registry
-from flows.store import pages
 from flows.tracking import journals, send_leftovers
 from plm_core.shared.stores import SQLITE
 
@@ -21,10 +20,7 @@ JOURNAL_TAG = "plm.journal"
 
 def check(root: Path, registry: Registry, later: Later) -> Iterator[Finding]:
     """Runs of stages whose process is dead, and of registrations that were killed."""
-    experiment = registry.experiment()
-    running = list(
-        pages(lambda page: registry.client.search_runs([experiment], "attributes.status = 'RUNNING'", page_token=page))
-    )
+    running = list(registry.runs("attributes.status = 'RUNNING'"))
     abandoned = {run.info.run_id for run in registry.abandoned()}
     known = {journal["key"]: journal for journal in journals(root)}
     for run in running:

@@ -8,7 +8,7 @@ import yaml
 
 from flows.health.finding import Finding
 from flows.registry import CHALLENGER, CHAMPION, CHECKSUMS, DIGEST_TAG, Registry, Version
-from flows.store import GONE, RegistryError, pages, sha256
+from flows.store import RegistryError, sha256, unless_gone
 
 Later = Callable[[Callable[[Registry], object]], Callable[[], None]]
 """Turns a change of a registry into a call that makes it later."""
@@ -40,9 +40,7 @@ def _runs(registry: Registry) -> dict[str, bool]:
     """The ids of the runs of all registrations, and whether each is active, not deleted."""
     from mlflow.entities import ViewType
 
-    about = f"tags.`{DIGEST_TAG}` != ''"
-    experiment = registry.experiment()
-    found = pages(lambda page: registry.client.search_runs([experiment], about, ViewType.ALL, page_token=page))
+    found = registry.runs(f"tags.`{DIGEST_TAG}` != ''", ViewType.ALL)
     return {run.info.run_id: run.info.lifecycle_stage == "active" for run in found}
 
 
@@ -58,20 +56,14 @@ def _instead(version: Version) -> str:
 
 def _checkpoint(registry: Registry, version: Version, target: Path, whole: bool) -> str:
     """What is wrong with the checkpoint of a version, empty for nothing; reads all its bytes if ``whole``."""
-    from mlflow.exceptions import MlflowException
-
     target.mkdir()
     try:
-        found = registry.checkpoint(version, target, "" if whole else CHECKSUMS)
-        return _damage(found) if whole else ""
+        with unless_gone():
+            found = registry.checkpoint(version, target, "" if whole else CHECKSUMS)
+            return _damage(found) if whole else ""
+        return "its files are gone"
     except RegistryError as error:
         return str(error).partition(": ")[2].partition(";")[0]
-    except MlflowException as error:
-        if error.error_code not in GONE:
-            raise
-        return "its files are gone"
-    except FileNotFoundError:
-        return "its files are gone"
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         return f"its file MLmodel is damaged ({type(error).__name__})"
 

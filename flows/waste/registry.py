@@ -15,7 +15,7 @@ from flows import settings
 from flows.cache import DAY_S
 from flows.registry import CHECKSUMS, DIGEST_TAG, Registry, opened
 from flows.settings import Retention
-from flows.store import GONE, pages, sha256
+from flows.store import pages, sha256, unless_gone
 from flows.transaction import alone
 from flows.waste.waste import Waste
 from plm_core.shared import paths
@@ -72,9 +72,9 @@ def _needless(registry: Registry, rules: Retention) -> "list[Run]":
 
     needed = registry.version_runs()
     ended = "attributes.status != 'RUNNING'"
-    found = _runs(registry, f"{ended} and tags.`{DIGEST_TAG}` != ''", ViewType.ACTIVE_ONLY)
+    found = list(registry.runs(f"{ended} and tags.`{DIGEST_TAG}` != ''"))
     if hasattr(_store(registry), "_hard_delete_run"):
-        found += _runs(registry, ended, ViewType.DELETED_ONLY)
+        found += registry.runs(ended, ViewType.DELETED_ONLY)
     return [
         run
         for run in found
@@ -82,11 +82,6 @@ def _needless(registry: Registry, rules: Retention) -> "list[Run]":
         and run.data.tags.get(KEEP_TAG, "false") == "false"
         and _ended(run) < time.time() - (ENDED_S if DIGEST_TAG in run.data.tags else rules.days * DAY_S)
     ]
-
-
-def _runs(registry: Registry, which: str, view: int) -> "list[Run]":
-    experiment = registry.experiment()
-    return list(pages(lambda page: registry.client.search_runs([experiment], which, view, page_token=page)))
 
 
 def _ended(run: "Run") -> float:
@@ -111,14 +106,11 @@ def _delete_needless(root: Path, rules: Retention, run: str) -> None:
 
 def _delete_run(registry: Registry, run: str) -> None:
     """Delete a run, the models that it logged and their files; on a server, their rows stay, marked as deleted."""
-    from mlflow.exceptions import MlflowException
-
     client = registry.client
-    try:
+    found = None
+    with unless_gone():
         found = client.get_run(run)
-    except MlflowException as error:
-        if error.error_code not in GONE:
-            raise
+    if found is None:
         return
     store = _store(registry)
     for model in _models(registry, run):
@@ -155,16 +147,11 @@ def _files(uri: str) -> Any:
 
 def _bytes(registry: Registry, run: str) -> int:
     """The size of a run's files and of those of the models that it logged."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        found = registry.client.get_run(run)
-    except MlflowException as error:
-        if error.error_code not in GONE:
-            raise
-        return 0
-    places = [model.artifact_location for model in _models(registry, run)]
-    return sum(_size(_files(uri), None) for uri in (*places, found.info.artifact_uri) if uri)
+    places = []
+    with unless_gone():
+        places = [registry.client.get_run(run).info.artifact_uri]
+    places += [model.artifact_location for model in _models(registry, run)]
+    return sum(_size(_files(uri), None) for uri in places if uri)
 
 
 def _size(files: Any, folder: str | None) -> int:
