@@ -86,12 +86,6 @@ def import_(
     task("import_", folder.resolve(), name=name)
 
 
-def _sizes_are_arguments(_: typer.Context, old: str | None) -> None:
-    if old:
-        expected = "plm tokenizer compare 2000 4000 8000 --kind bpe --kind unigram"
-        raise typer.BadParameter(f"expected sizes without a name, and --kind for each kind: {expected}")
-
-
 @tokenizer.command("compare")
 def compare_tokenizers(
     sizes: Annotated[list[int], Argument(help="Train vocabularies of these sizes.")],
@@ -99,7 +93,6 @@ def compare_tokenizers(
     lowercase: Annotated[bool, Option("--lowercase", help="Lowercase the text first (wordpiece only).")] = False,
     sample: Annotated[int | None, Option(help="Train on about this many characters, from all documents.")] = None,
     as_json: Json = False,
-    _: Annotated[str | None, Option("--sizes", "--kinds", hidden=True, callback=_sizes_are_arguments)] = None,
 ) -> None:
     """Train tokenizers on the training split, and measure them on the validation split."""
     task("compare_tokenizers", *sizes, kind=kind, lowercase=lowercase, sample=sample, json=as_json)

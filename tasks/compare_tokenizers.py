@@ -28,8 +28,6 @@ from plm_core.text.vocabulary import RARE, SAMPLE, measure, sample, split, telli
 from tasks.runtime.stage import main
 from tasks.settings import params
 
-THREADS = 2
-"""For encoding; the ids do not depend on it."""
 COLUMNS = {
     "bytes per token": ("bytes_per_token", "{:.3f}"),
     "tokens per word": ("fertility", "{:.3f}"),
@@ -94,7 +92,7 @@ def _row(
     except UserError as error:
         return row | {"refused": str(error)}
     row["training_seconds"] = round(time.perf_counter() - start, 2)
-    row |= asdict(measure(tokenizer, seen, unseen, THREADS))
+    row |= asdict(measure(tokenizer, seen, unseen))
     return row | {"splits": {word: split(tokenizer, word) for word in words}}
 
 

@@ -14,9 +14,6 @@ from plm_core.text.vocabulary import measure, sample, split, telling_words
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 
-THREADS = 2
-"""For encoding; the ids do not depend on it."""
-
 
 def tokenizer() -> None:
     """Read section ``tokenizer``, write the tokenizer's folder."""
@@ -37,7 +34,7 @@ def tokenizer() -> None:
             (folder / "tokenizer").rename(folder / open_tokenizer(folder / "tokenizer").file)
         trained = open_tokenizer(paths.TOKENIZER)
         unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
-        run.metrics |= asdict(measure(trained, sample(texts), unseen, THREADS)) | {"learned_share": share}
+        run.metrics |= asdict(measure(trained, sample(texts), unseen)) | {"learned_share": share}
         run.outputs.append(paths.TOKENIZER)
         kind = "given" if config.given else config.kind
         compression = run.metrics["bytes_per_token"]

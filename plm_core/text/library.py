@@ -8,7 +8,7 @@ looks for none in a text; and their entries of the vocabulary hold ``<`` and ``>
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,10 @@ class LibraryTokenizer(Tokenizer):
     def _rebuilt(self, content: dict[str, Any]) -> dict[str, Any] | None:
         """The content of a file of this kind with this vocabulary; None if there is none."""
 
-    def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
-        # The library divides what it is given among all cores: so it is given no more texts than may run at once.
-        source = iter(texts)
-        found = []
-        while part := list(islice(source, threads)):
-            found += [encoding.ids for encoding in self._model.encode_batch_fast(part, add_special_tokens=False)]
-        return found
+    def _encode(self, texts: list[str]) -> Sequence[Sequence[int]]:
+        # One at a time: the library divides what it is given among all cores.
+        fast = partial(self._model.encode_batch_fast, add_special_tokens=False)
+        return [fast([text])[0].ids for text in texts]
 
 
 def parsed(path: Path, data: bytes) -> dict[str, Any]:

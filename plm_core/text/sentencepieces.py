@@ -115,9 +115,9 @@ class SentencePiece(Tokenizer):
         """
         return [(self._model.id_to_piece(i), self._model.get_score(i)) for i in range(len(self._model))]
 
-    def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
+    def _encode(self, texts: list[str]) -> Sequence[Sequence[int]]:
         if self._words is None:
-            return self._model.encode(texts, num_threads=threads)
+            return self._model.encode(texts, num_threads=1)
         return [list(chain.from_iterable(map(self._words.__getitem__, _WORD.findall(text)))) for text in texts]
 
     def _spell(self, text: str) -> Spelling:

@@ -48,14 +48,10 @@ class Index:
 
 
 def write_store(
-    folder: Path,
-    documents: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
-    shard_tokens: int = 1 << 27,
-    threads: int = 1,
+    folder: Path, documents: Iterable[tuple[str, str]], tokenizer: Tokenizer, shard_tokens: int = 1 << 27
 ) -> Index:
     """Encode ``(id, text)`` pairs into a token store; the folder appears whole or not at all."""
-    encoded = _encoded(iter(documents), tokenizer, threads)
+    encoded = _encoded(iter(documents), tokenizer)
     return write_tokens(folder, encoded, tokenizer.vocab_size, tokenizer.sha256, shard_tokens)
 
 
@@ -185,11 +181,9 @@ class TokenStore:
             )
 
 
-def _encoded(
-    documents: Iterator[tuple[str, str]], tokenizer: Tokenizer, threads: int
-) -> Iterator[tuple[str, int, np.ndarray]]:
+def _encoded(documents: Iterator[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[tuple[str, int, np.ndarray]]:
     while batch := list(islice(documents, DOCUMENTS_AT_ONCE)):
-        tokens = tokenizer.encode_batch([text for _, text in batch], threads)
+        tokens = tokenizer.encode_batch([text for _, text in batch])
         for (identity, text), ids in zip(batch, tokens, strict=True):
             yield identity, len(text.encode()), ids
 

@@ -98,11 +98,11 @@ class Tokenizer(ABC):
         Raises:
             UserError: the text cannot be written as UTF-8.
         """
-        return list(self._encode([_normal(text)], 1)[0])
+        return list(self._encode([_normal(text)])[0])
 
-    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """``encode`` of many texts at once, as int32 arrays."""
-        found = self._encode([_normal(text) for text in texts], threads)
+        found = self._encode([_normal(text) for text in texts])
         return [np.asarray(ids, dtype=np.int32) for ids in found]
 
     def spell(self, text: str) -> Spelling:
@@ -121,7 +121,7 @@ class Tokenizer(ABC):
         """The token with this id, for people to read: a space as ``▁``, and a byte of a character as ``<0xE2>``."""
 
     @abstractmethod
-    def _encode(self, texts: list[str], threads: int) -> Sequence[Sequence[int]]:
+    def _encode(self, texts: list[str]) -> Sequence[Sequence[int]]:
         """The ids of texts in normal form."""
 
     @abstractmethod

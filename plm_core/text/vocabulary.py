@@ -53,12 +53,12 @@ def sample(texts: Iterable[str], most: int = SAMPLE) -> list[str]:
     return [text for i, text in enumerate(texts) if i % step == 0]
 
 
-def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[str], threads: int = 1) -> Vocabulary:
+def measure(tokenizer: Tokenizer, trained_on: Sequence[str], held_out: Sequence[str]) -> Vocabulary:
     """Count the tokens of two samples of text, neither of them empty of words."""
     seen = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    for tokens in _encoded(tokenizer, trained_on, threads):
+    for tokens in _encoded(tokenizer, trained_on):
         seen += np.bincount(tokens, minlength=tokenizer.vocab_size)
-    found = list(_encoded(tokenizer, held_out, threads))
+    found = list(_encoded(tokenizer, held_out))
     count = max(1, sum(map(len, found)))
     entries = seen[len(PIECES) :]
     return Vocabulary(
@@ -100,6 +100,6 @@ def split(tokenizer: Tokenizer, word: str) -> str:
     return " ".join(tokenizer.piece(token) for token in tokenizer.encode(f" {word}"))
 
 
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str], threads: int) -> Iterator[np.ndarray]:
+def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[np.ndarray]:
     for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
-        yield from tokenizer.encode_batch(texts[start : start + DOCUMENTS_AT_ONCE], threads)
+        yield from tokenizer.encode_batch(texts[start : start + DOCUMENTS_AT_ONCE])

@@ -68,8 +68,6 @@ def test_a_command_line_that_says_too_little_or_too_much_ends_with_what_was_expe
         (("export", "there", "--to", "tf"), "'tf' is not one of 'hf'"),
         (("rollback",), "Missing option '--reason'"),
         (("statsu",), "Did you mean 'status'"),
-        (("tokenizer", "compare", "--sizes", "9", "8"), "plm tokenizer compare 2000 4000 8000 --kind bpe"),
-        (("tokenizer", "compare", "9", "--kinds", "bpe"), "plm tokenizer compare 2000 4000 8000 --kind bpe"),
         (("generate", "Ba", "--top-k", "-3"), "error: generate.top_k: -3; expected at least 0"),
         (("generate", "Ba", "--model", "gpt", "--checkpoint", "x"), "error: --model gpt, --checkpoint x: expected one"),
     ]:

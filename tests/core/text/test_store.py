@@ -92,8 +92,8 @@ def test_a_slice_outside_the_stream_is_an_error(store, start, stop):
         store.tokens(start, stop)
 
 
-def test_shards_threads_and_repetition_change_no_token(tmp_path, store, documents, tokenizer):
-    write_store(tmp_path / "one", pairs(documents), tokenizer, threads=2)
+def test_shards_and_repetition_change_no_token(tmp_path, store, documents, tokenizer):
+    write_store(tmp_path / "one", pairs(documents), tokenizer)
     assert np.array_equal(TokenStore(tmp_path / "one").tokens(0, len(store)), store.tokens(0, len(store)))
     write_store(tmp_path / "again", pairs(documents), tokenizer, shard_tokens=999)
     assert TokenStore(tmp_path / "again").digest == store.digest
