@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-
-class UserError(Exception):
-    """Something that the user has to fix; `plm` shows the message as one line, without a traceback."""
+from plm_core.shared.errors import UserError as UserError
 
 
 class FailedError(Exception):

@@ -68,11 +68,11 @@ def read(root: Path) -> tuple[Tracking, Promotion]:
         UserError: the file, a section or a parameter is missing, unknown or wrong.
     """
     sections = _sections(root)
-    tracking = _section(Tracking, sections.get("tracking"), "tracking")
+    tracking = config.from_dict(Tracking, sections.get("tracking"), "tracking")
     promotion = sections.get("promotion")
     if isinstance(promotion, dict):
         promotion = {name: value for name, value in promotion.items() if name == "registered_model"}
-    promotion = _section(Promotion, promotion, "promotion")
+    promotion = config.from_dict(Promotion, promotion, "promotion")
     return replace(tracking, uri=absolute(os.environ.get("MLFLOW_TRACKING_URI") or tracking.uri, root)), promotion
 
 
@@ -83,7 +83,7 @@ def retention(root: Path) -> Retention | None:
         UserError: the file, the section or a parameter is missing, unknown or wrong.
     """
     found = _sections(root).get("retention")
-    return None if found is None else _section(Retention, found, "retention")
+    return None if found is None else config.from_dict(Retention, found, "retention")
 
 
 def read_section(root: Path, cls: type[T], name: str) -> T:
@@ -95,14 +95,14 @@ def read_section(root: Path, cls: type[T], name: str) -> T:
     sections = _sections(root)
     if name not in sections:
         raise UserError(f"{name}: no such section in {root / 'params.yaml'}; it has {', '.join(sections)}")
-    return _section(cls, sections[name], name)
+    return config.from_dict(cls, sections[name], name)
 
 
 def notify(root: Path) -> NotifyConfig:
     """Read the section ``notify``; its defaults if it is wrong, because people may have to be notified of just that."""
     try:
         return config.from_dict(NotifyConfig, _sections(root)["notify"], "notify")
-    except (KeyError, UserError, config.UserError):
+    except (KeyError, UserError):
         return NotifyConfig()
 
 
@@ -113,10 +113,3 @@ def _sections(root: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; expected a YAML file") from error
     return found if isinstance(found, dict) else {}
-
-
-def _section(cls: type[T], data: object, where: str) -> T:
-    try:
-        return config.from_dict(cls, data, where)
-    except config.UserError as error:
-        raise UserError(str(error)) from error

@@ -17,6 +17,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
+from plm_core.shared.errors import UserError as UserError
+
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
@@ -46,17 +48,6 @@ EXPECTED = {
     "less_than_equal": "at most {le:,.12g}",
 }
 """Our wording for pydantic's, which uses JSON's terms; its other messages are kept."""
-
-
-class UserError(Exception):
-    """Something that the user gave cannot be used; the message names the place and what was expected."""
-
-    beside: tuple["UserError", ...] = ()
-    """Further errors in the same section."""
-
-    def lines(self) -> list[str]:
-        """This message and those in ``beside``, one line each."""
-        return [str(self), *(line for other in self.beside for line in other.lines())]
 
 
 @typing.dataclass_transform(frozen_default=True)

@@ -5,7 +5,6 @@ Everything else in ``params.yaml`` stays as it is, including comments.
 
 import json
 
-from plm_core.config import UserError
 from plm_core.files import atomic_text
 from tasks.runtime.stage import main
 from tasks.settings import params
@@ -19,15 +18,8 @@ def change(values: str) -> None:
     Raises:
         UserError: the section of a name does not exist.
     """
-    others = {name: value for name, value in json.loads(values).items() if not _has(name, value)}
+    others = {name: value for name, value in json.loads(values).items() if not params.says(name, value)}
     atomic_text(PARAMS, edited(PARAMS.read_text(encoding="utf-8"), others))
-
-
-def _has(name: str, value: object) -> bool:
-    try:
-        return bool(params.read(name) == value)
-    except UserError:  # it is not there yet
-        return False
 
 
 if __name__ == "__main__":

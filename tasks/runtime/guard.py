@@ -55,9 +55,9 @@ class Guard:
                 raise _edited(path)
         self._require_older(path for path in sources if path not in self._sources)
         for name, value in self._sections.items():
-            if not _stands(name, value):
+            if not params.says(name, value):
                 time.sleep(HALF_WRITTEN)
-                if not _stands(name, value):
+                if not params.says(name, value):
                     raise _edited(f"{params.PARAMS} ({name})")
         for path, before in self._inputs.items():
             if _stat(path) != before:
@@ -102,14 +102,6 @@ def _process_start() -> float:
     # psutil adds the ticks to the time of boot, which the kernel reports only in whole seconds.
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started(os.getpid())) / os.sysconf("SC_CLK_TCK")
     return time.time() - age + 0.02
-
-
-def _stands(name: str, value: Any) -> bool:
-    """Whether this section of the parameters can be read and still has this value."""
-    try:
-        return bool(params.read(name) == value)
-    except UserError:
-        return False
 
 
 def _stat(path: Path) -> list[tuple[str, int, int]]:

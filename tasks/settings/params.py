@@ -62,6 +62,14 @@ def _parsed(text: str) -> Any:
     return yaml.load(text, _StrictLoader)
 
 
+def says(name: str, value: object) -> bool:
+    """Whether this dotted section can be read and is ``value``."""
+    try:
+        return bool(read(name) == value)
+    except UserError:
+        return False
+
+
 def section(name: str, cls: type[T]) -> T:
     """A dotted section as its dataclass; UserError names the dotted parameter that is wrong."""
     return from_dict(cls, read(name), name)
