@@ -1,12 +1,12 @@
-"""What the user has to fix. Used everywhere."""
+"""The exception for what the user can fix. Used everywhere."""
 
 
 class UserError(Exception):
     """Something that the user gave cannot be used; the message names the place and what was expected."""
 
     beside: tuple["UserError", ...] = ()
-    """What else was found in the same section."""
+    """Further errors in the same section."""
 
     def lines(self) -> list[str]:
-        """This message and those beside it, one line each."""
+        """This message and those in ``beside``, one line each."""
         return [str(self), *(line for other in self.beside for line in other.lines())]
