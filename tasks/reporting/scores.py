@@ -25,7 +25,7 @@ UNSHOWN = ("score", "baseline", "best_step")
 """Metrics that are shown elsewhere."""
 
 Tables = dict[str, dict[str, Table]]
-"""By task and model."""
+"""Evidence by task and model."""
 
 
 def finetuned(

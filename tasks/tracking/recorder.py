@@ -135,7 +135,7 @@ class Recorder:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps a run from MLflow, None when nothing does."""
+        """What keeps a run from reaching MLflow; None if nothing does."""
         return next((run.trouble for run in self.runs.values() if run.trouble), None)
 
     def _mine(self) -> Iterator[Journal]:

@@ -86,7 +86,8 @@ class Run:
         self.trouble = None
 
     def _close(self) -> None:
-        """Give the run the status and the time of its end, and delete the journal unless its training may go on."""
+        """Give the run the status and the time of its end, and delete the journal unless its training run may
+        resume."""
         if damaged := self.journal.damaged():
             warn(f"{self.journal.path}: {damaged} damaged lines are left out")
         status, when = self.journal.ending(self.unkept)

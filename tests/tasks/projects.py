@@ -166,7 +166,8 @@ class Project:
         return lines[0]
 
     def files(self, below="artifacts"):
-        """The bytes of every file below a folder but those of no stage: snapshots, parts, journals, meters, caches."""
+        """The bytes of every file below a folder, except those that belong to no stage: snapshots, parts, journals,
+        meters, caches."""
         found = sorted(path for path in (self.root / below).rglob("*") if path.is_file())
         return {
             path.relative_to(self.root).as_posix(): path.read_bytes()
@@ -178,7 +179,7 @@ class Project:
         return json.loads((self.root / f"artifacts/metrics/{name}.json").read_text())
 
     def snapshot(self, process):
-        """Wait until a running training has saved its state; fails when it ends without."""
+        """Wait until a running training run has saved its state; fails when it ends without."""
         while not any((self.root / "artifacts/snapshots").glob("*/step-*/SHA256SUMS")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
@@ -195,7 +196,7 @@ def finish(process, code=0):
 
 
 def checked(status, out, err, code):
-    """What a process said that had to end with ``code``."""
+    """The output of a process that had to end with ``code``."""
     assert status == code, f"status {status}\n{out}\n{err}"
     return out, err
 

@@ -15,7 +15,7 @@ def compare(folder, *arguments):
 
 
 def evidence(folder, right, sha="s"):
-    """Two tasks of 100 examples, in which so many answers are right, and likelihoods."""
+    """Two tasks of 100 examples, in which this many answers are right, and likelihoods."""
     folder.mkdir(parents=True, exist_ok=True)
     for task, correct in (("era", right), ("next", right - 1)):
         rows = "".join(f"{i},{sha}{i},,yes,{'yes' if i < correct else 'no'},0.75,accuracy,r\n" for i in range(100))

@@ -61,7 +61,7 @@ def test_the_projects_own_parameters_survive_with_their_comments():
             other["training"]["steps"] = 7
     values["evaluate"]["prompts"] = None
     assert yaml.safe_load(changed) == values
-    assert changed.count("#") == text.count("#") - 1  # that of the prompts, which are no more
+    assert changed.count("#") == text.count("#") - 1  # that of the prompts, which are gone
 
 
 @pytest.mark.parametrize(

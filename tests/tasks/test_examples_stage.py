@@ -22,7 +22,7 @@ TICKETS = {
 
 @pytest.fixture
 def project(tmp_path):
-    """A project with a task of its own, five of whose test texts stand in its training set."""
+    """A project with a task of its own, five of whose test texts are also in its training set."""
     project = Project(source(tmp_path / "project"))
     (project.root / "tickets").mkdir()
     for split, numbers in (("train", range(60)), ("test", range(55, 68))):

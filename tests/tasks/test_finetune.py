@@ -1,4 +1,4 @@
-"""Stage finetune on tasks of one's own: numbers, pairs in both orders, adapters, the language model's loss beside."""
+"""Stage finetune on tasks of one's own: numbers, pairs in both orders, adapters, an additional language model loss."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ from tasks.settings import params
 
 @pytest.fixture
 def tickets(small):
-    """A project with a task of pairs, whose number is by how many words they agree."""
+    """A project with a task of pairs, whose label is the number of words that they share."""
     draw, folder = random.Random(3), small.root / "data/tickets"
     folder.mkdir(parents=True)
     for split, count in (("train", 99), ("test", 37)):
@@ -55,7 +55,7 @@ def learned(project):
 
 
 def reported(project, *tasks):
-    """The report, with what stands in it beside the fine-tunings."""
+    """The report, with what it contains besides fine-tuning."""
     for task in tasks:
         project.run("tasks.slices", task)
         project.run("tasks.baseline", task)
@@ -155,7 +155,7 @@ def test_adapters_change_the_named_matrices_alone_and_are_no_part_of_the_checkpo
     changed = {name for name in weights if not torch.equal(weights[name], before[name])}
     adapted = {f"blocks.{i}.attention.{name}.weight" for i in (0, 1) for name in ("qkv", "out")}
     assert changed == adapted | {"tokens.weight"}
-    # Pretraining has never read these, and they were drawn anew before the weights were frozen.
+    # Pretraining has never read these, and they were reinitialised before the weights were frozen.
     rows = (weights["tokens.weight"] != before["tokens.weight"]).any(1)
     assert set(rows.nonzero().flatten().tolist()) == {BOS, SEP, CLS}
 

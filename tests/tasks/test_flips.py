@@ -1,4 +1,4 @@
-"""A flipped bit in any kind of file that is written and read is told, or has no effect: never another result."""
+"""A flipped bit in any kind of file that is written and read is reported or has no effect: never another result."""
 
 import contextlib
 import random
@@ -85,7 +85,7 @@ def flipped(path, draw):
 
 
 def prove(kind, scratch, flips):
-    """How many of so many flips were told; fails at one that changes what is read. Every file has its turn."""
+    """How many of this many flips were reported; fails at one that changes what is read. Every file has its turn."""
     name, read = KINDS[kind]
     folder = scratch / name if (FORMATS / name).is_dir() else scratch
     told = 0

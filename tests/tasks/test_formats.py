@@ -35,7 +35,7 @@ def old(tmp_path, monkeypatch):
 
 
 def restated(path, **fields):
-    """Change fields of a JSON file, and sign its folder anew."""
+    """Change fields of a JSON file, and sign its folder again."""
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     write_checksums(path.parent)
 

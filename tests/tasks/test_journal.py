@@ -301,7 +301,7 @@ def test_a_disk_that_does_not_take_what_mlflow_has_holds_no_recorder_up(folder):
     done = stage(folder, SEND)
     assert (done.returncode, done.stderr) == (0, "")
     assert [run.info.status for run in runs_of(client_of(folder))] == ["KILLED"]
-    unfinished("digest").append(OPEN)  # the training goes on
+    unfinished("digest").append(OPEN)  # the training run resumes
     again = stage(folder, SEND)
     assert (again.returncode, again.stderr) == (0, "")
     assert [run.info.status for run in runs_of(client_of(folder))] == ["RUNNING"]

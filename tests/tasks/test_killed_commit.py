@@ -65,9 +65,9 @@ def test_dvc_killed_again_and_again_while_it_commits_ends_with_the_same_bytes(bu
         _, err = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), err
         killed += process.returncode != 0
-        if process.returncode == 0:  # it was faster this time: have it commit once more
+        if process.returncode == 0:  # it was faster this time: have it commit again
             (small.root / "dvc.lock").write_bytes(lock)
-        Graph(small.root)  # mends what is half written
+        Graph(small.root)  # repairs what is half written
     assert killed >= kills // 3
     small.run(*REPRO)
     assert small.files() == whole.files()

@@ -1,4 +1,4 @@
-"""What a training took is kept from process to process, shown to people, and never invented."""
+"""What a training run cost is kept from process to process, shown to people, and never invented."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ FIRST = replace(METERS, seconds=99.0, positions=1000, tokens_per_second=10.1, mf
 
 @pytest.fixture
 def now(monkeypatch, tmp_path):
-    """An empty project, no price, and a time that moves only when it is told to."""
+    """An empty project, no price, and a clock that moves only on request."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PLM_PRICE_PER_HOUR", raising=False)
     moment = [1000.0]

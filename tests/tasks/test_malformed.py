@@ -106,7 +106,7 @@ def write(folder, documents):
 
 
 def prove(project, documents):
-    """Read so many malformed files with stage ingest; returns what was quarantined for which reason."""
+    """Read this many malformed files with stage ingest; return what was quarantined for which reason."""
     write(project.root / "malformed", documents)
     section = {"reader": "folder", "input": "malformed", "max_quarantined": 1.0, "max_record_bytes": 30_000}
     project.change(sources={"own": section})
@@ -121,7 +121,7 @@ def prove(project, documents):
     files = {path.name for path in (project.root / "malformed").iterdir()}
     seen = {document.id.partition("/")[2].partition("#")[0] for document in kept}
     seen |= {row["place"].partition("/")[2].partition(":")[0].removesuffix(".gz") for row in bad}
-    # What has no record at all: a table with nothing but its header, lines that are empty.
+    # Without any record: a table with only its header, empty lines.
     silent = {name.removesuffix(".gz") for name in files} - seen
     for name in silent:
         path = next((project.root / "malformed").glob(f"{name}*"))

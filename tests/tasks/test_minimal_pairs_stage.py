@@ -126,7 +126,7 @@ def test_what_cannot_be_asked_is_refused_and_leaves_nothing(small):
 
 
 def test_without_pairs_the_others_go_on(small):
-    """What the stage pairs did not leave: the 5-gram still has its likelihood, and the report says what is missing."""
+    """Without the output of stage pairs, the 5-gram still has its likelihood, and the report says what is missing."""
     (small.root / "artifacts/pairs/own-pairs.jsonl").unlink()
     (small.root / GPT).unlink()
     small.run("tasks.text_baseline")

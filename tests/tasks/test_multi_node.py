@@ -124,7 +124,7 @@ def test_a_machine_that_dies_is_left_behind(small, node, undisturbed):
 
 @pytest.fixture
 def pipeline(small, monkeypatch):
-    """Trains as ``plm run`` does with two nodes of a cluster, for which ``env`` stands; returns what was said."""
+    """Trains as ``plm run`` does with two nodes of a cluster, which ``env`` stands in for; returns what was printed."""
     small.change(**LONGER)
     monkeypatch.setattr(helpers, "AGAIN_S", 0.5)
     stage = Stage("pretrain@gpt", nodes="together")

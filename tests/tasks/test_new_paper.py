@@ -1,4 +1,4 @@
-"""Papers of which no stage knows by name: ELECTRA, with an objective of its own, goes from text to report and gate."""
+"""Papers that no stage knows by name: ELECTRA, with an objective of its own, goes from text to report and gate."""
 
 import json
 

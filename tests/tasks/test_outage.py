@@ -1,4 +1,4 @@
-"""MLflow may die, and a training too: afterwards MLflow has every point once, and every run how it ended.
+"""MLflow may die, and a training run too: afterwards MLflow has every point once, and the end of every run.
 
 Real trainings, a real `mlflow server`, real signals.
 """

@@ -1,4 +1,4 @@
-"""The README's recipe for text of one's own, as it stands there: on documents of one paragraph, of many, in a table."""
+"""The README's recipe for text of one's own, verbatim: on documents of one paragraph, of many, in a table."""
 
 import csv
 import itertools

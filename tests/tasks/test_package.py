@@ -60,7 +60,7 @@ def ask(process, *uris):
 
 
 def hanging(process, folder):
-    """The fork of a process that was asked to try what never answers."""
+    """The fork of a process that was asked to try a version that never answers."""
     ask(process, "hang")
     while not (folder / "pid").exists():
         assert process.poll() is None

@@ -1,4 +1,4 @@
-"""Stages that work part by part give the same whoever does it, and whoever is killed."""
+"""Stages that work part by part give the same result whichever process does it, and whichever is killed."""
 
 import json
 import random

@@ -21,7 +21,7 @@ from rounds import few, many
 KILLS_A_RUN = 20
 PIPELINE = ("flows.cli", "run")
 ON = {"PLM_TRACKING": "on", "PLM_CORES": "2", "PLM_THREADS": "1"}
-"""Trainings of one thread: the bytes must not depend on how many stages run beside them."""
+"""Training runs with one thread: the bytes must not depend on how many stages run at once."""
 
 
 def result(project, client=None):
@@ -97,7 +97,8 @@ def settled(project):
 
 
 def killed_again_and_again(project, kills, draw):
-    """Run the pipeline until it ends well, while so many of its processes are killed; returns who, and who was left."""
+    """Run the pipeline until it succeeds, while this many of its processes are killed; returns which, and which were
+    left."""
     who, left, process = [], 0, None
     while True:
         if process is None or process.poll() is not None:

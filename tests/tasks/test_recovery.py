@@ -1,4 +1,4 @@
-"""Whatever happens to a training or to MLflow, the run that ends well has the bytes of an undisturbed one."""
+"""Whatever happens to a training run or to MLflow, a run that succeeds has the bytes of an undisturbed one."""
 
 import json
 import random
@@ -26,7 +26,7 @@ def results(project):
 
 @pytest.fixture(scope="module")
 def undisturbed(built, tmp_path_factory):
-    """What 80 steps give, and nobody disturbs."""
+    """The result of 80 undisturbed steps."""
     project = built.copied(tmp_path_factory.mktemp("undisturbed") / "project")
     project.change(**LONGER)
     project.run("tasks.pretrain", "gpt")
@@ -58,7 +58,7 @@ def test_a_tracking_server_that_is_not_there_costs_a_warning_and_no_byte(built, 
 
 
 def killed_in(project, where, draw):
-    """Kill a training by SIGKILL: somewhere in its steps, while it writes a snapshot, or before it has made one."""
+    """Kill a training run by SIGKILL: somewhere in its steps, while it writes a snapshot, or before it has made one."""
     process = project.start("tasks.pretrain", "gpt")
     if where == "steps":
         project.snapshot(process)
@@ -177,7 +177,7 @@ def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snaps
 
 
 def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
-    """Every update breaks the weights: the step behind it is gone back from until the limit."""
+    """Every update breaks the weights: the step after it is rolled back until the limit."""
     small.change(
         pretrain__gpt__training__optimizer__learning_rate=1e30,
         pretrain__gpt__training__report_every=1,

@@ -1,4 +1,5 @@
-"""The report compares models of several papers: one column a quantity, the best in bold, blanks where there is none."""
+"""The report compares models of several papers: one column per quantity, the best in bold, empty cells if there is
+none."""
 
 import json
 import os
@@ -196,7 +197,7 @@ def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
 
 
 def below(page, task, summary):
-    """What is folded below a summary, of a task."""
+    """The content of a task's collapsible part with this summary."""
     return page.split(f"### {task}\n")[1].split(f"<details><summary>{summary}</summary>\n")[1].split("</details>")[0]
 
 
@@ -285,7 +286,7 @@ def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_
     assert "| gpt | 0 | 0.500 [0.500, 0.500] |" in page
     assert "| gpt | 2 | 14 | 14 | 14 | 14 | 14 |" in page
     assert "Options: 'ba' for before-1865, 'bo' for 1865-1944, 'ku' for from-1945." in page
-    # Where all are left out, there is no score.
+    # If all are left out, there is no score.
     assert "| gpt | 0 | - | - | - | - | 0.250 |" in page
 
 
@@ -367,7 +368,7 @@ def test_a_model_that_always_answers_the_same_is_named(results, tmp_path):
     project.run("tasks.report")
     text = (project.root / "artifacts/report/report.md").read_text()
     assert text.count("always answers") == 1
-    assert "**bert always answers 'other'** (1 of 2 fine-tunings)." in text.split("### next")[1]
+    assert "**bert always answers 'other'** (1 of 2 seeds)." in text.split("### next")[1]
 
 
 def results_page(results):

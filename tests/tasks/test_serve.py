@@ -30,7 +30,7 @@ MODELS += [
 
 @pytest.fixture(params=MODELS, ids="-".join)
 def served(request, tmp_path, tokenizers, device):
-    """A served model, its objective, and what stands before the name of its quantity."""
+    """A served model, its objective, and the prefix of the name of its quantity."""
     architecture, objective, kind = request.param
     tokenizer = tokenizers[kind]
     torch.manual_seed(13)

@@ -1,4 +1,4 @@
-"""Stage slices: a row a test example, with the overlap that its texts have with the training split."""
+"""Stage slices: one row per test example, with the overlap of its texts with the training split."""
 
 from plm_core.benchmarks.examples import Example, read_examples, write_examples
 from plm_core.benchmarks.table import TASKS
@@ -21,7 +21,7 @@ def test_a_row_stands_for_every_test_example(built):
 
 
 def test_an_example_out_of_the_training_text_is_found(small):
-    """Among the test examples, a paragraph that stands in the training split: after an edit of the corpus, say."""
+    """Among the test examples, a paragraph that occurs in the training split: after an edit of the corpus, say."""
     train = next(iter(read_documents(small.root / "artifacts/corpus/splits/train.parquet")))
     folder, task = small.root / "artifacts/examples/sotu-era", TASKS["sotu-era"].task
     known, new = train.text.split("\n\n")[0], "One two three."

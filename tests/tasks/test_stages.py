@@ -168,7 +168,8 @@ def test_the_report_names_the_numbers_and_is_one_file_without_a_link_outside(bui
 
 
 def test_every_stage_gives_the_same_bytes_when_it_runs_again(built, small):
-    """By hand, one after the other, over the files of `dvc repro`; trainings and evaluations have their own tests."""
+    """By hand, one after the other, over the files of `dvc repro`; training runs and evaluations have their own
+    tests."""
     alone = ([name] for name in ("clean", "deduplicate", "card", "tokenizer", "pack"))
     pairs = ["minimal_pairs", "gpt", "own-pairs"]
     for command in (["ingest", "own"], *alone, ["pairs", "own-pairs"], pairs, ["text_baseline"], ["report"]):

@@ -73,7 +73,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_the_first_stage_and_by
 
 
 def test_a_checkpoint_with_another_tokenizer_is_refused(small, start):
-    """Where the tokenizer is given before the first stage; one that is trained is known when it lies there."""
+    """If the tokenizer is given, before the first stage; a trained one is known once it exists."""
     message = "error: pretrain.gpt.start.checkpoint: artifacts/imported/mine was made with another tokenizer; expected "
     small.change(pretrain__gpt__start=start, tokenizer__vocab_size=311)
     small.run("tasks.check")

@@ -40,7 +40,7 @@ pytestmark = [
 
 
 def free_ports(many):
-    """The first of so many ports in a row that nobody listens on."""
+    """The first of this many ports in a row that nobody listens on."""
     while True:
         first = random.randrange(20000, 30000)
         taken = []
@@ -74,7 +74,7 @@ def end(servers):
 
 
 def status(url, authority):
-    """What a server answers to who has no password."""
+    """A server's answer to a request without a password."""
     try:
         with urllib.request.urlopen(url, context=ssl.create_default_context(cafile=authority)) as answer:
             return answer.status
@@ -101,7 +101,7 @@ def team():
 
 @pytest.mark.timeout(1200)
 def test_the_whole_pipeline_runs_against_a_team_s_servers(team, tmp_path, documents, monkeypatch):
-    """One test, for the servers take half a minute to start and the pipeline a minute to run."""
+    """One test, because the servers take half a minute to start and the pipeline a minute to run."""
     folder, servers = team
     writer, reader = (ready.settings(folder, name) for name in ("writer", "reader"))
     project = Project(source(tmp_path / "project"))

@@ -273,7 +273,7 @@ with tracked("pretrain-gpt", {}, {}, "abc") as t:
 
 
 def kept(folder):
-    """All that stands in the files of a checkout but its database."""
+    """The content of all files of a checkout except its database."""
     files = (path for path in (folder / "artifacts").rglob("*") if path.is_file() and path.suffix != ".db")
     return "".join(path.read_text() for path in files)
 

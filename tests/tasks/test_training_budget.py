@@ -1,4 +1,4 @@
-"""What a training may cost: it ends with its state saved, and goes on when it may cost more."""
+"""The budget of a training run: it ends with its state saved, and resumes with a higher budget."""
 
 import json
 
@@ -9,7 +9,7 @@ from plm_core.shared.statuses import BUDGET_SPENT
 from tasks.settings.machine import budget
 
 DEAR = {"PLM_PRICE_PER_HOUR": "3600000"}
-"""A thousand a second: whatever the machine, a budget of 0.001 is spent by the first step."""
+"""A thousand per second: whatever the machine, a budget of 0.001 is spent by the first step."""
 OUTS = ("artifacts/models/gpt", "artifacts/curves/gpt.csv", "artifacts/metrics/pretrain-gpt.json")
 
 
