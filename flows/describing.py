@@ -1,6 +1,6 @@
 """The description of a version in MLflow: its decision record. Used by judging and promotion.
 
-The gate writes the text (``tasks/reporting/paper.py``); this module collects the registry's facts and stores the text.
+The gate writes the text (``tasks/reporting/record.py``); this module collects the registry's facts and stores the text.
 """
 
 import json

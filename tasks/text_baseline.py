@@ -36,7 +36,7 @@ ORDER = 5
 MOST = 32 << 20
 """Bytes of training text that are learned from, in whole documents. They take about a gigabyte of memory."""
 LEAST = 1 << 20
-"""Bytes of held-out text that the compressor reads even behind a single document that fills its memory."""
+"""Bytes of held-out text that the compressor reads even after a single document that fills its memory."""
 TEST, TRAIN = paths.CORPUS / "test.parquet", paths.CORPUS / "train.parquet"
 
 
@@ -76,7 +76,7 @@ def text_baseline() -> None:
 
 
 def _nats(model: NGrams, texts: Sequence[np.ndarray], last: int | None = None) -> Iterator[float]:
-    """The nats of each text: of its tokens and the EOS behind them, up to the place ``last``.
+    """The nats of each text: of its tokens and the EOS after them, up to the place ``last``.
 
     Few texts at a time, since a token takes a hundred bytes.
     """
@@ -87,8 +87,8 @@ def _nats(model: NGrams, texts: Sequence[np.ndarray], last: int | None = None) -
 
 
 def _compressed(before: bytes, documents: Sequence[Document]) -> tuple[float, float]:
-    """The bits per byte of PPMd behind a text, and the share of the documents that it was given: what fits, from
-    documents that are evenly spread."""
+    """The bits per byte of PPMd after a text, and the share of the documents that it was given: what fits, evenly
+    spread."""
     whole = _joined(documents)
     room = max(LEAST, ROOM - len(before))
     text = _joined(documents[:: -(-len(whole) // room)])[:room]

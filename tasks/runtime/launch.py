@@ -45,7 +45,7 @@ def ranks_wanted(rows: int) -> int:
     gpus = torch.cuda.device_count()
     most = count("PLM_RANKS", "processes") or gpus or 1
     if 0 < gpus < most:
-        raise UserError(f"PLM_RANKS: {most}; this machine shows {gpus} GPUs, expected no more processes")
+        raise UserError(f"PLM_RANKS: {most}; {gpus} GPUs are visible here; expected at most that many processes")
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)
     if wanted < most:
         print(f"{wanted} of {most} processes: a batch of {rows} rows does not divide evenly among more", flush=True)

@@ -19,22 +19,22 @@ from tasks.runtime.progress import ProgressBar
 from tasks.runtime.stage import BudgetSpent, Interrupted, Stage, deferred_signals
 from tasks.settings.machine import leads
 
-HIGHER = "a higher PLM_BUDGET goes on from there"
+HIGHER = "raise PLM_BUDGET to resume from there"
 
 
 class Reason(IntEnum):
-    """Why a training run is stopped, 0 where it is not. Of the reasons of all processes the largest counts."""
+    """Why a training run is stopped, 0 if it is not. The largest of all processes' reasons counts."""
 
     SIGNAL = 1
     EDITED = 2
     """Something that it depends on was edited."""
     SPENT = 3
-    """It has cost what it may."""
+    """It has used up its budget."""
 
 
 def snapshots_folder(stage: Stage, *parts: object) -> Path:
-    """Where a training keeps its snapshots: named by its stage, and by ``parts``, inputs and code, all that its result
-    depends on."""
+    """The folder of a training run's snapshots, named after its stage, and after ``parts``, inputs and code, which its
+    result depends on."""
     return paths.SNAPSHOTS / f"{stage.name}-{digest(*parts, stage.inputs, stage.guard.code)[:16]}"
 
 
@@ -48,15 +48,15 @@ def follow(
 ) -> list[StepMetrics]:
     """Consume the reports of ``train`` to the end and return them.
 
-    ``training(interrupted=...)`` begins it, ``section`` holds its parameters, ``batch(step)`` names what a batch held,
-    ``costs`` is told what the training takes.
+    ``training(interrupted=...)`` starts it, ``section`` holds its parameters, ``batch(step)`` describes a batch,
+    ``costs`` adds up what it costs.
 
     Raises:
         Diverged: the loss is not finite; the message names the dotted parameter, the step and the batch.
         Unfit: the batch does not fit the machine; the message names the dotted parameter.
-        Interrupted: SIGTERM or SIGINT came; the state of the last step is saved.
-        BudgetSpent: the training has cost what it may; the state is saved, or was when it began.
-        Edited: something the result depends on has changed; the state is saved too.
+        Interrupted: SIGTERM or SIGINT arrived; the state of the last step is saved.
+        BudgetSpent: the training run has used up its budget; the state is saved, or was when it started.
+        Edited: something that the result depends on has changed; the state is saved too.
     """
     seen: list[StepMetrics] = []
     positions = passed = 0
@@ -71,7 +71,7 @@ def follow(
                 stage.tracker.repeat(report.step)
                 passed = report.passed
             if not report.restored and seen and seen[-1].restored and leads():
-                print(f"{stage.name}: resumed behind step {seen[-1].step} of {steps}", flush=True)
+                print(f"{stage.name}: resumed after step {seen[-1].step} of {steps}", flush=True)
             positions += _entered(seen, report)
             costs.add(report.steps, positions, report.throughput, report.first)
             stage.tracker.log(_points(report) | costs.points(), report.step)
@@ -113,16 +113,16 @@ def _edits(stage: Stage) -> list[Edited]:
 def _explained(
     steps: int, section: str, batch: Callable[[int], str], edited: Sequence[Edited], costs: CostReport
 ) -> Generator[None, None, None]:
-    """The loop's errors in the words of the stage; ``edited`` holds what was noticed, if that is why it stopped."""
+    """The loop's errors in the stage's terms; ``edited`` holds the edit, if that is why it stopped."""
     try:
         yield
     except Stopped as error:
-        if error.reason == Reason.EDITED:  # as the first process has seen
+        if error.reason == Reason.EDITED:  # as the first process noticed
             raise edited[0] if edited else Edited("edited while the stage ran, as another process says") from error
         if error.reason == Reason.SPENT:
             spent = costs.overspent() or "another process says that PLM_BUDGET is spent"
             raise BudgetSpent(f"{spent}; {error} of {steps}; {HIGHER}") from error
-        raise Interrupted(f"{error} of {steps}; the next run goes on from there") from error
+        raise Interrupted(f"{error} of {steps}; the next run resumes from there") from error
     except Diverged as error:
         raise Diverged(f"{section}.training.{error}; the batch held {batch(error.batch)}", error.batch) from error
     except Unfit as error:

@@ -9,7 +9,7 @@ from plm_core.shared import limits
 
 
 def cores() -> int:
-    """How many processes may work here side by side: ``PLM_CORES``, else as many as this one has cores."""
+    """How many processes may work here in parallel: ``PLM_CORES``, otherwise the number of cores of this one."""
     return count("PLM_CORES", "cores") or limits.cores()
 
 
@@ -19,13 +19,13 @@ def leads() -> bool:
 
 
 def pretraining_gpus() -> int:
-    """How many GPUs a pretraining may have: what ``PLM_RANKS`` or ``PLM_GPUS`` says, else as many as there are."""
+    """How many GPUs a pretraining run may use: ``PLM_RANKS`` or ``PLM_GPUS``, otherwise all."""
     given = (count("PLM_RANKS", "processes"), count("PLM_GPUS", "GPUs"))
     return min((most for most in given if most), default=sys.maxsize)
 
 
 def count(name: str, what: str) -> int | None:
-    """How many cores, GPUs or processes an environment variable says; None where it is not set.
+    """How many cores, GPUs or processes an environment variable says; None if it is not set.
 
     Raises:
         UserError: it is not a whole number, 1 or more.
@@ -37,7 +37,7 @@ def count(name: str, what: str) -> int | None:
 
 
 def budget() -> float | None:
-    """What one training may cost before it stops with its state saved: ``PLM_BUDGET``, in the currency of ``price``.
+    """What a training run may cost before it stops, its state saved: ``PLM_BUDGET``, in the currency of ``price``.
 
     Raises:
         UserError: it is not a number above 0, or there is no price.
