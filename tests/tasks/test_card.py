@@ -95,7 +95,7 @@ def test_people_read_the_same_figures_and_no_text_breaks_the_page(project):
     text = (project.root / "artifacts/card/README.md").read_text()
     assert text.startswith('---\nlanguage: []\nlicense: other\nlicense_name: "CC0; not stated"\n')
     assert "| own | `folder`: `own` | CC0 | 21 | 20 |" in text
-    assert "Of 22 records 1 could not be read" in text
+    assert "1 of 22 records could not be read" in text
     assert "`own/x.jsonl:21`" in text
     assert "quiz 1." in text
     assert "](lengths.svg)" in text

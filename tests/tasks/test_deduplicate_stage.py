@@ -120,4 +120,4 @@ def test_too_few_documents_are_refused_with_what_was_found(project):
     write_documents(path, [Document("a/1", text(1), "a")])
     error = project.refused("tasks.deduplicate")
     assert "no document falls on the side" in error
-    assert "some fifty" in error
+    assert "about fifty" in error

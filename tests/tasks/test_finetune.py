@@ -198,7 +198,7 @@ def test_a_task_may_begin_with_what_another_has_left(tickets):
     assert after != alone
     tickets.run("tasks.finetune", "gpt", "more", "--checkpoint", "artifacts/models/gpt", "--evidence", "again")
     assert (tickets.root / "again/more.5.csv").read_bytes() == after
-    assert "Learned after tickets" in reported(tickets, "tickets", "more")
+    assert "Fine-tuned after tickets" in reported(tickets, "tickets", "more")
 
 
 @pytest.mark.parametrize(

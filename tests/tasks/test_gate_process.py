@@ -118,7 +118,7 @@ NASTY = 'a <img src=x onerror="alert(1)"> ![b](http://b.io/c.png) [d](http://e.i
 SIDE = {"version": "3", "run": "a1", "tags": {"plm.model": "xlnet"}, "params": {}, "metrics": {}, "samples": []}
 
 
-def papers(folder, champion, quantity="bits_per_byte", **known):
+def records(folder, champion, quantity="bits_per_byte", **known):
     """What a version's description and page say, of a challenger of which this is known."""
     evidence(folder, "new", 10.0)
     evidence(folder, "old", 20.0, quantity=quantity)
@@ -131,9 +131,9 @@ def papers(folder, champion, quantity="bits_per_byte", **known):
     return decision["description"], decision["page"]
 
 
-def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
+def test_a_record_has_both_sides_and_what_is_not_known(tmp_path):
     known = {"metrics": {"parameters": 1234567, "seconds": 90.0}, "params": {"device": "some CPU"}}
-    text, page = papers(tmp_path, True, **known)
+    text, page = records(tmp_path, True, **known)
     assert text.startswith(
         "Passed by the gate, compared on the same examples with version 1, the champion at that time"
     )
@@ -145,7 +145,7 @@ def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
     difference = "-0.144 (-0.144 to -0.144)"
     judged = ["bits_per_byte (lower is better)", "9", "0.2885", "0.1443", difference, "0", "better"]
     assert judged in rows
-    unknown = "architecture, objective, tokens read, energy, price, data, commit"
+    unknown = "architecture, objective, tokens read, energy, cost, data, commit"
     assert f"- known of neither side: {unknown}\n" in text
     assert "the champion's run (deleted)" in text
     assert "[The run of this version](#/experiments/7/runs/a1)" in text
@@ -153,23 +153,23 @@ def test_a_paper_has_both_sides_and_what_is_not_known(tmp_path):
     assert "href" not in page  # they would lead nowhere in the frame in which MLflow shows the page
 
 
-def test_a_paper_says_what_was_not_compared_and_why(tmp_path):
-    text, _ = papers(tmp_path, True, quantity="pseudo_bits_per_byte")
+def test_a_record_says_what_was_not_compared_and_why(tmp_path):
+    text, _ = records(tmp_path, True, quantity="pseudo_bits_per_byte")
     why = "the challenger's evidence holds bits_per_byte, the champion's pseudo_bits_per_byte"
     assert f"### Not compared\n\n- bits_per_byte: {why}\n- samples: none are kept\n" in text
     assert "| bits_per_byte" not in text
 
 
-def test_a_paper_without_a_champion_has_one_column(tmp_path):
-    text, _ = papers(tmp_path, False)
+def test_a_record_without_a_champion_has_one_column(tmp_path):
+    text, _ = records(tmp_path, False)
     assert text.startswith("Passed by the gate, without a champion to compare it with")
     assert "champion, version" not in text
     assert "difference" not in text
 
 
-def test_texts_and_names_in_a_paper_are_no_markup(tmp_path):
+def test_texts_and_names_in_a_record_are_no_markup(tmp_path):
     samples = [{"prompt": NASTY, "continuation": NASTY}, {"cloze": NASTY, "fills": [[NASTY, 0.5]]}]
-    text, page = papers(tmp_path, True, samples=samples, tags={"plm.model": NASTY, "git.commit": NASTY})
+    text, page = records(tmp_path, True, samples=samples, tags={"plm.model": NASTY, "git.commit": NASTY})
     shown = html.escape("www.f.io | `g` **h**")
     assert page.count(shown) >= 4
     for markup in ("<img", "<strong>h", "<code>g", "http://b", "](http", "www.f.io"):
@@ -177,8 +177,8 @@ def test_texts_and_names_in_a_paper_are_no_markup(tmp_path):
     assert "<img" not in page
 
 
-def test_a_paper_that_is_too_long_is_cut_after_a_line_and_its_page_is_not(tmp_path):
-    text, page = papers(tmp_path, True, tags={"plm.model": "a" * 3000, "plm.objective": "c" * 3000})
+def test_a_record_that_is_too_long_is_cut_after_a_line_and_its_page_is_not(tmp_path):
+    text, page = records(tmp_path, True, tags={"plm.model": "a" * 3000, "plm.objective": "c" * 3000})
     assert len(text) <= 5000
     assert text.endswith(
         "\n\nCut here: MLflow keeps 5,000 characters. All of it is in `decision.html` of this version's run.\n"
@@ -188,7 +188,7 @@ def test_a_paper_that_is_too_long_is_cut_after_a_line_and_its_page_is_not(tmp_pa
     assert "c" * 3000 in page
 
 
-def test_while_the_examples_differ_there_is_no_paper(tmp_path):
+def test_while_the_examples_differ_there_is_no_record(tmp_path):
     evidence(tmp_path, "new", 10.0, sha="a")
     evidence(tmp_path, "old", 20.0, sha="b")
     (tmp_path / "about.json").write_text("{}")

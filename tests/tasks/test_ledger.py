@@ -67,12 +67,12 @@ class Cells(HTMLParser):
 
 
 def rows():
-    """The rows of the page's two tables by the training, each a dict by the heads of both."""
+    """The rows of the page's two tables by training run, each a dict by the headings of both."""
     meters()
     cells, found = Cells(), {}
     cells.feed((paths.METERS / "index.html").read_text())
     for row in cells.rows:
-        if row[0] == "training":
+        if row[0] == "training run":
             heads = row
         else:
             found.setdefault(row[0].partition(" ")[0], {}).update(zip(heads, row, strict=True))
@@ -80,7 +80,7 @@ def rows():
 
 
 def interrupted(now):
-    """A training that is interrupted after its first ten steps and 100 seconds."""
+    """A training run that is interrupted after its first ten steps and 100 seconds."""
     with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
         costs.add(10, 1000, FIRST, first=True)
         now[0] += 100.0
@@ -148,8 +148,8 @@ def test_a_row_tells_what_a_training_took(now, monkeypatch):
     row = rows()["pretrain-gpt"]
     assert row.pop("device")
     assert row == {
-        "training": "pretrain-gpt",
-        "run": "–",
+        "training run": "pretrain-gpt",
+        "MLflow": "–",
         "tokens/s": "250",  # 8,000 in 32 s
         "MFU (measured peak)": "10.0%",  # by the time: (8 x 0.25 + 24 x 0.05) / 32
         "MFU (datasheet peak)": "–",
@@ -173,14 +173,14 @@ def test_a_row_links_to_the_run(now):
     (paths.RUN_LINKS / "pretrain-gpt.txt").write_text("http://127.0.0.1:5000/#/experiments/1/runs/2\n")
     with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
         costs.add(4, 4000, METERS, first=False)
-    assert rows()["pretrain-gpt"]["run"] == "MLflow"
+    assert rows()["pretrain-gpt"]["MLflow"] == "run"
     assert '<a href="http://127.0.0.1:5000/#/experiments/1/runs/2">' in (paths.METERS / "index.html").read_text()
 
 
 def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
     with pytest.raises(KeyboardInterrupt):
         interrupted(now)
-    assert rows()["pretrain-gpt"]["training"] == "pretrain-gpt (not finished)"
+    assert rows()["pretrain-gpt"]["training run"] == "pretrain-gpt (not finished)"
     with CostReport("pretrain-gpt", "abc", DEVICE, bytes_per_position=1.0) as costs:
         costs.add(10, 1000, None, first=False)  # restored from a snapshot
         assert (costs.points(), costs.note()) == ({}, "")
@@ -190,7 +190,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_begins_anew(now):
         now[0] += 11.0
     found = kept()
     assert (found["steps"], found["positions"], found["seconds"], found["finished"]) == (14, 5000, 111.0, True)
-    assert rows()["pretrain-gpt"]["training"] == "pretrain-gpt"
+    assert rows()["pretrain-gpt"]["training run"] == "pretrain-gpt"
     with CostReport("pretrain-gpt", "abc", DEVICE) as costs:
         costs.add(4, 4000, METERS, first=False)
     assert kept()["steps"] == 4

@@ -177,15 +177,15 @@ def test_a_seed_that_collapsed_counts_in_the_score(results, tmp_path):
     assert cell.startswith("0.783 (0.500 to 0.934) [")
 
 
-def test_who_is_better_is_said_where_it_is_beyond_chance(page):
+def test_significantly_better_models_are_named(page):
     assert "- gpt and wide: no significant difference" in page or "- gpt and wide: **wide** on next" in page
     (line,) = [line for line in page.splitlines() if line.startswith("- gpt and bert: ")]
-    assert "**gpt** at sotu-era (-0.2" in line
-    assert "**bert** at next (+0.4" in line
-    assert "**bert** at mean of all tasks (+0.0" in line
+    assert "**gpt** on sotu-era (-0.2" in line
+    assert "**bert** on next (+0.4" in line
+    assert "**bert** on mean of all tasks (+0.0" in line
     (line,) = [line for line in page.splitlines() if line.startswith("- bert and tfidf: ")]
-    assert "**tfidf** at sotu-era (+0.1" in line
-    assert "**bert** at next (-0.2" in line
+    assert "**tfidf** on sotu-era (+0.1" in line
+    assert "**bert** on next (-0.2" in line
 
 
 def test_a_task_is_told_with_all_its_metrics_and_its_confusions(results, page):
