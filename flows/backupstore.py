@@ -66,8 +66,9 @@ class Store:
         return sorted(Path(path).stem for path in self._found("backups") if path.endswith(".json"))
 
     def next_name(self) -> str:
-        """The name of a backup that is made now: after all others, also where a clock was ahead."""
-        now, newest = f"{datetime.now(UTC):{STAMP}}", max(self.names(), default="")
+        """The name of a backup made now. It sorts after all others, even if the clock was ahead once."""
+        now = f"{datetime.now(UTC):{STAMP}}"
+        newest = max(self.names(), default="")
         return now if now > newest else f"{datetime.strptime(newest, STAMP) + timedelta(seconds=1):{STAMP}}"
 
     def sizes(self) -> dict[str, int]:

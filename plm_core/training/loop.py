@@ -59,8 +59,7 @@ def train(
     larger ``passed``, follows a rollback: earlier reports of its steps and of later ones are void.
 
     Raises:
-        Diverged: a loss or gradient is an anomaly that ``config.anomalies`` does not tolerate; the message names the
-            step.
+        Diverged: an anomaly that ``config.anomalies`` does not tolerate; the message names the step.
         Unfit: a batch does not fit in memory row by row, or the processes cannot share its rows evenly.
         Stopped: ``interrupted()`` was not 0 after a step, on any process; the state of that step is saved.
         NotSaved: that state could not be saved.
