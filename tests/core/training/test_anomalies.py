@@ -162,7 +162,7 @@ def test_a_spike_is_far_above_the_steps_before_and_is_not_counted_among_them(sta
 
 
 def test_a_spike_that_ends_a_run_is_said_to_be_one(start):
-    said = r"more than 30 deviations .* of the \d+ steps before; expected a learning rate below .*; the last good"
+    said = r"more than 30 standard deviations .* previous \d+ steps; expected a learning rate below .*; the last good"
     with pytest.raises(Diverged, match=said):
         list(start(policy("stop", sigmas=30.0, window=16), loss=poisoned(12, by=500.0))[1])
 
