@@ -182,7 +182,7 @@ def test_significantly_better_models_are_named(page):
     (line,) = [line for line in page.splitlines() if line.startswith("- gpt and bert: ")]
     assert "**gpt** on sotu-era (-0.2" in line
     assert "**bert** on next (+0.4" in line
-    assert "**bert** on mean of all tasks (+0.0" in line
+    assert "**bert** on the mean of all tasks (+0.0" in line
     (line,) = [line for line in page.splitlines() if line.startswith("- bert and tfidf: ")]
     assert "**tfidf** on sotu-era (+0.1" in line
     assert "**bert** on next (-0.2" in line
