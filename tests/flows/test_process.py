@@ -20,6 +20,7 @@ from toys import alive, pids, wait_for
 from flows import forkserver, room
 from flows.failures import CancelledError, StageError
 from flows.process import StageProcesses
+from plm_core.shared import limits
 from tasks.runtime import launch
 
 SLEEPER = """
@@ -180,7 +181,7 @@ def test_a_stage_that_the_kernel_kills_for_memory_is_told_as_such_and_not_tried_
     code = f"import os, sys\nopen({str(counter)!r}, 'w').write('pgfault 9\\noom_kill 8\\n')\n"
     code += f"{said}\nos.kill(os.getpid(), 9)\n"
     processes = make(one(tmp_path, code))
-    monkeypatch.setattr(room, "CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path / "none")
     monkeypatch.setattr(room, "VMSTAT", counter)
     with pytest.raises(StageError) as caught:
         processes.run("finetune@gpt", command, lambda _: None)

@@ -58,7 +58,7 @@ def test_a_training_begins_with_what_stands_near_each_token(small):
         ({"pretrain__gpt__start__sha256": "0f"}, "start.sha256: artifacts/imported/mine is "),
         (
             {"pretrain__gpt__model__layers": 3, "pretrain__gpt__model__heads": 4},
-            "model: found layers: 3, heads: 4; expected layers: 2, heads: 2, as in artifacts/imported/mine, which ",
+            "model: found layers: 3, heads: 4; expected layers: 2, heads: 2, as in artifacts/imported/mine, from ",
         ),
         ({"pretrain__gpt__architecture": "llama"}, "architecture: found llama; expected gpt, as in artifacts/imported"),
     ],
