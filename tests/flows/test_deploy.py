@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from ears import told, webhook
 from toys import alive, free_port, pids, start_server, wait_for
 
@@ -247,32 +249,69 @@ def _cancel(run_id) -> None:
         client.set_flow_run_state(run_id, Cancelling())
 
 
+def _prefect(*arguments: str, **env: str) -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+    subprocess.run(command, cwd=REPOSITORY, env=os.environ | env, check=True)
+
+
+def _systemd_stops(worker: "subprocess.Popen[bytes]") -> None:
+    unit = (REPOSITORY / "infra/systemd/plm-worker@.service").read_text()
+    (stop,) = [line for line in unit.splitlines() if line.startswith("ExecStop=-")]
+    subprocess.run(shlex.split(stop.removeprefix("ExecStop=-")), env=os.environ | {"MAINPID": str(worker.pid)})
+    worker.terminate()
+
+
+WORKER = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "plm"]
+
+
 @pytest.mark.slow
-def test_the_work_pool_deployment_is_run_by_a_worker(toy, on_server):
-    root = toy("stages:\n  s: {cmd: echo x > out.txt, deps: [code.py], outs: [out.txt]}\n", code_py="1")
-    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PWD": str(root)}
-    deployed = ["deploy", "--all", "--prefect-file", "infra/work-pools/process.yaml"]
-    for command in (["work-pool", "create", "plm", "--type", "process"], deployed):
-        subprocess.run([*prefect, *command], cwd=REPOSITORY, env=env, check=True)
-    subprocess.run([*prefect, "deployment", "run", "plm/nightly"], env=env, check=True)
-    with _process([*prefect, "worker", "start", "--pool", "plm"], PREFECT_WORKER_QUERY_SECONDS="1"):
-        wait_for((root / "dvc.lock").exists)
+@pytest.mark.parametrize(
+    ("command", "stop"),
+    [
+        pytest.param(WORKER, _systemd_stops, id="systemd"),
+        # The script alone, as the signal in its header says.
+        pytest.param(["bash", "infra/work-pools/slurm.sbatch"], subprocess.Popen.terminate, id="slurm"),
+        # A container's only process, or a pod's, with the environment of its pool's deployment.
+        pytest.param([*WORKER[:3], "flow-run", "execute"], subprocess.Popen.terminate, id="container"),
+    ],
+)
+def test_a_run_of_the_work_pool_saves_when_its_machine_stops(toy, on_server, command, stop):
+    from prefect.client.orchestration import get_client
+
+    root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
+    env = {"PYTHONPATH": str(REPOSITORY), "PWD": str(root)}
+    _prefect("work-pool", "create", "plm", "--type", "process", "--overwrite")
+    _prefect("deploy", "--all", "--prefect-file", "infra/work-pools/process.yaml", **env)
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("plm/nightly").id
+        run = client.create_flow_run_from_deployment(deployment).id
+    in_container = {"PREFECT__FLOW_RUN_ID": str(run)} | _container_env("docker") if "execute" in command else {}
+    with _process(command, PREFECT_WORKER_QUERY_SECONDS="1", **in_container) as process:
+        pids(root / "pids", 1)
+        stop(process)
+        process.wait(60)
+    assert (root / "saved").read_text() == "state"
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run).state
+    # Another container goes on with it at once; a worker's next run does so when it is due.
+    assert state.name == ("AwaitingRetry" if in_container else "Crashed")
+
+
+def _container_env(pool: str) -> dict[str, str]:
+    """What the deployment of a pool of containers gives them."""
+    file = yaml.safe_load((REPOSITORY / f"infra/work-pools/{pool}.yaml").read_text())
+    return dict(file["deployments"][0]["work_pool"]["job_variables"]["env"])
 
 
 @pytest.mark.slow
 def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
     from prefect.client.orchestration import get_client
 
-    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
     monkeypatch.setenv("PLM_SETTINGS", "/srv/writer.env")
     template = ["--base-job-template", "infra/work-pools/kubernetes-job.json"]
     for kind, more in (("docker", []), ("kubernetes", template)):
-        for command in (
-            ["work-pool", "create", f"plm-{kind}", "--type", kind, *more],
-            ["deploy", "--all", "--prefect-file", f"infra/work-pools/{kind}.yaml"],
-        ):
-            subprocess.run([*prefect, *command], cwd=REPOSITORY, check=True)
+        _prefect("work-pool", "create", f"plm-{kind}", "--type", kind, *more)
+        _prefect("deploy", "--all", "--prefect-file", f"infra/work-pools/{kind}.yaml")
     with get_client(sync_client=True) as client:
         in_docker = client.read_deployment_by_name("plm/nightly-docker")
         assert in_docker.job_variables["volumes"] == [
@@ -282,6 +321,7 @@ def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
         in_kubernetes = client.read_deployment_by_name("plm/nightly-kubernetes")
         known = client.read_work_pool("plm-kubernetes").base_job_template["variables"]["properties"]
         assert set(in_kubernetes.job_variables) <= set(known)
+    assert _container_env("kubernetes") == _container_env("docker")
 
 
 @pytest.mark.parametrize("cron", ["", "nightly", "61 3 * * *", "0 3 * *"])
