@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.failures import CancelledError
-from flows.outcome import UserError
 from flows.stages import Stage
 from plm_core.shared import limits
 from plm_core.shared.gpus import CLAIMED, POLL_S, Claim, bind, holder, visible, waiting
@@ -90,9 +89,9 @@ class Machine:
         Raises:
             UserError: ``PLM_CORES`` or ``PLM_GPUS`` is not a number, 1 or more.
         """
-        most = number("PLM_GPUS", "GPUs")
+        most = limits.number("PLM_GPUS", "GPUs")
         return cls(
-            number("PLM_CORES", "cores") or limits.cores(),
+            limits.number("PLM_CORES", "cores") or limits.cores(),
             visible(),
             most,
             max(1, sharing),
@@ -230,11 +229,3 @@ def beside_others(say: Callable[[str], object]) -> Iterator[None]:
             say(f"another pipeline runs on this machine and uses the same cores: {who}; set PLM_CORES to divide them")
     with bind(f"plm run {os.getpid()}") or contextlib.nullcontext():
         yield
-
-
-def number(name: str, what: str) -> int | None:
-    """A number of cores or GPUs from the environment. Raises UserError: it is not a number, 1 or more."""
-    given = os.environ.get(name)
-    if given is not None and (not given.isdecimal() or int(given) < 1):
-        raise UserError(f"{name}: {given!r}; expected a number of {what}, 1 or more")
-    return None if given is None else int(given)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from uuid import uuid4
 
-from flows.machine import Grant, Machine, number
+from flows.machine import Grant, Machine
 from flows.outcome import UserError
 from flows.stages import Stage
-from plm_core.shared import paths
+from plm_core.shared import limits, paths
 
 RAY = "python -m flows.onray --cores {cores} --gpus {gpus} --name {stage} --together={together} --"
 """The launcher of ``PLM_CLUSTER=ray``."""
@@ -97,5 +97,5 @@ def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Clus
     parts[0] = sys.executable if parts[0] == "python" else parts[0]
     if not shutil.which(parts[0]):
         raise UserError(f"PLM_CLUSTER: {given!r}: no program {parts[0]!r} on the PATH")
-    cores = Machine.detect().cores
-    return Cluster(tuple(parts), cores, number("PLM_GPUS", "GPUs") or 0, number("PLM_NODES", "nodes") or 1)
+    gpus, nodes = limits.number("PLM_GPUS", "GPUs") or 0, limits.number("PLM_NODES", "nodes") or 1
+    return Cluster(tuple(parts), Machine.detect().cores, gpus, nodes)

@@ -1,10 +1,12 @@
-"""How many cores this process may use, which control groups limit it, and how long a stage may take to end."""
+"""The limits of this process: its cores, its control groups, what the environment allows, and its time to end."""
 
 import contextlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from plm_core.shared.errors import UserError
 
 CGROUPS = Path("/sys/fs/cgroup")
 SAVING_S = 600
@@ -33,3 +35,15 @@ def groups() -> Iterator[Path]:
     if found:
         group = CGROUPS / found[1]
         yield from (path for path in (group, *group.parents) if path.is_relative_to(CGROUPS))
+
+
+def number(name: str, what: str) -> int | None:
+    """A number of cores, GPUs, processes or nodes from the environment; None if the variable is not set.
+
+    Raises:
+        UserError: it is not a whole number, 1 or more.
+    """
+    given = os.environ.get(name)
+    if given is not None and (not given.isdecimal() or int(given) < 1):
+        raise UserError(f"{name}: found {given!r}; expected a number of {what}, 1 or more")
+    return None if given is None else int(given)

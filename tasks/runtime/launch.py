@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plm_core.config import UserError
-from plm_core.shared.limits import SAVING_S
+from plm_core.shared.limits import SAVING_S, number
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
 from tasks.runtime.nodes import ask_for_help, nodes_given
 from tasks.runtime.stage import BudgetSpent
-from tasks.settings.machine import count
 
 PR_SET_PDEATHSIG = 1
 JOIN_S = 24 * 3600
@@ -43,7 +42,7 @@ def ranks_wanted(rows: int) -> int:
     import torch
 
     gpus = torch.cuda.device_count()
-    most = count("PLM_RANKS", "processes") or gpus or 1
+    most = number("PLM_RANKS", "processes") or gpus or 1
     if 0 < gpus < most:
         raise UserError(f"PLM_RANKS: {most}; {gpus} GPUs are visible here; expected at most that many processes")
     wanted = next((n for n in range(most, 1, -1) if rows % n == 0), 1)

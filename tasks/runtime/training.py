@@ -71,7 +71,7 @@ def follow(
                 stage.tracker.repeat(report.step)
                 passed = report.passed
             if not report.restored and seen and seen[-1].restored and leads():
-                print(f"{stage.name}: resumed after step {seen[-1].step} of {steps}", flush=True)
+                print(f"{stage.name}: resumed; the last report was after step {seen[-1].step} of {steps}", flush=True)
             positions += _entered(seen, report)
             costs.add(report.steps, positions, report.throughput, report.first)
             stage.tracker.log(_points(report) | costs.points(), report.step)

@@ -10,7 +10,7 @@ from plm_core.shared import limits
 
 def cores() -> int:
     """How many processes may work here in parallel: ``PLM_CORES``, otherwise the number of cores of this one."""
-    return count("PLM_CORES", "cores") or limits.cores()
+    return limits.number("PLM_CORES", "cores") or limits.cores()
 
 
 def leads() -> bool:
@@ -20,20 +20,8 @@ def leads() -> bool:
 
 def pretraining_gpus() -> int:
     """How many GPUs a pretraining run may use: ``PLM_RANKS`` or ``PLM_GPUS``, otherwise all."""
-    given = (count("PLM_RANKS", "processes"), count("PLM_GPUS", "GPUs"))
+    given = (limits.number("PLM_RANKS", "processes"), limits.number("PLM_GPUS", "GPUs"))
     return min((most for most in given if most), default=sys.maxsize)
-
-
-def count(name: str, what: str) -> int | None:
-    """How many cores, GPUs or processes an environment variable says; None if it is not set.
-
-    Raises:
-        UserError: it is not a whole number, 1 or more.
-    """
-    given = os.environ.get(name)
-    if given is not None and (not given.isdecimal() or int(given) < 1):
-        raise UserError(f"{name}: found {given!r}; expected a number of {what}, 1 or more")
-    return None if given is None else int(given)
 
 
 def budget() -> float | None:

@@ -270,13 +270,13 @@ def test_detection_listens_to_the_environment(monkeypatch):
     monkeypatch.setenv("PLM_CORES", "3")
     assert Machine.detect().cores == 3
     monkeypatch.setenv("PLM_CORES", "none")
-    with pytest.raises(UserError, match="PLM_CORES: 'none'; expected"):
+    with pytest.raises(UserError, match="PLM_CORES: found 'none'; expected"):
         Machine.detect()
     monkeypatch.delenv("PLM_CORES")
     monkeypatch.setenv("PLM_GPUS", "2")
     assert Machine.detect().gpus_at_most == 2
     monkeypatch.setenv("PLM_GPUS", "0")
-    with pytest.raises(UserError, match="PLM_GPUS: '0'; expected a number of GPUs, 1 or more"):
+    with pytest.raises(UserError, match="PLM_GPUS: found '0'; expected a number of GPUs, 1 or more"):
         Machine.detect()
     monkeypatch.delenv("PLM_GPUS")
     assert Machine.detect().gpus_at_most is None

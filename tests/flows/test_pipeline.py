@@ -427,7 +427,7 @@ def test_a_server_that_does_not_answer_is_named(toy, tracker, monkeypatch):
 
 def test_a_wrong_number_of_cores_is_told_before_anything_starts(toy, tracker, monkeypatch):
     monkeypatch.setenv("PLM_CORES", "0")
-    with pytest.raises(UserError, match="PLM_CORES: '0'; expected a number of cores"):
+    with pytest.raises(UserError, match="PLM_CORES: found '0'; expected a number of cores"):
         tracker.run(one(toy, "true"))
 
 

@@ -84,7 +84,7 @@ def test_a_stage_that_can_use_nodes_gets_whole_ones(monkeypatch):
     with cluster.acquire(Stage("tokenizer")) as grant:
         assert (grant.launcher, grant.env, grant.helpers) == (("env", "1"), {}, 0)
     monkeypatch.setenv("PLM_NODES", "many")
-    with pytest.raises(UserError, match="PLM_NODES: 'many'; expected a number of nodes, 1 or more"):
+    with pytest.raises(UserError, match="PLM_NODES: found 'many'; expected a number of nodes, 1 or more"):
         placement.detect()
 
 

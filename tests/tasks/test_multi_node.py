@@ -178,7 +178,7 @@ def test_the_pipeline_replaces_a_node_that_dies(small, pipeline, undisturbed):
     thread.join()
     assert killed
     assert any("a helping node ended with status" in line for line in said)
-    assert any("resumed after step" in line for line in said)
+    assert any("resumed; the last report was after step" in line for line in said)
     assert_same(small, undisturbed)
 
 
