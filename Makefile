@@ -43,7 +43,6 @@ team: $(VENV)/.team
 
 demo: setup
 	plm run
-	@plm status
 
 # One process per core plus one, because some tests wait; at most nine, because each rebuilds the session fixtures.
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(9, 1 + os.cpu_count()))')
