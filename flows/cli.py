@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,13 +53,21 @@ def init(
 
 @app.command()
 def run(force: Annotated[bool, Option("--force", help="Run every stage, up to date or not.")] = False) -> None:
-    """Run the stages that are not up to date, and register models."""
+    """Run the stages that are not up to date, and register models.
+
+    Exit status: 1 when a stage failed, 75 when it was interrupted.
+    """
     from flows import display, pipeline, standing, timing
     from flows.machine import Machine
 
     root = project()
     begun = time.monotonic()
-    result = pipeline.run(root, force=force)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
+    try:
+        result = pipeline.run(root, force=force)
+    except KeyboardInterrupt:
+        print("interrupted: training runs keep their state, and the next `plm run` resumes them")
+        raise typer.Exit(INTERRUPTED) from None
     whole = time.monotonic() - begun
     cores = Machine.detect().cores
     timing.keep(root, result, whole, cores)

@@ -317,10 +317,12 @@ def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
         assert in_docker.job_variables["volumes"] == [
             f"{REPOSITORY}:/plm",
             "/srv/writer.env:/run/person.env:ro",
+            "/dev/shm:/dev/shm",
         ]
-        in_kubernetes = client.read_deployment_by_name("plm/nightly-kubernetes")
-        known = client.read_work_pool("plm-kubernetes").base_job_template["variables"]["properties"]
-        assert set(in_kubernetes.job_variables) <= set(known)
+        for kind in ("docker", "kubernetes"):
+            deployed = client.read_deployment_by_name(f"plm/nightly-{kind}")
+            known = client.read_work_pool(f"plm-{kind}").base_job_template["variables"]["properties"]
+            assert set(deployed.job_variables) <= set(known)
     assert _container_env("kubernetes") == _container_env("docker")
 
 

@@ -23,6 +23,7 @@ from flows.graph import Graph
 from flows.outcome import UserError
 from flows.reproducing import Reproducer
 from flows.stages import Stage
+from plm_core.shared.statuses import INTERRUPTED
 
 STAMP = """
 import json, os, sys, time
@@ -454,9 +455,10 @@ stages:
 """
 
 
-def _start(root: Path, **env: str) -> "subprocess.Popen[str]":
+def _start(root: Path, *command: str, **env: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(root)],
+        [sys.executable, *(command or ("-c", DRIVER, str(root)))],
+        cwd=root,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -469,12 +471,13 @@ def _start(root: Path, **env: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupting_the_flow_saves_and_ends_every_process(toy, prefect_url, number):
-    root = toy(TWO_SLEEPERS, code_py=SLEEPER)
-    flow = _start(root, PREFECT_API_URL=prefect_url)
+    root = toy(TWO_SLEEPERS, code_py=SLEEPER, params_yaml="{}")
+    flow = _start(root, "-m", "flows.cli", "run", PREFECT_API_URL=prefect_url)
     family = pids(root / "pids", 4)
     flow.send_signal(number)
     output, _ = flow.communicate(timeout=240)
-    assert flow.returncode != 0, output
+    assert flow.returncode == INTERRUPTED, output
+    assert output.splitlines()[-1].startswith("interrupted: ")
     assert (root / "saved").exists()
     assert not any(alive(pid) for pid in family)
     assert len((root / "pids").read_text().split()) == 4, "nothing was tried again"
