@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 from ears import told, webhook
-from toys import alive, free_port, pids, start_server, wait_for
+from toys import alive, free_port, hear_sigint, pids, start_server, wait_for
 
 from flows import checkout, deploy, liveness, prefects
 from flows.nights import Nights
@@ -53,8 +53,7 @@ def _process(command: list[str], stdout: Any = None, **env: str) -> Iterator["su
         stdout=stdout,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PREFECT_RUNNER_POLL_FREQUENCY": "1", **env},
         start_new_session=True,
-        # Tests started in the background of a shell ignore SIGINT, and so would this process.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_sigint,
     )
     try:
         yield process
@@ -251,9 +250,11 @@ def _cancel(run_id) -> None:
         client.set_flow_run_state(run_id, Cancelling())
 
 
+PREFECT = [sys.executable, "-m", "prefect"]
+
+
 def _prefect(*arguments: str, **env: str) -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
-    subprocess.run(command, cwd=REPOSITORY, env=os.environ | env, check=True)
+    subprocess.run([*PREFECT, "--no-prompt", *arguments], cwd=REPOSITORY, env=os.environ | env, check=True)
 
 
 def _systemd_stops(worker: "subprocess.Popen[bytes]") -> None:
@@ -263,18 +264,15 @@ def _systemd_stops(worker: "subprocess.Popen[bytes]") -> None:
     worker.terminate()
 
 
-WORKER = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "plm"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "stop"),
     [
-        pytest.param(WORKER, _systemd_stops, id="systemd"),
+        pytest.param([*PREFECT, "worker", "start", "--pool", "plm"], _systemd_stops, id="systemd"),
         # The script alone, as the signal in its header says.
         pytest.param(["bash", "infra/work-pools/slurm.sbatch"], subprocess.Popen.terminate, id="slurm"),
         # A container's only process, or a pod's, with the environment of its pool's deployment.
-        pytest.param([*WORKER[:3], "flow-run", "execute"], subprocess.Popen.terminate, id="container"),
+        pytest.param([*PREFECT, "flow-run", "execute"], subprocess.Popen.terminate, id="container"),
     ],
 )
 def test_a_run_of_the_work_pool_saves_when_its_machine_stops(toy, on_server, command, stop):

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from ears import told, webhook
-from toys import alive, pids, wait_for
+from toys import alive, hear_sigint, pids, wait_for
 
 from flows import checkout, pipeline, room
 from flows.failures import StageError
@@ -464,8 +464,7 @@ def _start(root: Path, *command: str, **env: str) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # Tests started in the background of a shell ignore SIGINT, and so would this process.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_sigint,
     )
 
 

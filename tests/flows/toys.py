@@ -1,6 +1,7 @@
 """What the tests of the flows share besides fixtures."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,11 @@ def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
         time.sleep(0.05)
+
+
+def hear_sigint() -> None:
+    """For ``preexec_fn``: tests started in the background of a shell ignore SIGINT, and so would their processes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def alive(pid: int) -> bool:
