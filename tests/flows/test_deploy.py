@@ -251,10 +251,26 @@ def _cancel(run_id) -> None:
 
 
 PREFECT = [sys.executable, "-m", "prefect"]
+WORKER = [*PREFECT, "worker", "start", "--pool", "plm"]
 
 
 def _prefect(*arguments: str, **env: str) -> None:
     subprocess.run([*PREFECT, "--no-prompt", *arguments], cwd=REPOSITORY, env=os.environ | env, check=True)
+
+
+def _deploy_to_pool(root: Path) -> None:
+    _prefect("work-pool", "create", "plm", "--type", "process", "--overwrite")
+    env = {"PYTHONPATH": str(REPOSITORY), "PWD": str(root)}
+    _prefect("deploy", "--all", "--prefect-file", "infra/work-pools/process.yaml", **env)
+
+
+@pytest.mark.slow
+def test_the_work_pool_deployment_is_run_by_a_worker(toy, on_server):
+    root = toy("stages:\n  s: {cmd: echo x > out.txt, deps: [code.py], outs: [out.txt]}\n", code_py="1")
+    _deploy_to_pool(root)
+    _prefect("deployment", "run", "plm/nightly")
+    with _process(WORKER, PREFECT_WORKER_QUERY_SECONDS="1"):
+        wait_for((root / "dvc.lock").exists)
 
 
 def _systemd_stops(worker: "subprocess.Popen[bytes]") -> None:
@@ -268,7 +284,7 @@ def _systemd_stops(worker: "subprocess.Popen[bytes]") -> None:
 @pytest.mark.parametrize(
     ("command", "stop"),
     [
-        pytest.param([*PREFECT, "worker", "start", "--pool", "plm"], _systemd_stops, id="systemd"),
+        pytest.param(WORKER, _systemd_stops, id="systemd"),
         # The script alone, as the signal in its header says.
         pytest.param(["bash", "infra/work-pools/slurm.sbatch"], subprocess.Popen.terminate, id="slurm"),
         # A container's only process, or a pod's, with the environment of its pool's deployment.
@@ -279,9 +295,7 @@ def test_a_run_of_the_work_pool_saves_when_its_machine_stops(toy, on_server, com
     from prefect.client.orchestration import get_client
 
     root = toy("stages:\n  s: {cmd: python code.py, deps: [code.py], outs: [out.txt]}\n", code_py=SLEEPER)
-    env = {"PYTHONPATH": str(REPOSITORY), "PWD": str(root)}
-    _prefect("work-pool", "create", "plm", "--type", "process", "--overwrite")
-    _prefect("deploy", "--all", "--prefect-file", "infra/work-pools/process.yaml", **env)
+    _deploy_to_pool(root)
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("plm/nightly").id
         run = client.create_flow_run_from_deployment(deployment).id
