@@ -163,7 +163,7 @@ def bench(folder: Path, turns: int, busy: bool) -> None:
         path = Path(scratch) / "tokenizer.model"
         path.write_bytes(train_tokenizer(texts, TokenizerConfig("bpe", VOCABULARY)))
         job = Job(folder, path, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy)
-        found = take_turns(side, job, ["float32", "bfloat16", "ours"])
+        found = take_turns(side, {name: (job, name) for name in ("float32", "bfloat16", "ours")})
     examples = STEPS_A_TURN * RECIPE.batch
     speed = {name: statistics.median(examples / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
     print(f"SST-2, BERT {SHAPE}, batch {RECIPE.batch}; examples/s, medians of {turns} turns of {STEPS_A_TURN} steps")

@@ -3,7 +3,8 @@
 - ``correctness``: every paper against a CPU in float32, mixed precision, compiled and eager, resumed bit by bit,
   replayed as it was recorded, without waiting for the device, in the memory that was told, and a thousand steps; every
   attention kernel.
-- ``speed``: the papers at published sizes beside transformers' Trainer (bfloat16, compiled), by turns (bench_train).
+- ``speed``: the papers at published sizes beside transformers' Trainer (bfloat16, compiled), by turns (bench_train);
+  the kernels of a step go to ``kernels-<paper>.txt``.
 - ``learning``: the loss after six minutes on real text, and what of the time is lost to batches, validation and
   snapshots.
 
@@ -72,6 +73,8 @@ PAPERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Architecture and objective."""
 SPEEDS = ("gpt", "bert", "xlnet", "llama", "modernbert")
+BOTH_SIDES = 36 * 2**30
+"""Bytes of a GPU that a paper of ours and its peer take together, at most."""
 DIGITS = 10
 """Of the figures in the file: some limits are small."""
 LOST = 0.05
@@ -413,12 +416,17 @@ def drawn_store(folder: Path, vocabulary: int) -> TokenStore:
 
 
 def speed(size: Size) -> list[dict[str, Any]]:
-    """Tokens a second beside transformers."""
-    papers = SPEEDS if CUDA else SPEEDS[:1]
+    """Tokens a second beside transformers; compiling takes most of the time, so as many papers as fit do it at once."""
+    papers = list(SPEEDS if CUDA else SPEEDS[:1])
+    beside = max(1, torch.cuda.get_device_properties(0).total_memory // BOTH_SIDES) if CUDA else 1
+    rows = []
     with tempfile.TemporaryDirectory() as name:
         drawn_store(Path(name), size.vocabulary)
         tiny = None if CUDA else size.model | {"vocab_size": size.vocabulary}
-        return [found for paper in papers for found in speeds(paper, Path(name), size.turns, False, tiny)]
+        while papers:
+            some, papers = papers[:beside], papers[beside:]
+            rows += speeds(some, Path(name), size.turns, False, tiny)
+    return rows
 
 
 def learning(size: Size, wikitext: Path | None) -> list[dict[str, Any]]:

@@ -13,19 +13,22 @@ Rows go to ``artifacts/bench/train.json``, where those of other works stay.
 
 import argparse
 import json
+import operator
 import os
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from peers import NAME, PEERS, peer_valid, same_model, train_peer
+from torch.profiler import ProfilerActivity, profile
 
 from plm_core.corpus.document import Document
 from plm_core.corpus.normalize import paragraphs
@@ -47,8 +50,10 @@ from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
 from plm_core.training.step import Evaluate
 
+Key = TypeVar("Key", bound=Hashable)
 MANIFEST = "plm_core/corpus/sources/sotu.json"
 OUT = Path("artifacts/bench/train.json")
+KERNELS = OUT.with_name("kernels.txt")
 GPU = torch.cuda.is_available()
 MACHINE = "gpu" if GPU else "cpu"
 SHAPE = {"vocab_size": 8192, "context": 256, "layers": 4, "heads": 4, "width": 256}
@@ -102,6 +107,8 @@ class Job:
     """One thread, and processor time instead of wall clock."""
     tiny: dict[str, Any] | None = None
     """Sizes in place of the benchmark's, to see whether it runs: nothing is compiled then."""
+    kernels: bool = False
+    """Whether the last turn of ours is profiled, and does not count."""
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -197,22 +204,39 @@ def side(link: Connection, job: Job, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.to(device.device)
         reports = train(model, objective.loss, batch_at, validate, loop, device, Snapshots(Path(folder)))
-        for _ in range(job.steps // job.turn):
+        for turn in range(1, job.steps // job.turn + 1):
             watch.begin()
-            report = next(reports)
+            last = job.kernels and turn * job.turn == job.steps
+            activity = ProfilerActivity.CUDA if GPU else ProfilerActivity.CPU
+            with profile(activities=[activity]) if last else nullcontext() as profiled:
+                report = next(reports)
             watch.end(report.loss, report.valid_loss, report.throughput)
+            if profiled:
+                write_kernels(profiled, job)
         list(reports)
 
 
-def take_turns(side: Callable[..., None], job: Any, names: list[str], together: int = 0) -> dict[str, list[Turn]]:
-    """The turns of every side, each of which waits while another has its own.
+def write_kernels(profiled: Any, job: Job) -> None:
+    """A file with what the kernels of a step took, the longest first: milliseconds, launches and name."""
+    time = operator.attrgetter("self_device_time_total" if GPU else "self_cpu_time_total")
+    found = sorted(profiled.key_averages(), key=time, reverse=True)
+    lines = [f"{sum(map(time, found)) / 1000 / job.turn:9.3f} ms a step in all"]
+    lines += [f"{time(one) / 1000 / job.turn:9.3f}{one.count / job.turn:8.1f}  {one.key[:120]}" for one in found]
+    KERNELS.parent.mkdir(parents=True, exist_ok=True)
+    KERNELS.with_stem(f"kernels-{job.paper}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def take_turns(
+    side: Callable[..., None], sides: Mapping[Key, tuple[Any, str]], together: int = 0
+) -> dict[Key, list[Turn]]:
+    """The turns of every side, a job and a name, each of which waits while another has its own.
 
     The first ``together``, whose time does not count, are had side by side: one compiles while the other does.
     """
     context = get_context("spawn")
-    links, processes, found = {}, [], {name: [] for name in names}
-    for name in names:
-        links[name], theirs = context.Pipe()
+    links, processes, found = {}, [], {key: [] for key in sides}
+    for key, (job, name) in sides.items():
+        links[key], theirs = context.Pipe()
         processes.append(context.Process(target=side, args=(theirs, job, name), daemon=True))
         processes[-1].start()
         theirs.close()
@@ -220,10 +244,10 @@ def take_turns(side: Callable[..., None], job: Any, names: list[str], together: 
         if turn < together:
             for link in links.values():
                 link.send(None)
-        for name, link in links.items():
+        for key, link in links.items():
             if turn >= together:
                 link.send(None)
-            found[name].append(link.recv())
+            found[key].append(link.recv())
     for process in processes:
         process.join()
     return found
@@ -241,11 +265,26 @@ def row(
     return {"work": work, "unit": unit, **figures}
 
 
-def speeds(paper: str, store: Path, turns: int, busy: bool, tiny: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Tokens a second of ours and of the peer in each precision: prints a line, and gives the rows of the file."""
-    job = Job(paper, store, STEPS_A_TURN * (turns + WARM), STEPS_A_TURN, busy=busy, tiny=tiny)
+def speeds(
+    papers: list[str], store: Path, turns: int, busy: bool, tiny: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Tokens a second of ours and of the peer in each precision: prints a line a paper, and gives the rows of the file.
+
+    All sides of all papers compile side by side.
+    """
     precisions = PRECISIONS[:1] if tiny else PRECISIONS
-    found = take_turns(side, job, [*precisions, "ours"], WARM)
+    kernels = GPU or tiny is not None
+    steps = STEPS_A_TURN * (WARM + turns + kernels)
+    jobs = [Job(paper, store, steps, STEPS_A_TURN, busy=busy, tiny=tiny, kernels=kernels) for paper in papers]
+    sides = {(job.paper, name): (job, name) for job in jobs for name in (*precisions, "ours")}
+    found = take_turns(side, sides, WARM)
+    return [row for job in jobs for row in compared(job, {n: found[job.paper, n] for n in (*precisions, "ours")})]
+
+
+def compared(job: Job, found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
+    """The turns of ours beside the peer's, by precision."""
+    paper, precisions = job.paper, [name for name in found if name != "ours"]
+    found = {name: turns[: -1 if job.kernels else None] for name, turns in found.items()}
     tokens = STEPS_A_TURN * job.rows * job.shape["context"]
     speed = {name: statistics.median(tokens / turn.seconds for turn in said[WARM:]) for name, said in found.items()}
     curves = {name: [turn.loss for turn in said] for name, said in found.items()}
@@ -291,7 +330,7 @@ def to_loss(folder: Path, busy: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as stores:
         write_stores(texts["train"], texts["valid"], Path(stores))
         job = Job("gpt", Path(stores), WIKITEXT_STEPS, WIKITEXT_TURN, WIKITEXT_ROWS, busy)
-        found = take_turns(side, job, [precision, "ours"])
+        found = take_turns(side, {name: (job, name) for name in (precision, "ours")})
     target = found[precision][-1].valid
     seconds = {}
     for name, said in found.items():
@@ -343,7 +382,7 @@ def bench(papers: list[str], turns: int, busy: bool) -> None:
     texts = [d.text for d in open_source("sotu", SOURCES["sotu"](MANIFEST)) if isinstance(d, Document)]
     with tempfile.TemporaryDirectory() as folder:
         write_stores(texts, texts[-9:], Path(folder))
-        write_rows([row for paper in papers for row in speeds(paper, Path(folder), turns, busy)])
+        write_rows([row for paper in papers for row in speeds([paper], Path(folder), turns, busy)])
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ def test_its_dry_run_does_every_part_and_all_checks_hold(tmp_path):
     assert rows["correctness"]["ratio"] == 1
     assert rows["correctness"]["ours"] > 50
     assert {"gpt-cpu", "gpt-learning", "gpt-lost"} <= rows.keys()
+    listed = (tmp_path / "artifacts/bench/kernels-gpt.txt").read_text()
+    assert "ms a step in all" in listed
+    assert "aten::" in listed
     assert "| gpt-learning" in (tmp_path / "artifacts/bench/gpu-dry.md").read_text()
 
 
