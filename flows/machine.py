@@ -91,7 +91,7 @@ class Machine:
         """
         most = limits.number("PLM_GPUS", "GPUs")
         return cls(
-            limits.number("PLM_CORES", "cores") or limits.cores(),
+            limits.processes(),
             visible(),
             most,
             max(1, sharing),

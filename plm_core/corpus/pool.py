@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -186,15 +187,14 @@ def _keep(claim: Path, ended: threading.Event) -> None:
 
 def _is_void(claim: Path) -> bool:
     """Whether the process of a claim has ended; if so, the claim is removed."""
-    clock = claim.with_name(f".clock.{_me()}")
     try:
         host, *process = claim.read_text().rsplit(".", 2)  # a claim that was just made is still empty
         if host == socket.gethostname():
             pid, began = process
             void = not _lives(int(pid)) or started(int(pid)) != began
         else:  # by the folder's clock, which may differ from this machine's
-            clock.touch()
-            void = clock.stat().st_mtime - claim.stat().st_mtime > LOST_S
+            with tempfile.TemporaryFile(dir=claim.parent) as now:
+                void = os.fstat(now.fileno()).st_mtime - claim.stat().st_mtime > LOST_S
     except FileNotFoundError:
         return True
     if void:

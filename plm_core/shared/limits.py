@@ -26,6 +26,15 @@ def cores() -> int:
     return most
 
 
+def processes() -> int:
+    """How many processes may work here in parallel, one core each: ``PLM_CORES``, otherwise ``cores()``.
+
+    Raises:
+        UserError: ``PLM_CORES`` is not a number, 1 or more.
+    """
+    return number("PLM_CORES", "cores") or cores()
+
+
 def groups() -> Iterator[Path]:
     """This process's control group and those above it (cgroups(7), version 2)."""
     try:

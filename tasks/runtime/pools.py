@@ -8,10 +8,9 @@ from pathlib import Path
 
 from plm_core.config import UserError, digest
 from plm_core.corpus.pool import Pool
-from plm_core.shared import paths
+from plm_core.shared import limits, paths
 from tasks.runtime.nodes import ask_for_help
 from tasks.runtime.stage import Stage
-from tasks.settings.machine import cores
 
 
 @contextlib.contextmanager
@@ -27,8 +26,8 @@ def pool(stage: Stage, *parameters: object) -> Iterator[Pool]:
             _discard(other)
     if folder.exists():
         print(f"{stage.name}: resuming with the finished parts in {folder}", flush=True)
-    command = [sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(cores())]
-    found = Pool(folder, cores(), ask=lambda: ask_for_help(command))
+    command = [sys.executable, "-m", "plm_core.corpus.pool", str(folder), str(limits.processes())]
+    found = Pool(folder, limits.processes(), ask=lambda: ask_for_help(command))
     keep = True
     try:
         yield found

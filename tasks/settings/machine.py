@@ -8,11 +8,6 @@ from plm_core.config import UserError
 from plm_core.shared import limits
 
 
-def cores() -> int:
-    """How many processes may work here in parallel: ``PLM_CORES``, otherwise the number of cores of this one."""
-    return limits.number("PLM_CORES", "cores") or limits.cores()
-
-
 def leads() -> bool:
     """Whether this process is the first of those that train together, which alone writes files and prints."""
     return os.environ.get("RANK", "0") == "0"

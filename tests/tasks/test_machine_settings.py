@@ -3,7 +3,8 @@
 import pytest
 
 from plm_core.config import UserError
-from tasks.settings.machine import cores, pretraining_gpus, price
+from plm_core.shared.limits import processes
+from tasks.settings.machine import pretraining_gpus, price
 
 
 @pytest.mark.parametrize(("value", "expected"), [("0", 0.0), ("2.49", 2.49), ("1e-3", 0.001)])
@@ -26,7 +27,9 @@ def test_a_price_that_is_none_is_refused(monkeypatch, value):
 
 
 @pytest.mark.parametrize("value", ["", "abc", "0", "-1", "1.5"])
-@pytest.mark.parametrize(("name", "read"), [("CORES", cores), ("GPUS", pretraining_gpus), ("RANKS", pretraining_gpus)])
+@pytest.mark.parametrize(
+    ("name", "read"), [("CORES", processes), ("GPUS", pretraining_gpus), ("RANKS", pretraining_gpus)]
+)
 def test_a_number_that_is_none_is_refused_by_name(monkeypatch, name, read, value):
     for known in ("CORES", "GPUS", "RANKS"):
         monkeypatch.delenv(f"PLM_{known}", raising=False)
