@@ -15,7 +15,6 @@ import resource, sys
 from tasks.runtime.stage import main
 sys.argv = ["/x/tasks/pretrain.py", "gpt"]
 def task(name: str) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
     {}
 main(task)
 """
@@ -28,7 +27,7 @@ def run(body):
 
 @pytest.mark.parametrize("body", ["bytearray(2 << 30)", "import numpy; numpy.ones(1 << 29)"])
 def test_it_is_one_line_with_the_parameters_that_help(body):
-    done = run(body)
+    done = run(f"resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); {body}")
     assert done.returncode == 1
     assert done.stderr.startswith("error: out of memory: ")
     assert done.stderr.count("\n") == 1

@@ -129,7 +129,7 @@ def test_an_ordinary_model_is_counted_without_a_warning(causal):
 
 def test_the_most_memory_is_that_of_this_process_and_not_of_the_one_that_started_it():
     """The kernel begins a child's ru_maxrss with its parent's: a small stage of a large flow would look as large."""
-    big = 512 << 20
+    big = 1 << 30
     child = (
         "import torch; from plm_core.training.profiler import peak_memory\n"
         "cpu = torch.device('cpu'); before = peak_memory(cpu)\n"
