@@ -12,9 +12,9 @@ def test_its_dry_run_does_every_part_and_all_checks_hold(tmp_path):
     for name in ("plm_core", "tasks", "params.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)
     script = [sys.executable, str(ROOT / "tests/bench/bench_gpu.py"), "--dry"]
-    done = subprocess.run(
-        script, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True
-    )
+    # More threads would wait for each other beside other tests.
+    settings = {"PYTHONPATH": str(ROOT), "PATH": "", "PLM_THREADS": "1"}
+    done = subprocess.run(script, cwd=tmp_path, env=settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for part in ("correctness", "speed", "learning"):
         assert f"\n{part}\n" in done.stdout
@@ -26,10 +26,3 @@ def test_its_dry_run_does_every_part_and_all_checks_hold(tmp_path):
     assert "ms a step in all" in listed
     assert "aten::" in listed
     assert "| gpt-learning" in (tmp_path / "artifacts/bench/gpu-dry.md").read_text()
-
-
-def test_an_unknown_part_is_named():
-    script = [sys.executable, str(ROOT / "tests/bench/bench_gpu.py"), "--dry", "sped"]
-    done = subprocess.run(script, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "no part sped; expected some of correctness, speed, learning" in done.stderr
