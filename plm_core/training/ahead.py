@@ -1,13 +1,14 @@
 """Batches prepared one step ahead in a separate thread, so that the loop does not wait for them. Used by the loop."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
 import torch
 
 from plm_core.objectives.loss import Batch
+from plm_core.training.device import thread_beside
 
 
 class Ahead:
@@ -15,7 +16,7 @@ class Ahead:
 
     def __init__(self, batch_at: Callable[[int], Batch], device: torch.device) -> None:
         self._batch_at, self._device = batch_at, device
-        self._thread = ThreadPoolExecutor(1, "batches")
+        self._thread = thread_beside("batches")
         self._next: tuple[int, Future[Batch]] | None = None
 
     def __call__(self, step: int, last: bool = False) -> Batch:

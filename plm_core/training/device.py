@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -65,6 +66,12 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
         )
     _keep_freed_memory()
     return Device(torch.device("cpu"), torch.get_num_threads(), multiplies_bfloat16("cpu"))
+
+
+def thread_beside(name: str) -> ThreadPoolExecutor:
+    """One thread that uses the same GPU as this one: CUDA's current device is each thread's own, at first GPU 0."""
+    gpu = torch.cuda.current_device() if torch.cuda.is_available() else -1  # which changes nothing
+    return ThreadPoolExecutor(1, name, torch.cuda.set_device, (gpu,))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from plm_core.config import UserError
 from plm_core.files import atomic_folder, verify_checksums
+from plm_core.training.device import thread_beside
 from plm_core.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class Snapshots:
     def __init__(self, folder: Path, keep: int = 2, ranks: Ranks = ALONE) -> None:
         self.folder = folder
         self._keep, self._ranks = keep, ranks
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
+        # Shards are copied in the thread, which must wait for the GPU that holds them.
+        self._thread = thread_beside("snapshot")
         self._writing: Future[None] | None = None
         self._stager: DefaultStager | None = None
         self._newest: tuple[int, int] | None = None

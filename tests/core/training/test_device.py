@@ -1,10 +1,14 @@
 """The machine's facts come from the machine or its environment."""
 
+import threading
+
 import pytest
 import torch
 
 from plm_core.config import UserError
+from plm_core.training.ahead import Ahead
 from plm_core.training.device import Device, prepare
+from plm_core.training.snapshot import Snapshots
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +41,15 @@ def test_bfloat16_is_used_where_it_is_asked_for_and_there(hardware, precision):
     with device.autocast(precision):
         product = torch.ones(5, 7) @ torch.ones(7, 3)
     assert product.dtype == (torch.bfloat16 if hardware and precision == "bfloat16" else torch.float32)
+
+
+def test_the_threads_of_a_training_use_its_gpu(monkeypatch, tmp_path):
+    """CUDA's current device is each thread's own: one that waits for GPU 0 waits for nothing of GPU 3."""
+    used = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: used.append((threading.current_thread(), gpu)))
+    for thread in (Ahead(lambda step: step, torch.device("cpu"))._thread, Snapshots(tmp_path)._thread):
+        its = thread.submit(threading.current_thread).result()
+        assert used.pop() == (its, 3)
+        assert its is not threading.current_thread()
