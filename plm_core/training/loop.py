@@ -130,7 +130,8 @@ def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
     precision = config.precision if setup.device.bfloat16 else "float32"
 
     def needed(rows: int) -> int:
-        return step_memory(setup.shared.model, loss_of, some.first(rows), precision, config.optimizer)
+        replayed = config.compile and setup.ranks.size == 1 and rows == state.rows
+        return step_memory(setup.shared.model, loss_of, some.first(rows), precision, config.optimizer, replayed)
 
     try:
         parts = parts_that_fit(needed, gradients, state.rows, room)

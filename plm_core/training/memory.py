@@ -30,18 +30,32 @@ HIGHER = {"layer_norm", "rms_norm", "softmax", "log_softmax", "cross_entropy"}
 package: CUDA Op-Specific Behavior")."""
 
 
-def step_memory(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Precision, config: OptimizerConfig) -> int:
-    """The peak of live bytes in a step on ``rows``: weights, gradients, the optimizer's state and activations. For the
-    arguments and errors see ``step_on_meta``."""
+def step_memory(
+    model: nn.Module,
+    loss_of: LossOf,
+    rows: Batch,
+    precision: Precision,
+    config: OptimizerConfig,
+    replayed: bool = False,
+) -> int:
+    """The peak of live bytes in a step on ``rows``: weights, gradients, the optimizer's state and activations. The
+    passes of a step that is ``replayed`` keep their memory. For the other arguments and errors see ``step_on_meta``."""
     with _Alive() as alive:
-        step_on_meta(model, loss_of, rows, precision, config)
+        step_on_meta(model, loss_of, rows, precision, config, alive.keep if replayed else lambda: None)
     return alive.most
 
 
-def step_on_meta(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Precision, config: OptimizerConfig) -> None:
+def step_on_meta(
+    model: nn.Module,
+    loss_of: LossOf,
+    rows: Batch,
+    precision: Precision,
+    config: OptimizerConfig,
+    behind_passes: Callable[[], None] = lambda: None,
+) -> None:
     """Run a step on ``rows`` on the meta device, with the operations that a GPU would run, so that they can be counted.
 
-    ``loss_of`` must not be compiled; the model is not changed.
+    ``loss_of`` must not be compiled; the model is not changed. ``behind_passes`` is called before the update.
 
     Raises:
         RuntimeError, ValueError: see ``flops.step_flops``.
@@ -54,6 +68,7 @@ def step_on_meta(model: nn.Module, loss_of: LossOf, rows: Batch, precision: Prec
         # Recomputed blocks run here again, as on the device. ``backward`` would disable the mode.
         one = torch.ones_like(loss.nll)
         _engine_run_backward((loss.nll,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    behind_passes()
     nn.utils.clip_grad_norm_(small.parameters(), 1.0)
     optimizer.step(0.0)
 
@@ -92,6 +107,10 @@ class _Alive(TorchDispatchMode):
         self.most = 0
         self._now = 0
         self._known: dict[int, weakref.ref[Any]] = {}
+
+    def keep(self) -> None:
+        """Count the most so far as alive from now on: the pool of a CUDA graph keeps its memory."""
+        self._now = self.most
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

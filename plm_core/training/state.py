@@ -5,6 +5,7 @@ memory carries from batch to batch, and a few numbers are the whole state.
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
@@ -121,6 +122,8 @@ class State:
     """Pairs of a step (from 0) and how many more batches are skipped from there on."""
     best: dict[str, Tensor] = field(init=False)
     """The weights of the best validation, or the initial ones before the first. Never modified, only replaced."""
+    evaluated_at_once: int = sys.maxsize
+    """The most held-out rows that fit into memory at once, as far as is known; a resumed run finds out again."""
     carries: list[Carry | None] = field(init=False)
     """The memory that the next step's loss continues from, for each micro-batch of this process."""
 

@@ -1,13 +1,12 @@
 """A training step, and the loss on held-out rows: passes over a batch, in micro-batches that fit into memory.
 
-Used by the loop. When memory runs out, the rows are split into twice as many micro-batches.
+Used by the loop. When memory runs out, the rows are split into smaller micro-batches, those of a step or of held-out
+rows.
 """
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +21,6 @@ from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import Ranks, Shared, full
 from plm_core.training.state import Done, State, Unfit, joined
 
-T = TypeVar("T")
 Seeds = Callable[[int], int]
 """The randomness of a step: from the number of a micro-batch, over all processes, to the seed of its dropout."""
 
@@ -53,7 +51,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
     num_targets = int(setup.ranks.sum(batch.num_targets.double()))
     rows = batch.to(setup.device.device)
     setup.profiler.lap("data")
-    nll, carries = _fitting(setup, state, partial(_passes, setup, state, rows, num_targets, seeds))
+    nll, carries = _fitting(setup, state, rows, num_targets, seeds)
     # With sharded weights the norm is gathered from all shards.
     norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
     wrong = None
@@ -76,7 +74,7 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
 
 
 def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Loss:
-    """The loss on rows that every process has, in the precision and with the micro-batch size of a step.
+    """The loss on rows that every process has, in the precision of a step and in micro-batches of at most its size.
 
     If the rows can be shared evenly, each process computes its share, and ``carry`` belongs to that share.
     """
@@ -84,14 +82,9 @@ def evaluate(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> Lo
     shared = ranks.size > 1 and len(rows.inputs) % ranks.size == 0
     if shared:
         rows = list(rows.split(ranks.size))[ranks.rank]
-
-    def looked_at() -> list[Loss]:
-        parts = -(-len(rows.inputs) // (state.rows // len(state.carries)))
-        carries = [None] * parts if carry is None else zip(*(c.chunk(parts) for c in carry), strict=True)
-        with setup.device.autocast(setup.config.precision):
-            return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
-
-    found = _fitting(setup, state, looked_at)
+    found = None
+    while found is None:
+        found = _looked_at(setup, state, rows, carry)
     nll = torch.stack([each.nll for each in found]).sum()
     num_targets = torch.stack([each.num_targets for each in found]).sum()
     if shared:
@@ -136,11 +129,34 @@ def _lacking(setup: Setup, state: State, batch: Batch) -> str | None:
         _clear(setup)
 
 
-def _fitting(setup: Setup, state: State, work: Callable[[], T]) -> T:
-    """The result of ``work``; each time memory runs out, it is tried again with twice as many micro-batches."""
+def _looked_at(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> list[Loss] | None:
+    """The losses of micro-batches of held-out rows; None if memory ran out, and the next ones will be smaller.
+
+    Those of a step stay as they are: a step that is replayed keeps its memory, and only the rest is left for these.
+    """
+    at_once = min(len(rows.inputs), state.rows // len(state.carries), state.evaluated_at_once)
+    parts = -(-len(rows.inputs) // at_once)
+    carries = [None] * parts if carry is None else zip(*(c.chunk(parts) for c in carry), strict=True)
+    try:
+        with setup.device.autocast(setup.config.precision):
+            return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
+    except RuntimeError as error:
+        said = _said(error)
+    _require_smaller(state, at_once, said, agreed=setup.ranks.size == 1)
+    state.evaluated_at_once = at_once // 2
+    warnings.warn(f"out of memory in validation: from now on {at_once // 2} rows at a time ({said})", stacklevel=3)
+    if setup.device.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
+
+
+def _fitting(
+    setup: Setup, state: State, rows: Batch, num_targets: int, seeds: Seeds
+) -> tuple[Tensor, list[Carry | None]]:
+    """``_passes``; each time memory runs out, they are tried again with twice as many micro-batches."""
     while True:
         try:
-            return work()
+            return _passes(setup, state, rows, num_targets, seeds)
         except RuntimeError as error:
             # Several processes would have to agree, in the middle of a step in which the others have not failed.
             _cut_smaller(state, _said(error), agreed=setup.ranks.size == 1)
@@ -194,17 +210,23 @@ def _passes(
 def _cut_smaller(state: State, error: str, agreed: bool) -> None:
     """Split the rows of this process into twice as many micro-batches, if all processes have ``agreed`` to it."""
     parts = len(state.carries)
-    if parts == state.rows or not agreed:
-        alone = "batch", "one row", ""
-        several = "accumulation", f"{state.rows // parts} rows", "more accumulation, "
-        place, rows, more = alone if parts == state.rows else several
-        raise Unfit(
-            f"{place}: out of memory at step {state.step + 1} with {rows} at a time ({error}); expected {more}"
-            "a smaller model.context, or a smaller model"
-        )
+    _require_smaller(state, state.rows // parts, error, agreed)
     state.cut(2 * parts)
     warnings.warn(
         f"out of memory at step {state.step + 1}: from now on {state.rows // len(state.carries)} rows at a time, "
         f"in {len(state.carries)} micro-batches ({error})",
         stacklevel=2,
+    )
+
+
+def _require_smaller(state: State, at_once: int, error: str, agreed: bool) -> None:
+    """Raise Unfit if ``at_once`` rows cannot be split, or if not all processes have ``agreed`` to it."""
+    if at_once > 1 and agreed:
+        return
+    alone = "batch", "one row", ""
+    several = "accumulation", f"{at_once} rows", "more accumulation, "
+    place, rows, more = alone if at_once == 1 else several
+    raise Unfit(
+        f"{place}: out of memory at step {state.step + 1} with {rows} at a time ({error}); expected {more}"
+        "a smaller model.context, or a smaller model"
     )

@@ -229,6 +229,29 @@ def test_out_of_memory_halves_the_rows_at_a_time_and_goes_on_with_the_same_batch
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+def test_out_of_memory_in_validation_leaves_the_steps_as_they_were(start):
+    """Other micro-batches of a step would draw other dropout."""
+
+    def hungry(model, batch, carry):
+        if len(batch.inputs) > 2 and not torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("no room")
+        return CAUSAL.loss(model, batch, carry)
+
+    undisturbed, expected = start(folder="whole")
+    expected = plain(expected)
+    model, reports = start(loss=hungry)
+    with pytest.warns(UserWarning, match="out of memory") as told:
+        reports = plain(reports)
+    said = [str(warning.message) for warning in told if "out of memory" in str(warning.message)]
+    assert [line.split(" (")[0] for line in said] == [
+        f"out of memory in validation: from now on {rows} rows at a time" for rows in (4, 2)
+    ]
+    assert same(model, undisturbed)
+    found, whole = ([report.pop("valid_loss") or 0.0 for report in some] for some in (reports, expected))
+    assert reports == expected
+    assert found == pytest.approx(whole, rel=1e-12)
+
+
 def test_a_run_that_was_cut_smaller_goes_on_with_parts_of_that_size(start):
     """Dropout is drawn by part, so that other parts would be another run."""
 

@@ -11,8 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from plm_core.training.blocks import blocks_of
 from plm_core.training.config import OptimizerConfig
+from plm_core.training.flops import on_meta
 from plm_core.training.loop import train
-from plm_core.training.memory import parts_that_fit, step_memory, step_on_meta
+from plm_core.training.memory import _Alive, parts_that_fit, step_memory, step_on_meta
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
@@ -74,6 +75,25 @@ def test_the_estimate_of_a_loss_in_chunks_is_what_it_takes(store, monkeypatch):
     assert told == pytest.approx(given_by_the_allocator(model, objective, batch, MUON), rel=0.15)
 
 
+def test_what_an_update_takes_comes_on_top_of_the_passes_of_a_replayed_step(store):
+    model, objective = make("gpt", dtype=torch.float32, width=48)
+    batch = objective.batches(store, model.config, 64).at(3, 0)
+    plain, replayed = (step_memory(model, objective.loss, batch, "float32", MUON, kept) for kept in (False, True))
+    assert replayed - plain > model.blocks[0].up.weight.nbytes
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_what_is_not_continued_takes_no_memory_for_keys_and_values(name):
+    model = on_meta(make(name, dtype=torch.float32, width=48, layers=3)[0])
+    ids = torch.zeros(64, 11, dtype=torch.long, device="meta")
+    most = []
+    for keep in (True, False):
+        with torch.no_grad(), _Alive() as alive:
+            model.read(ids, keep=keep)
+        most.append(alive.most)
+    assert most[0] - most[1] > ids.numel() * model.config.width  # and not only the mask of what was read
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_bfloat16_needs_less_for_every_paper_and_leaves_no_trace(store, name):
     model, objective = make(name, dtype=torch.float32, width=48)
@@ -101,6 +121,22 @@ def test_on_a_gpu_in_bfloat16_the_residual_stream_is_bfloat16(store, name):
         seen.clear()
         step_on_meta(model, objective.loss, batch, precision, MUON)
         assert seen == {getattr(torch, precision)}
+
+
+@pytest.mark.parametrize("name", ["xlnet", "transformer_xl"])
+def test_on_a_gpu_in_bfloat16_memory_is_bfloat16(store, name):
+    """Its first part is empty: in float32 all of it would be for good."""
+    model, objective = make(name, dtype=torch.float32, width=48)
+    batch = objective.batches(store, model.config, 4).at(3, 0)
+    carried = []
+
+    def loss(model, rows, carry):
+        found = objective.loss(model, rows, carry)
+        carried.extend(found.carry)
+        return found
+
+    step_on_meta(model, loss, batch, "bfloat16", MUON)
+    assert {tensor.dtype for tensor in carried if tensor.is_floating_point()} == {torch.bfloat16}
 
 
 def test_an_estimate_that_fails_leaves_the_flags_of_mixed_precision_as_they_were():
@@ -133,15 +169,17 @@ def test_rows_that_add_less_than_the_first_ones_are_not_cut():
     assert parts_that_fit(lambda rows: 100 + 50 * min(rows, 2) + rows, 10, 64, 270) == 1
 
 
+@pytest.mark.parametrize("compile", [True, False])
 @pytest.mark.parametrize("bfloat16", [True, False])
-def test_the_plan_counts_the_precision_that_the_device_has(make_gpt, device, tmp_path, monkeypatch, bfloat16):
+def test_the_plan_counts_what_the_device_has_and_does(make_gpt, device, tmp_path, monkeypatch, bfloat16, compile):
     asked = []
     monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: 1 << 60)
-    monkeypatch.setattr("plm_core.training.loop.step_memory", lambda *given: asked.append(given[3]) or 1)
-    config, device = replace(CONFIG, precision="bfloat16"), replace(device, bfloat16=bfloat16)
+    monkeypatch.setattr("plm_core.training.loop.compiled", lambda loss_of, *_: loss_of)
+    monkeypatch.setattr("plm_core.training.loop.step_memory", lambda *given: asked.append((given[3], given[5])) or 1)
+    config, device = replace(CONFIG, precision="bfloat16", compile=compile), replace(device, bfloat16=bfloat16)
     validate = Validation(1.0)
     next(train(make_gpt(), CAUSAL.loss, batch_at, lambda _: validate, config, device, Snapshots(tmp_path, 1)))
-    assert set(asked) == {"bfloat16" if bfloat16 else "float32"}
+    assert asked == [("bfloat16" if bfloat16 else "float32", compile)]
 
 
 def test_a_batch_without_room_is_cut_before_the_first_step_and_learns_the_same(start, monkeypatch):
