@@ -55,7 +55,9 @@ def pretrain(name: str) -> None:
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
         stores = [_store(split, tokenizer) for split in SPLITS]
-        model = new_model(config, tokenizer, stores[0], section).to(device.device)
+        model = new_model(config, tokenizer, stores[0], section)
+        if not ranks.sharding:  # otherwise it may not fit: each block is moved when it is sharded
+            model.to(device.device)
         train_set, valid_set = (_batches(store, objective, model, tokenizer, loop.batch, section) for store in stores)
         if (packing := train_set.metrics()) and ranks.first:
             print(_said_of_packing(packing), flush=True)
@@ -72,7 +74,7 @@ def pretrain(name: str) -> None:
         training = partial(train, model, objective.loss, batch_at, mean_loss(held_out), loop, device, snapshots, ranks)
         costs = CostReport(run.name, folder.name, device, bytes_per_position(train_set, stores[0], loop.order_seed))
         reports = follow(training, loop.steps, run, section, documents, costs)
-        weights = whole(model.state_dict())
+        weights = whole(model.state_dict(), ranks)
         if not ranks.first:
             return
         lineage = checkpoint.Lineage(stores[0].digest, digest(params.read(section)), passed_over(reports))

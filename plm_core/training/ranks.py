@@ -209,9 +209,14 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def whole(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights, with sharded ones gathered; every process must call it."""
-    return {name: full(tensor) for name, tensor in weights.items()}
+def whole(weights: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The weights on the host of the first process, sharded ones gathered one by one; every process must call it."""
+    found = {}
+    for name, tensor in weights.items():
+        gathered = full(tensor)
+        if ranks.first:
+            found[name] = gathered.cpu()
+    return found
 
 
 def full(tensor: Any) -> Tensor:

@@ -90,7 +90,8 @@ def main(paper, folder, out, stop=None):
         told = [asdict(replace(report, throughput=None)) for report in reports]
     except Stopped:
         return
-    weights = whole(model.state_dict())
+    weights = whole(model.state_dict(), ranks)
+    assert bool(weights) == ranks.first
     assert ranks.size == 1 or ranks.mode == "ddp" or type(model.tokens.weight.data).__name__ == "DTensor"
     if ranks.first:
         Path(out).write_text(json.dumps(told))
