@@ -100,7 +100,8 @@ EXTRACT = InputFormat(
     pair=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
     # The question first, so that the text is read with it in mind.
     asked=((BOS, 0), ("a", 0), (SEP, 0), ("b", 0), (CLS, 0)),
-    states=lambda model, ids, *_: model.read(ids)[0],  # padding comes last, where no relevant position attends to it
+    # Padding comes last, where no relevant position attends to it.
+    states=lambda model, ids, *_: model.read(ids, keep=False)[0],
     summary=_last,
     projected=False,
     both_orders=True,

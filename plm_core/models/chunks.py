@@ -52,8 +52,11 @@ class _InChunks(torch.autograd.Function):
             logits = F.linear(read, weight, bias)
             counts = (weights[part] * (targets[part] >= 0))[:, None].to(exact)
             place = targets[part, None].clamp(min=0)
-            nats, gradient = (_fused if torch.compiler.is_compiling() else _in_place)(logits, place, counts, V)
+            made = (_fused if torch.compiler.is_compiling() else _in_place)(logits, place, counts, V, any(wanted))
+            nats, gradient = made
             total = total + nats
+            if gradient is None:
+                continue
             if gradients[0] is not None:
                 gradients[0][part] = gradient @ weight
             if gradients[1] is not None:
@@ -70,11 +73,13 @@ class _InChunks(torch.autograd.Function):
         return *found, None, None, None, None, None
 
 
-def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
+def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: bool) -> tuple[Tensor, Tensor | None]:
     """-sum w log p of the targets ``place`` [C, 1] with weights ``counts`` [C, 1], and its gradient by the logits
-    ``[C, V or more]``, with one more tensor of their size."""
+    ``[C, V or more]`` if anything ``learns``, with one more tensor of their size."""
     log_p = logits[:, :V].to(counts.dtype).log_softmax(-1)
     nats = -(log_p.gather(1, place) * counts).sum()
+    if not learns:
+        return nats, None
     # The gradient: p, minus one for the target.
     gradient = log_p.exp_()
     gradient = gradient.scatter_(1, place, gradient.gather(1, place) - 1).mul_(counts).to(logits.dtype)
@@ -82,11 +87,13 @@ def _in_place(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Te
     return nats, gradient if logits.shape[1] == V else F.pad(gradient, (0, logits.shape[1] - V))
 
 
-def _fused(logits: Tensor, place: Tensor, counts: Tensor, V: int) -> tuple[Tensor, Tensor]:
+def _fused(logits: Tensor, place: Tensor, counts: Tensor, V: int, learns: bool) -> tuple[Tensor, Tensor | None]:
     """``_in_place`` for compilers, which read the logits and write the gradient in one kernel: in-place changes and
     padding would end it."""
     columns = torch.arange(logits.shape[1], device=logits.device)
     exact = logits.to(counts.dtype)
     log_p = (exact if logits.shape[1] == V else exact.masked_fill(columns >= V, float("-inf"))).log_softmax(-1)
     nats = -(log_p.gather(1, place) * counts).sum()
+    if not learns:
+        return nats, None
     return nats, ((log_p.exp() - (columns == place).to(counts.dtype)) * counts).to(logits.dtype)

@@ -114,30 +114,32 @@ class GPT(nn.Module):
         state: Cache | None = None,
         documents: Tensor | None = None,
         bidirectional: Tensor | None = None,
+        keep: bool = True,
     ) -> tuple[Tensor, Cache | None]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
         ``attention_mask`` [B, T] is false for padding, which is never seen and takes no position. ``state`` is what the
         previous call returned; ids then continue that text. ``documents`` [B, T] holds the document of each id in its
         row: each is read independently. ``bidirectional`` [B] is true for rows that are read like BERT's: their states
-        have seen all ids. With either of these two, no state is returned.
+        have seen all ids. With either of these two, or without ``keep``, no state is returned.
 
         Raises:
             ValueError: P + T is larger than ``context``, an id is outside the vocabulary, the state has other rows or
                 layers, ``documents`` are not as ``blocks`` says or given together with ``attention_mask`` or ``state``,
                 or ``bidirectional`` does not have B rows or is given together with ``state``.
         """
-        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
+        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional, keep)
         x = self.drop(narrowed(self.tokens(ids) + self.positions(positions.expand_as(ids))))
         pairs = []
         for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
             x, pair = block(x, attn_mask, past)
-            pairs.append(pair)
+            if seen is not None:
+                pairs.append(pair)
         return self.norm(x), None if seen is None else Cache(seen, tuple(pairs))
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
-        return self.read(ids, attention_mask)[0]
+        return self.read(ids, attention_mask, keep=False)[0]
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Hidden states ``[B, T, D]`` for a task; GPT has no segments: its examples hold a delimiter instead."""
@@ -159,8 +161,9 @@ def placed(
     state: Cache | None,
     documents: Tensor | None,
     bidirectional: Tensor | None,
+    keep: bool,
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Which positions are not padding, ``[B, P + T]``, None if the rows cannot be continued; the positions of the ids,
+    """Which positions are not padding, ``[B, P + T]``, None if no state is returned; the positions of the ids,
     ``[T]`` or ``[B, T]``; and the attention mask, ``[B, 1, T, P + T]``, None if it is purely causal.
 
     For the arguments and the ValueError see ``GPT.read``.
@@ -180,7 +183,7 @@ def placed(
     # Kept for the next call, which must know what was padding.
     seen = torch.ones(B, T, dtype=torch.bool, device=ids.device) if attention_mask is None else attention_mask
     seen = seen if state is None else torch.cat((state.attention_mask, seen), dim=1)
-    kept = seen if bidirectional is None else None
+    kept = seen if keep and bidirectional is None else None
     if attention_mask is None and state is None:
         # Whole rows, as in training: if all are causal, no mask, so that attention uses the causal kernel.
         return kept, torch.arange(T, device=ids.device), None if bidirectional is None else _order(ids, bidirectional)

@@ -108,24 +108,26 @@ class Llama(nn.Module):
         state: Cache | None = None,
         documents: Tensor | None = None,
         bidirectional: Tensor | None = None,
+        keep: bool = True,
     ) -> tuple[Tensor, Cache | None]:
         """Read from left to right: ids ``[B, T]`` to hidden states ``[B, T, D]`` that have seen ids up to their own.
 
         For the arguments and the ValueError see ``GPT.read``.
         """
-        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional)
+        seen, positions, attn_mask = placed(self.config, ids, attention_mask, state, documents, bidirectional, keep)
         x = self.tokens(ids)
         by = angles(positions, self.config.width // self.config.heads, self.config.rope_base, x.dtype)
         x = narrowed(x)
         pairs = []
         for block, past in zip(self.blocks, state.pairs if state else [None] * len(self.blocks), strict=True):
             x, pair = block(x, by, attn_mask, past)
-            pairs.append(pair)
+            if seen is not None:
+                pairs.append(pair)
         return self.norm(x), None if seen is None else Cache(seen, tuple(pairs))
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """``read`` without the state: ids ``[B, T]`` to hidden states ``[B, T, D]``."""
-        return self.read(ids, attention_mask)[0]
+        return self.read(ids, attention_mask, keep=False)[0]
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Hidden states ``[B, T, D]`` for a task; there are no segments: examples hold a delimiter instead."""

@@ -237,12 +237,13 @@ class XLNet(nn.Module):
         attention_mask: Tensor | None = None,
         state: Memory | None = None,
         ends: Tensor | None = None,
-    ) -> tuple[Tensor, Memory]:
+        keep: bool = True,
+    ) -> tuple[Tensor, Memory | None]:
         """Read from left to right: ids ``[B, T]`` to content states ``[B, T, D]`` that have seen ids up to their own.
 
         ``attention_mask`` [B, T] is false for padding, which is never seen. ``state`` is what the previous call
         returned, whole or shortened; ids then continue that text. Where ``ends`` [B, T] is true, another document
-        begins, which sees that token and nothing before it.
+        begins, which sees that token and nothing before it. Without ``keep`` no state is returned.
 
         Raises:
             ValueError: as ``forward``.
@@ -251,7 +252,7 @@ class XLNet(nn.Module):
         state = self.empty_memory(len(ids), 0) if state is None else state
         documents = None if ends is None else self.documents_between(ends, behind=True)
         hidden = self(ids, left_to_right(attention_mask), memory=state, documents=documents)
-        return hidden.content, state.extended(hidden.states, attention_mask, documents)
+        return hidden.content, state.extended(hidden.states, attention_mask, documents) if keep else None
 
     def encode(self, ids: Tensor, segments: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """Content states ``[B, T, D]`` that have seen all ids, for a task; ``attention_mask`` [B, T] is false for
@@ -267,9 +268,9 @@ class XLNet(nn.Module):
         return Output(hidden, self.tokens.weight, self.bias)
 
     def empty_memory(self, rows: int, size: int) -> Memory:
-        """An empty memory of ``size`` positions."""
+        """An empty memory of ``size`` positions, in the dtype of the states that will fill it."""
         weight = self.tokens.weight
-        states = weight.new_zeros(rows, self.config.layers, size, self.config.width)
+        states = narrowed(weight.new_zeros(rows, self.config.layers, size, self.config.width))
         return Memory(states, torch.zeros(rows, size, dtype=torch.bool, device=weight.device))
 
     def memory_for(self, begins: Tensor, carry: tuple[Tensor, ...] | None) -> Memory:

@@ -103,7 +103,8 @@ class Causal(Objective):
             return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets)
         # Without memory the row is the whole context.
         if not self.streams:
-            return Loss(output_nll(model.output(model.read(batch.inputs)[0]), batch.targets), batch.num_targets)
+            hidden, _ = model.read(batch.inputs, keep=False)
+            return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets)
         assert isinstance(batch, CausalBatch)
         # Transformer-XL: the states of the previous row are read, and those of this one passed on, without a gradient.
         ends = batch.inputs == EOS if self.packing == "documents" else None

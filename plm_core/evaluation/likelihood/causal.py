@@ -51,7 +51,7 @@ def _windows(model: Any, sequence: torch.Tensor, stride: int) -> float:
 def _nats(model: Any, sequence: torch.Tensor, starts: Sequence[int], length: int, skip: int) -> float:
     """The summed nats from position ``skip`` on in the windows of ``length`` tokens at ``starts``."""
     rows = torch.stack([sequence[start : start + length + 1] for start in starts])
-    hidden, _ = model.read(rows[:, :-1])
+    hidden, _ = model.read(rows[:, :-1], keep=False)
     return summed_nll(model.logits(hidden[:, skip:]), rows[:, skip + 1 :])
 
 

@@ -72,7 +72,7 @@ def test_what_begins_another_option_is_read_with_it(make_gpt, monkeypatch):
     """Answers of one token cost one reading of their prompt."""
     model, read = make_gpt(), []
     whole = model.read
-    monkeypatch.setattr(model, "read", lambda ids: read.append(tuple(ids.shape)) or whole(ids))
+    monkeypatch.setattr(model, "read", lambda ids, **how: read.append(tuple(ids.shape)) or whole(ids, **how))
     likelihoods(model, [Question([8, 9], [[7], [10], [11, 12]]), Question([9, 9], [[7], [8]])], CPU)
     assert read == [(2, 4)]
 

@@ -73,6 +73,15 @@ def test_padding_at_the_right_changes_nothing_that_is_encoded(make, paper, segme
 
 @READERS
 @torch.no_grad()
+def test_what_will_not_be_continued_is_read_without_keeping_anything(make, paper):
+    model = make(paper)
+    hidden, state = model.read(ids(), keep=False)
+    assert state is None
+    assert torch.equal(hidden, model.read(ids())[0])
+
+
+@READERS
+@torch.no_grad()
 @pytest.mark.parametrize("pieces", [(11,), (1, 10), (4, 7), (3, 1, 2, 5), (1,) * 11])
 def test_a_text_read_in_pieces_is_the_text_read_at_once(make, paper, pieces):
     model = make(paper)
