@@ -21,6 +21,8 @@ from plm_core.training.device import multiplies_bfloat16
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The factors of x, x^3 and x^5: chosen to raise small singular values fast, not to reach 1 exactly (Jordan et al.)."""
 ITERATIONS = 5
+TOGETHER = 1 << 26
+"""How many numbers of matrices are orthogonalised at once: 256 MiB, and a few times as much meanwhile."""
 SIZE = 0.2
 """About the root mean square of AdamW's updates (Liu et al. 2025, section 2.2)."""
 
@@ -38,24 +40,29 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient. If they are sharded, every process has to call it."""
         for group in self.param_groups:
-            matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
-            if not matrices:
-                continue
-            weights = [_local(matrix) for matrix in matrices]
-            gradients = [_local(matrix.grad) for matrix in matrices]
-            means = [_local(self.state[matrix]["momentum_buffer"]) for matrix in matrices]
-            torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
-            # Nesterov: the mean as it would be if the next gradient were the same.
-            updates = list(torch._foreach_lerp(gradients, means, group["momentum"]))
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            by_shape: dict[torch.Size, list[int]] = {}
-            for number, matrix in enumerate(matrices):
-                by_shape.setdefault(matrix.shape, []).append(number)
-            for shape, numbers in by_shape.items():
-                # Together, so that a GPU gets few large products.
-                found = orthogonal([updates[n] for n in numbers], shape[0], getattr(matrices[0], "device_mesh", None))
-                for n, update in zip(numbers, found, strict=True):
-                    weights[n].add_(update, alpha=-group["lr"] * SIZE * math.sqrt(max(shape)))
+            by_shape: dict[torch.Size, list[Any]] = {}
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    by_shape.setdefault(matrix.shape, []).append(matrix)
+            for shape, matrices in by_shape.items():
+                # Together, so that a GPU gets few large products; but not all, because a stack is a copy.
+                at_once = max(1, TOGETHER // shape.numel())
+                for begin in range(0, len(matrices), at_once):
+                    self._update(matrices[begin : begin + at_once], group)
+
+    def _update(self, matrices: list[Any], group: dict[str, Any]) -> None:
+        """Update matrices of one shape."""
+        weights = [_local(matrix) for matrix in matrices]
+        gradients = [_local(matrix.grad) for matrix in matrices]
+        means = [_local(self.state[matrix]["momentum_buffer"]) for matrix in matrices]
+        torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
+        # Nesterov: the mean as it would be if the next gradient were the same.
+        ahead = list(torch._foreach_lerp(gradients, means, group["momentum"]))
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        R, C = matrices[0].shape
+        updates = orthogonal(ahead, R, getattr(matrices[0], "device_mesh", None))
+        for weight, update in zip(weights, updates, strict=True):
+            weight.add_(update, alpha=-group["lr"] * SIZE * math.sqrt(max(R, C)))
 
 
 def _local(tensor: Any) -> Tensor:

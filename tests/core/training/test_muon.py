@@ -21,8 +21,10 @@ def drawn(seed):
     return [torch.randn(shape, generator=draw) for shape in SHAPES]
 
 
-def test_it_moves_matrices_as_torchs_does(monkeypatch):
+@pytest.mark.parametrize("together", [1, 400, muon.TOGETHER])
+def test_it_moves_matrices_as_torchs_does(monkeypatch, together):
     monkeypatch.setattr(muon, "multiplies_bfloat16", lambda kind: True)
+    monkeypatch.setattr(muon, "TOGETHER", together)
     ours, theirs = ([torch.nn.Parameter(matrix) for matrix in drawn(1)] for _ in range(2))
     one = Muon([{"params": ours, "weight_decay": 0.3}], 0.02, 0.9)
     for matrix in ours:
@@ -71,3 +73,16 @@ def test_float64_is_not_lost(bfloat16):
     assert exact.dtype == torch.float64
     permuted = newton_schulz(matrix.double().flip(0)[None]).flip(1)
     torch.testing.assert_close(exact, permuted, rtol=1e-11, atol=1e-11)
+
+
+def test_no_more_matrices_are_copied_at_once_than_is_said(monkeypatch):
+    stacks = []
+    monkeypatch.setattr(muon, "TOGETHER", 2 * 24 * 8 + 1)
+    monkeypatch.setattr(muon, "newton_schulz", lambda stack: stacks.append(len(stack)) or stack)
+    matrices = [torch.nn.Parameter(torch.ones(24, 8)) for _ in range(5)]
+    optimizer = Muon([{"params": matrices, "weight_decay": 0.0}], 0.02, 0.9)
+    for matrix in matrices:
+        matrix.grad = torch.ones(24, 8)
+        optimizer.state[matrix]["momentum_buffer"] = torch.zeros(24, 8)
+    optimizer.step()
+    assert stacks == [2, 2, 1]
