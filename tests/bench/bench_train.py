@@ -17,7 +17,7 @@ import operator
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -47,7 +47,7 @@ from plm_core.training.loop import train
 from plm_core.training.optimizer import OptimizerConfig
 from plm_core.training.profiler import Throughput
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import Validation
+from plm_core.training.state import StepMetrics, Validation
 from plm_core.training.step import Evaluate
 
 Key = TypeVar("Key", bound=Hashable)
@@ -203,17 +203,21 @@ def side(link: Connection, job: Job, name: str) -> None:
         return train_peer(job.paper, theirs, batch_at, loop, name == "bfloat16", watch.begin, peer_end)
     with tempfile.TemporaryDirectory() as folder:
         model.to(device.device)
-        reports = train(model, objective.loss, batch_at, validate, loop, device, Snapshots(Path(folder)))
-        for turn in range(1, job.steps // job.turn + 1):
-            watch.begin()
-            last = job.kernels and turn * job.turn == job.steps
-            activity = ProfilerActivity.CUDA if GPU else ProfilerActivity.CPU
-            with profile(activities=[activity]) if last else nullcontext() as profiled:
-                report = next(reports)
-            watch.end(report.loss, report.valid_loss, report.throughput)
-            if profiled:
-                write_kernels(profiled, job)
-        list(reports)
+        our_turns(train(model, objective.loss, batch_at, validate, loop, device, Snapshots(Path(folder))), job, watch)
+
+
+def our_turns(reports: Iterator[StepMetrics], job: Job, watch: Watch) -> None:
+    """A report for each turn; the last is profiled if its kernels are asked for."""
+    for turn in range(1, job.steps // job.turn + 1):
+        watch.begin()
+        last = job.kernels and turn * job.turn == job.steps
+        activity = ProfilerActivity.CUDA if GPU else ProfilerActivity.CPU
+        with profile(activities=[activity]) if last else nullcontext() as profiled:
+            report = next(reports)
+        watch.end(report.loss, report.valid_loss, report.throughput)
+        if profiled:
+            write_kernels(profiled, job)
+    list(reports)
 
 
 def write_kernels(profiled: Any, job: Job) -> None:
