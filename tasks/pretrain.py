@@ -55,9 +55,7 @@ def pretrain(name: str) -> None:
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
         stores = [_store(split, tokenizer) for split in SPLITS]
-        model = new_model(config, tokenizer, stores[0], section)
-        if not ranks.sharding:  # otherwise it may not fit: each block is moved when it is sharded
-            model.to(device.device)
+        model = new_model(config, tokenizer, stores[0], section).to("cpu" if ranks.sharding else device.device)
         train_set, valid_set = (_batches(store, objective, model, tokenizer, loop.batch, section) for store in stores)
         if (packing := train_set.metrics()) and ranks.first:
             print(_said_of_packing(packing), flush=True)
@@ -159,6 +157,8 @@ def passed_over(reports: list[StepMetrics]) -> list[list[int]]:
 
 def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, section: str) -> Any:
     """The model of a section before it is trained on ``text``: with random weights, or those of its ``start``.
+
+    It is on the host. A model that will be sharded stays there, because the whole may not fit on a GPU.
 
     Raises:
         UserError: the section describes no model, or one that its objective does not train, or see ``require_start``.
