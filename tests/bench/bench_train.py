@@ -280,9 +280,9 @@ def speeds(
     kernels = GPU or tiny is not None
     steps = STEPS_A_TURN * (WARM + turns + kernels)
     jobs = [Job(paper, store, steps, STEPS_A_TURN, busy=busy, tiny=tiny, kernels=kernels) for paper in papers]
-    sides = {(job.paper, name): (job, name) for job in jobs for name in (*precisions, "ours")}
-    found = take_turns(side, sides, WARM)
-    return [row for job in jobs for row in compared(job, {n: found[job.paper, n] for n in (*precisions, "ours")})]
+    names = [*precisions, "ours"]
+    found = take_turns(side, {(job.paper, name): (job, name) for job in jobs for name in names}, WARM)
+    return [row for job in jobs for row in compared(job, {name: found[job.paper, name] for name in names})]
 
 
 def compared(job: Job, found: dict[str, list[Turn]]) -> list[dict[str, Any]]:
