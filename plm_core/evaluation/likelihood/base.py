@@ -20,6 +20,8 @@ from plm_core.text.tokenizer import Tokenizer
 
 TEXTS_AT_ONCE = 16
 """The number of documents that a model with memory reads side by side."""
+TOKENS_AT_ONCE = 1 << 14
+"""The tokens of the documents whose windows the other models read in batches; one document may have more."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,8 @@ class Segment:
 
     def nats(self, logits: torch.Tensor) -> list[float]:
         """-sum log p of each row's predicted tokens by logits ``[R, T - given, V]``, added up in double precision."""
-        targets, attention_mask = self.ids[:, self.given :], self.attention_mask[:, self.given :]
-        nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
-        return (nats.double() * attention_mask).sum(dim=1).tolist()
+        nats = token_nats(logits, self.ids[:, self.given :])
+        return (nats * self.attention_mask[:, self.given :]).sum(dim=1).tolist()
 
 
 def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -> Iterator[Segment]:
@@ -139,19 +140,65 @@ def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -
         given = length - advance
 
 
-def summed_nll(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    """-sum log p of the targets ``[...]`` by logits ``[..., V]``, added up in double precision."""
-    nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-    return float(nats.double().sum())
+def token_nats(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """-log p of the targets ``[R, T]`` by logits ``[R, T, V]``, in double precision, to be added up."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).double()
+
+
+def by_number(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    """The texts in groups of ``TEXTS_AT_ONCE``."""
+    source = iter(texts)
+    while group := list(islice(source, TEXTS_AT_ONCE)):
+        yield group
+
+
+def by_tokens(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    """The texts in groups that end as soon as they have ``TOKENS_AT_ONCE`` tokens."""
+    group: list[Text] = []
+    tokens = 0
+    for text in texts:
+        group.append(text)
+        tokens += len(text.ids)
+        if tokens >= TOKENS_AT_ONCE:
+            yield group
+            group = []
+            tokens = 0
+    if group:
+        yield group
+
+
+def read_in_batches(
+    texts: int,
+    windows: Iterable[tuple[tuple[int, ...], tuple[int, ...]]],
+    nats_of: Callable[..., torch.Tensor],
+    positions: int,
+) -> list[float]:
+    """The summed nats of each text, read in windows of which those of one shape form batches.
+
+    Args:
+        texts: The number of texts.
+        windows: The shape of each, which begins with its length, and its place, which begins with the text's number.
+        nats_of: From a shape and R places to the nats ``[R]`` of these windows.
+        positions: How many a batch has at most; one window may have more.
+    """
+    alike: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for shape, place in windows:
+        alike.setdefault(shape, []).append(place)
+    nats: list[list[float]] = [[] for _ in range(texts)]
+    for shape, places in alike.items():
+        rows = max(1, positions // shape[0])
+        for some in (places[i : i + rows] for i in range(0, len(places), rows)):
+            for (text, *_), found in zip(some, nats_of(shape, some).tolist(), strict=True):
+                nats[text].append(found)
+    return [math.fsum(each) for each in nats]
 
 
 @torch.no_grad()
 def scored(
-    texts: Iterable[Text], device: torch.device, nats_of: Callable[[list[torch.Tensor]], Iterable[float]]
+    groups: Iterable[list[Text]], device: torch.device, nats_of: Callable[[list[torch.Tensor]], Iterable[float]]
 ) -> Iterator[Likelihood]:
-    """Score whole documents, of which ``TEXTS_AT_ONCE`` are held, by the nats of their sequences."""
-    source = iter(texts)
-    while group := list(islice(source, TEXTS_AT_ONCE)):
+    """Score whole documents by the nats of their sequences, group by group."""
+    for group in groups:
         sequences = [text.sequence(device) for text in group]
         for text, sequence, nats in zip(group, sequences, nats_of(sequences), strict=True):
             yield Likelihood(nats, len(sequence) - 1, text.bytes)

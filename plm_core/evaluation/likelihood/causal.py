@@ -14,11 +14,22 @@ from typing import Any
 
 import torch
 
-from plm_core.evaluation.likelihood.base import Likelihood, Text, scored, side_by_side, summed_nll, windows
+from plm_core.evaluation.likelihood.base import (
+    Likelihood,
+    Text,
+    by_number,
+    by_tokens,
+    read_in_batches,
+    scored,
+    side_by_side,
+    token_nats,
+    windows,
+)
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.training.device import Device
 
 WINDOWS_AT_ONCE = 16
+"""The number of windows of the context's length that form a batch; of shorter ones more do."""
 
 
 def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: Device) -> Iterator[Likelihood]:
@@ -31,28 +42,26 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     """
     model.eval()
     if getattr(model.config, "memory", 0) > 0:
-        return scored(texts, device.device, partial(_segments, model))
-    alone = partial(_windows, model, stride=min(config.stride, model.config.context))
-    return scored(texts, device.device, lambda sequences: map(alone, sequences))
+        return scored(by_number(texts), device.device, partial(_segments, model))
+    stride = min(config.stride, model.config.context)
+    return scored(by_tokens(texts), device.device, partial(_windows, model, stride=stride))
 
 
-def _windows(model: Any, sequence: torch.Tensor, stride: int) -> float:
-    # Windows of one shape form a batch; the sum is exact enough in any order.
-    shapes: dict[tuple[int, int], list[int]] = {}
-    for start, first, stop in windows(len(sequence) - 1, model.config.context, stride):
-        shapes.setdefault((stop - start, first - start), []).append(start)
-    return math.fsum(
-        _nats(model, sequence, starts[i : i + WINDOWS_AT_ONCE], length, skip)
-        for (length, skip), starts in shapes.items()
-        for i in range(0, len(starts), WINDOWS_AT_ONCE)
+def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int) -> list[float]:
+    context = model.config.context
+
+    def nats_of(shape: tuple[int, int], places: list[tuple[int, int]]) -> torch.Tensor:
+        length, skip = shape
+        rows = torch.stack([sequences[text][start : start + length + 1] for text, start in places])
+        hidden, _ = model.read(rows[:, :-1], keep=False)
+        return token_nats(model.logits(hidden[:, skip:]), rows[:, skip + 1 :]).sum(1)
+
+    every = (
+        ((stop - start, first - start), (text, start))
+        for text, sequence in enumerate(sequences)
+        for start, first, stop in windows(len(sequence) - 1, context, stride)
     )
-
-
-def _nats(model: Any, sequence: torch.Tensor, starts: Sequence[int], length: int, skip: int) -> float:
-    """The summed nats from position ``skip`` on in the windows of ``length`` tokens at ``starts``."""
-    rows = torch.stack([sequence[start : start + length + 1] for start in starts])
-    hidden, _ = model.read(rows[:, :-1], keep=False)
-    return summed_nll(model.logits(hidden[:, skip:]), rows[:, skip + 1 :])
+    return read_in_batches(len(sequences), every, nats_of, WINDOWS_AT_ONCE * context)
 
 
 def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:

@@ -14,20 +14,22 @@ well (Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring":
 Shapes: N masked copies, n tokens of a window, T positions, D width, V vocabulary.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood.base import Likelihood, Text, summed_nll, windows
+from plm_core.evaluation.likelihood.base import Likelihood, Text, by_tokens, read_in_batches, token_nats, windows
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, EOS, MASK, SEP
 from plm_core.training.device import Device
 
 COPIES_AT_ONCE = 64
+"""The number of masked copies of the longest windows that form a batch; of shorter ones more do."""
 
 Predict = Callable[[Tensor, Tensor], Tensor]
 """Windows ``[N, n]`` with masks, and the place ``[N, 1]`` of the requested token in each, to its logits ``[N, 1,
@@ -81,25 +83,25 @@ def _scored(
     texts: Iterable[Text], config: LikelihoodConfig, device: Device, room: int, predict: Predict
 ) -> Iterator[Likelihood]:
     """Score the excerpt of each document in windows of at most ``room`` tokens."""
-    for text in texts:
-        text = text.first(config.excerpt)
-        ids = torch.tensor(text.ids, dtype=torch.long, device=device.device)
+    for group in by_tokens(text.first(config.excerpt) for text in texts):
+        ids = torch.tensor([token for text in group for token in text.ids], dtype=torch.long, device=device.device)
         # Tokens of one word are masked together; without `within_word` every token is its own word.
-        alone = torch.tensor(text.starts, dtype=torch.bool, device=device.device) | (not config.within_word)
+        starts = torch.tensor([start for text in group for start in text.starts], dtype=torch.bool)
+        words = (starts.to(device.device) | (not config.within_word)).cumsum(0)
+        begins = accumulate((len(text.ids) for text in group), initial=0)
         copies = [
-            (start, token) for start, first, stop in windows(len(ids), room, room) for token in range(first, stop)
+            ((min(len(text.ids), room),), (number, begin + start, begin + token))
+            for number, (text, begin) in enumerate(zip(group, begins, strict=False))
+            for start, first, stop in windows(len(text.ids), room, room)
+            for token in range(first, stop)
         ]
-        length = min(len(ids), room)
-        nats = (
-            _nats(predict, ids, alone.cumsum(0), copies[i : i + COPIES_AT_ONCE], length)
-            for i in range(0, len(copies), COPIES_AT_ONCE)
-        )
-        yield Likelihood(math.fsum(nats), len(ids), text.bytes)
+        sums = read_in_batches(len(group), copies, partial(_nats, predict, ids, words), COPIES_AT_ONCE * room)
+        yield from (Likelihood(nats, len(text.ids), text.bytes) for text, nats in zip(group, sums, strict=True))
 
 
-def _nats(predict: Predict, ids: Tensor, words: Tensor, copies: Sequence[tuple[int, int]], length: int) -> float:
-    """The summed nats of one masked token each in N windows of ``length`` tokens, given as (start, token)."""
-    start, token = torch.tensor(copies, device=ids.device).T[..., None]
-    places = start + torch.arange(length, device=ids.device)
+def _nats(predict: Predict, ids: Tensor, words: Tensor, shape: tuple[int], copies: Sequence[tuple[int, ...]]) -> Tensor:
+    """The nats ``[N]`` of one masked token each in N windows of one length, given as (text, start, token)."""
+    _, start, token = torch.tensor(copies, device=ids.device).T[..., None]
+    places = start + torch.arange(*shape, device=ids.device)
     hidden = (places >= token) & (words[places] == words[token])
-    return summed_nll(predict(ids[places].masked_fill(hidden, MASK), token - start), ids[token])
+    return token_nats(predict(ids[places].masked_fill(hidden, MASK), token - start), ids[token])[:, 0]

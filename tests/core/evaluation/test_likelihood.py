@@ -76,6 +76,7 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
 @pytest.mark.parametrize("together", [2, 5, 16])
 def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device, monkeypatch, together):
     monkeypatch.setattr(base, "TEXTS_AT_ONCE", together)
+    monkeypatch.setattr(base, "TOKENS_AT_ONCE", together**2)
     quantity, make = case
     model, score = make(), FUNCTIONS[quantity]
     texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]
@@ -86,6 +87,34 @@ def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device
         assert [(found.tokens, found.bytes) for found in beside] == [(found.tokens, found.bytes) for found in alone]
         # Read side by side, a text's sums are taken in another order.
         assert [found.nats for found in beside] == pytest.approx([found.nats for found in alone], rel=1e-12)
+
+
+@given(
+    windows=st.lists(st.tuples(st.tuples(st.integers(1, 4), st.integers(0, 1)), st.tuples(st.integers(0, 5)))),
+    positions=st.integers(1, 30),
+)
+def test_windows_of_one_shape_form_the_largest_batches_whosever_they_are(windows, positions):
+    batches = []
+
+    def nats_of(shape, places):
+        batches.append((shape, len(places)))
+        return torch.tensor([shape[0] + text / 8 for (text,) in places], dtype=torch.float64)
+
+    sums = base.read_in_batches(6, windows, nats_of, positions)
+    assert sums == [sum(shape[0] + text / 8 for shape, (text,) in windows if text == own) for own in range(6)]
+    for shape in {shape for shape, _ in windows}:
+        *full, last = [size for of, size in batches if of == shape]
+        assert set(full) <= {max(1, positions // shape[0])}
+        assert last <= max(1, positions // shape[0])
+
+
+@pytest.mark.parametrize(("at_once", "groups"), [(1, [1, 1, 1, 1]), (5, [2, 2]), (6, [3, 1]), (99, [4])])
+def test_a_group_ends_with_the_text_that_fills_it(make_text, monkeypatch, at_once, groups):
+    monkeypatch.setattr(base, "TOKENS_AT_ONCE", at_once)
+    texts = [make_text(length) for length in (3, 2, 1, 9)]
+    found = list(base.by_tokens(texts))
+    assert [len(group) for group in found] == groups
+    assert [text for group in found for text in group] == texts
 
 
 def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device):
