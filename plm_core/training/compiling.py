@@ -18,9 +18,8 @@ from plm_core.training.blocks import wrap
 
 LossOf = Callable[[nn.Module, Batch, Carry | None], Loss]
 
-_compile = partial(torch.compile, dynamic=False, fullgraph=True, recompile_limit=64)
-"""Into one graph. With dynamic shapes its layout would depend on the first batch. Fine-tuning pads to more lengths than
-the eight graphs that torch allows by default."""
+_compile = partial(torch.compile, dynamic=False, fullgraph=True)
+"""Into one graph. With dynamic shapes its layout would depend on the first batch."""
 
 
 def compiled(loss_of: LossOf, device: torch.device, replayed: int | None = None) -> LossOf:
@@ -62,6 +61,8 @@ def _can_compile(device: torch.device) -> bool:
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     # If a block is recomputed, the compiler takes for a side effect a torch mode that ends within the block.
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
+    # Fine-tuning pads to more lengths than the eight graphs that torch allows by default.
+    torch._dynamo.config.recompile_limit = 64
     # Advice that no user can act on.
     for message in (r"\s*Online softmax is disabled", "TensorFloat32 tensor cores"):
         warnings.filterwarnings("ignore", message, UserWarning, r"torch\._inductor\b")

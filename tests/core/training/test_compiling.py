@@ -182,7 +182,7 @@ def test_rows_of_as_many_lengths_as_there_are_have_a_graph_each(device):
         if batch.inputs.shape[-1] not in widths:
             loss_of(classifier, batch, None)
             widths.add(batch.inputs.shape[-1])
-    assert graphs() == len(widths) > torch._dynamo.config.recompile_limit
+    assert graphs() == len(widths) > 8  # which torch allows by default
 
 
 @pytest.mark.parametrize(
