@@ -116,12 +116,15 @@ class Machine:
             CancelledError: the pipeline was cancelled while this waited.
         """
         gpus, cores = self._wanted(stage)
-        with self._cores_taken(Waiting(cores, seconds, path), stage.name):
-            if not gpus:
-                yield Grant({})
-                return
-            with self._gpus_taken(gpus, say) as claim:
-                yield Grant({"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"}, claim.fds)
+        with contextlib.ExitStack() as held:
+            grant = Grant({})
+            if gpus:
+                # While it waits for its turn, which can take hours, others have the cores.
+                self.withdraw(stage.name)
+                claim = held.enter_context(self._gpus_taken(gpus, say))
+                grant = Grant({"CUDA_VISIBLE_DEVICES": claim.gpus, CLAIMED: "1"}, claim.fds)
+            held.enter_context(self._cores_taken(Waiting(cores, seconds, path), stage.name))
+            yield grant
 
     def announce(self, stage: Stage, seconds: float, path: float) -> None:
         """Reserve a place for a stage that is about to come, so that no shorter path takes its cores before that."""

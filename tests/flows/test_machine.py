@@ -131,6 +131,20 @@ def test_each_gpu_goes_to_one_stage_with_one_core_for_it():
         assert without == machine.Grant({})
 
 
+def test_who_waits_for_a_gpu_leaves_the_cores_to_others():
+    shared = Machine(3, (A,))
+    order: list[str] = []
+    with shared.acquire(GPU):
+        shared.announce(GPU, 60.0, 600.0)
+        waiting = [_later(shared, GPU, order, 60.0, 600.0) for _ in range(3)]
+        both = _later(shared, Stage("both", cores=2), order)
+        both.join(5)
+        assert order == ["both"]
+    for thread in waiting:
+        thread.join(5)
+    assert order == ["both", "gpu", "gpu", "gpu"]
+
+
 def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go(monkeypatch):
     monkeypatch.setattr(machine, "POLL_S", 0.05)
     with Machine(1, (A,)).acquire(GPU) as grant:
