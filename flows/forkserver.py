@@ -38,7 +38,8 @@ LIBRARIES = (
     "matplotlib.figure",
     "pynvml",
 )
-"""The libraries that are slow to import. None of them starts a thread that a fork would lack."""
+"""The libraries that are slow to import. None of them starts a thread, which a fork would lack, or calls CUDA's driver,
+which a fork could not call again."""
 
 REQUEST_BYTES = 1 << 18
 DESCRIPTORS = 64
