@@ -124,12 +124,8 @@ def _score(
     what: str,
 ) -> list[Likelihood]:
     read = (tokenized(text, loaded.tokenizer) for text in texts)
-    scores: list[Likelihood] = []
     with ProgressBar(what, len(texts)) as meter:
-        for result in scorer_of(quantity)(loaded.model, read, config, device):
-            scores.append(result)
-            meter.update(len(scores))
-    return scores
+        return list(meter.counted(scorer_of(quantity)(loaded.model, read, config, device)))
 
 
 def _samples(loaded: checkpoint.Loaded, config: EvaluateConfig, device: Device) -> list[dict[str, Any]]:

@@ -48,11 +48,8 @@ def _asked(folder: Path, name: str, evidence: Path) -> tuple[str, Table]:
     loaded = checkpoint.load(folder, device.device)
     pairs = load_pairs(paths.PAIRS / f"{name}.jsonl")
     file = evidence / file_of(name)
-    nats = []
     with ProgressBar(name, len(pairs)) as meter:
-        for found in nats_of(loaded, pairs, config, device):
-            nats.append(found)
-            meter.update(len(nats))
+        nats = list(meter.counted(nats_of(loaded, pairs, config, device)))
     write_sealed(file, TASK_COLUMNS, rows(pairs, nats, config))
     return loaded.digest, read_task([file])
 

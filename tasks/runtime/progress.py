@@ -1,11 +1,15 @@
 """Progress of long work: a live bar on a terminal, a plain line every few seconds in a log."""
 
 import sys
+from collections.abc import Iterable, Iterator
 from time import monotonic
+from typing import TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tasks.settings.machine import leads
+
+Item = TypeVar("Item")
 
 LINE_EVERY_S = 5.0
 """Seconds between two lines in a log."""
@@ -32,6 +36,15 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def counted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Count the items, which may come in groups: the first took as long as its group, and does not count in the
+        estimate of the time left."""
+        for done, item in enumerate(items, 1):
+            if done == 1:
+                self.resume(1)
+            self.update(done)
+            yield item
 
     def resume(self, done: int) -> None:
         """An earlier process did ``done`` of the total, which does not count in the estimate of the time left."""

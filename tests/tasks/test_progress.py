@@ -31,3 +31,22 @@ def test_a_line_comes_every_few_seconds_and_at_the_end(monkeypatch, capsys):
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in said] == [f"{done}/30" for done in (5, 10, 15, 20, 25, 30)]
     assert "5/30 (17%), 25 s left" in said[0]
+
+
+def test_what_comes_in_groups_is_estimated_by_all_groups_but_the_first(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
+
+    def groups():
+        nonlocal now
+        for first in range(0, 30, 10):
+            now += 10
+            yield from range(first, first + 10)
+
+    with ProgressBar("pairs", 30) as meter:
+        assert list(meter.counted(groups())) == list(range(30))
+    assert capsys.readouterr().out.splitlines() == [
+        "pairs: 11/30 (37%), 19 s left  ",
+        "pairs: 21/30 (70%), 9 s left  ",
+        "pairs: 30/30 (100%), 0 s left  ",
+    ]

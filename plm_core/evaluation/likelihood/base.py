@@ -20,8 +20,8 @@ from plm_core.text.tokenizer import Tokenizer
 
 TEXTS_AT_ONCE = 16
 """The number of documents that a model with memory reads side by side."""
-TOKENS_AT_ONCE = 1 << 14
-"""The tokens of the documents whose windows the other models read in batches; one document may have more."""
+BATCHES_AT_ONCE = 8
+"""Documents are held until they fill about this many batches of the other models: those of one length are batched."""
 
 
 @dataclass(frozen=True)
@@ -152,17 +152,20 @@ def by_number(texts: Iterable[Text]) -> Iterator[list[Text]]:
         yield group
 
 
-def by_tokens(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    """The texts in groups that end as soon as they have ``TOKENS_AT_ONCE`` tokens."""
+def by_positions(texts: Iterable[Text], of: Callable[[Text], int], batch: int) -> Iterator[list[Text]]:
+    """The texts in groups that end as soon as they fill ``BATCHES_AT_ONCE`` batches.
+
+    ``of`` is the number of positions to be read for a text, and ``batch`` that of a batch.
+    """
     group: list[Text] = []
-    tokens = 0
+    positions = 0
     for text in texts:
         group.append(text)
-        tokens += len(text.ids)
-        if tokens >= TOKENS_AT_ONCE:
+        positions += of(text)
+        if positions >= BATCHES_AT_ONCE * batch:
             yield group
             group = []
-            tokens = 0
+            positions = 0
     if group:
         yield group
 

@@ -18,7 +18,7 @@ from plm_core.evaluation.likelihood.base import (
     Likelihood,
     Text,
     by_number,
-    by_tokens,
+    by_positions,
     read_in_batches,
     scored,
     side_by_side,
@@ -43,8 +43,9 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     model.eval()
     if getattr(model.config, "memory", 0) > 0:
         return scored(by_number(texts), device.device, partial(_segments, model))
-    stride = min(config.stride, model.config.context)
-    return scored(by_tokens(texts), device.device, partial(_windows, model, stride=stride))
+    context = model.config.context
+    groups = by_positions(texts, lambda text: len(text.ids), WINDOWS_AT_ONCE * context)
+    return scored(groups, device.device, partial(_windows, model, stride=min(config.stride, context)))
 
 
 def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int) -> list[float]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood.base import Likelihood, Text, by_tokens, read_in_batches, token_nats, windows
+from plm_core.evaluation.likelihood.base import Likelihood, Text, by_positions, read_in_batches, token_nats, windows
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, EOS, MASK, SEP
 from plm_core.training.device import Device
@@ -83,7 +83,8 @@ def _scored(
     texts: Iterable[Text], config: LikelihoodConfig, device: Device, room: int, predict: Predict
 ) -> Iterator[Likelihood]:
     """Score the excerpt of each document in windows of at most ``room`` tokens."""
-    for group in by_tokens(text.first(config.excerpt) for text in texts):
+    excerpts = (text.first(config.excerpt) for text in texts)
+    for group in by_positions(excerpts, lambda text: len(text.ids) * min(len(text.ids), room), COPIES_AT_ONCE * room):
         ids = torch.tensor([token for text in group for token in text.ids], dtype=torch.long, device=device.device)
         # Tokens of one word are masked together; without `within_word` every token is its own word.
         starts = torch.tensor([start for text in group for start in text.starts], dtype=torch.bool)

@@ -76,7 +76,7 @@ def test_a_model_that_finds_all_tokens_alike_needs_log2_of_v_bits_a_token(
 @pytest.mark.parametrize("together", [2, 5, 16])
 def test_a_documents_score_does_not_depend_on_the_others(case, make_text, device, monkeypatch, together):
     monkeypatch.setattr(base, "TEXTS_AT_ONCE", together)
-    monkeypatch.setattr(base, "TOKENS_AT_ONCE", together**2)
+    monkeypatch.setattr(base, "BATCHES_AT_ONCE", together / 16)
     quantity, make = case
     model, score = make(), FUNCTIONS[quantity]
     texts = [make_text(length, seed=length) for length in (3, 41, 11, 29, 12, 13)]
@@ -108,11 +108,11 @@ def test_windows_of_one_shape_form_the_largest_batches_whosever_they_are(windows
         assert last <= max(1, positions // shape[0])
 
 
-@pytest.mark.parametrize(("at_once", "groups"), [(1, [1, 1, 1, 1]), (5, [2, 2]), (6, [3, 1]), (99, [4])])
-def test_a_group_ends_with_the_text_that_fills_it(make_text, monkeypatch, at_once, groups):
-    monkeypatch.setattr(base, "TOKENS_AT_ONCE", at_once)
+@pytest.mark.parametrize(("batches", "groups"), [(1, [1, 1, 1, 1]), (5, [2, 2]), (6, [3, 1]), (99, [4])])
+def test_a_group_ends_with_the_text_that_fills_it(make_text, monkeypatch, batches, groups):
+    monkeypatch.setattr(base, "BATCHES_AT_ONCE", batches)
     texts = [make_text(length) for length in (3, 2, 1, 9)]
-    found = list(base.by_tokens(texts))
+    found = list(base.by_positions(texts, lambda text: 7 * len(text.ids), 7))
     assert [len(group) for group in found] == groups
     assert [text for group in found for text in group] == texts
 
