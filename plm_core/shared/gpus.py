@@ -14,6 +14,7 @@ import pwd
 import socket
 import struct
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -115,12 +116,14 @@ def waiting(busy: str) -> str:
 def visible() -> tuple[str, ...]:
     """The GPUs in ``CUDA_VISIBLE_DEVICES``, by UUID, because CUDA and NVML may number them differently."""
     uuids = _nvml_uuids()
+    usable = tuple(filter(None, uuids))
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not uuids or chosen is None:
-        return uuids
+    if not usable or chosen is None:
+        return usable
     gpus: list[str] = []
     for token in map(str.strip, chosen.split(",")):
-        # As CUDA reads it: a number, or the beginning of one UUID. NVML does not list a part of a GPU (MIG) as a GPU.
+        # As CUDA reads it: a number, here always that of nvidia-smi, or the beginning of one UUID. NVML does not list a
+        # part of a GPU (MIG) as a GPU.
         begun = [token] if token.startswith("MIG-") else [uuid for uuid in uuids if uuid.startswith(token)]
         if token.isdecimal() and int(token) < len(uuids):
             gpus.append(uuids[int(token)])
@@ -128,21 +131,30 @@ def visible() -> tuple[str, ...]:
             gpus += begun
         else:
             break  # CUDA too stops at the first invalid name, such as -1
-    return tuple(gpus)
+    return tuple(filter(None, gpus))
 
 
 def _nvml_uuids() -> tuple[str, ...]:
+    """The UUID of each GPU that this process may use, in nvidia-smi's order; empty for one that does not respond."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return ()
+    uuids: list[str] = []
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles)
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                uuids.append(str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(number))))
+            except pynvml.NVMLError as error:
+                # NVML also counts those that a control group withholds, and CUDA does not.
+                if error.value != pynvml.NVML_ERROR_NO_PERMISSION:
+                    warnings.warn(f"GPU {number} is left out: {error} (see nvidia-smi)", stacklevel=3)
+                    uuids.append("")
     finally:
         pynvml.nvmlShutdown()
+    return tuple(uuids)
 
 
 def bind(name: str) -> socket.socket | None:

@@ -12,12 +12,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def needs_less(stage: str) -> str:
-    """What to change so that a stage needs less memory; ``stage`` is as in ``dvc.yaml``, such as ``pretrain@gpt``."""
+def needs_less(stage: str, gpu: bool = False) -> str:
+    """What to change so that a stage needs less memory, of a GPU or of the machine; ``stage`` is as in ``dvc.yaml``,
+    such as ``pretrain@gpt``."""
     name, _, key = stage.partition("@")
     own = {
         "evaluate": "a smaller evaluate.excerpt, ",
         "finetune": "a smaller finetune.training.batch, ",
         "pretrain": f"a larger pretrain.{key}.training.accumulation, a smaller pretrain.{key}.model.context, ",
     }
-    return f"expected {own.get(name, '')}no other stage at the same time (PLM_CORES=1), or a machine with more memory"
+    more = "a GPU with more memory"
+    if not gpu:
+        more = "no other stage at the same time (PLM_CORES=1), or a machine with more memory"
+    return f"expected {own.get(name, '')}{'or ' * gpu}{more}"

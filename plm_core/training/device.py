@@ -11,7 +11,8 @@ import torch
 import torch.utils.deterministic
 
 from plm_core.config import UserError
-from plm_core.shared.limits import cores
+from plm_core.shared.gpus import CLAIMED
+from plm_core.shared.limits import cores, number
 from plm_core.training.precision import Precision
 
 
@@ -40,14 +41,13 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
     started on this machine, or among ``beside`` concurrent training runs. Results on a CPU are byte-identical for the
     same number of threads; those of a GPU repeat unless ``deterministic`` is false, which allows faster kernels. On a
     CPU the process keeps the memory that it frees from now on.
+
+    Raises:
+        UserError: ``PLM_THREADS`` is not a number, 1 or more, or torch cannot use the GPUs that this process has
+            claimed.
     """
-    wanted = os.environ.get("PLM_THREADS")
-    if wanted is not None:
-        if not wanted.isdecimal() or int(wanted) < 1:
-            raise UserError(f"PLM_THREADS: found {wanted!r}; expected a whole number above 0")
-        threads = int(wanted)
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", beside))
-    torch.set_num_threads(threads or max(1, cores() // beside))
+    torch.set_num_threads(number("PLM_THREADS", "threads") or threads or max(1, cores() // beside))
     # The same flag as use_deterministic_algorithms(True), which would import the whole compiler (2 s) to set its own.
     torch.set_deterministic_debug_mode("error" if deterministic or not torch.cuda.is_available() else "default")
     # Every buffer is written before it is read; filling it first would only cost time.
@@ -63,6 +63,12 @@ def prepare(threads: int | None = None, deterministic: bool = True, beside: int 
             torch.device("cuda", torch.cuda.current_device()),
             torch.get_num_threads(),
             multiplies_bfloat16("cuda"),
+        )
+    if (gpus := os.environ.get("CUDA_VISIBLE_DEVICES")) and CLAIMED in os.environ:
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES: torch {torch.__version__} cannot use the GPU {gpus} of this machine; expected a "
+            "build of torch for CUDA and a driver that is new enough for it (see nvidia-smi), or CUDA_VISIBLE_DEVICES= "
+            "to compute on the CPU"
         )
     _keep_freed_memory()
     return Device(torch.device("cpu"), torch.get_num_threads(), multiplies_bfloat16("cpu"))

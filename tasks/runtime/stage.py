@@ -25,6 +25,12 @@ from tasks.settings.labels import labels
 from tasks.settings.machine import leads
 from tasks.tracking.client import Tracker, tracked
 
+OF_A_GPU = (
+    "CUDA error", "CUDA out of memory", "No CUDA GPUs", "[CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS", "cuDNN error",
+    "cudaGetDeviceCount", "NCCL error",
+)  # fmt: skip
+"""What the first line of an error of a GPU contains; torch raises most of them as a plain RuntimeError."""
+
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked the stage to end, and its state is saved."""
@@ -139,10 +145,13 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
 
 def _of_the_machine(error: Exception, stage: str) -> str | None:
     """What the machine lacks that made a stage fail, and what to do; None if the machine is not the cause."""
+    # What follows CUDA's first line is advice for programmers.
+    reason = (str(error).splitlines() or ["it says nothing"])[0]
+    gpu = any(name in reason for name in OF_A_GPU)
     if is_out_of_memory(error):
-        return f"out of memory: {error}; {needs_less(stage)}"
-    if type(error).__name__ == "AcceleratorError":  # torch's, which is not imported for this
-        reason = (str(error).splitlines() or ["it says nothing"])[0]
+        return f"out of memory: {reason}; {needs_less(stage, gpu)}"
+    # An index that is out of range, say, is a failed assertion of a kernel: a defect, whose place matters.
+    if gpu and "assert" not in reason:
         return (
             f"the GPU failed: {reason}; expected one that works (nvidia-smi lists them, CUDA_VISIBLE_DEVICES chooses "
             "among them); training resumes from its last snapshot"

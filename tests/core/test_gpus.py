@@ -148,3 +148,44 @@ def test_visible_gpus_are_named_by_their_whole_uuid(monkeypatch, chosen, seen):
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     assert gpus.visible() == seen
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """NVML lists three GPUs, of which the first raises ``error``."""
+    pynvml = pytest.importorskip("pynvml")
+
+    def handle(number):
+        if number == 0:
+            raise pynvml.NVMLError(error.pop())
+        return number
+
+    error = []
+    for name, answer in {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 3,
+        "nvmlDeviceGetHandleByIndex": handle,
+        "nvmlDeviceGetUUID": "GPU-{}".format,
+    }.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    return error
+
+
+@pytest.mark.parametrize(("chosen", "seen"), [(None, ("GPU-1", "GPU-2")), ("0,1", ("GPU-1",)), ("0", ())])
+def test_a_gpu_that_does_not_respond_is_left_out_with_a_line_and_keeps_its_number(listed, monkeypatch, chosen, seen):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    listed.append(15)  # NVML_ERROR_GPU_IS_LOST
+    with pytest.warns(UserWarning, match="^GPU 0 is left out: GPU is lost"):
+        assert gpus.visible() == seen
+
+
+@pytest.mark.parametrize(("chosen", "seen"), [(None, ("GPU-1", "GPU-2")), ("0", ("GPU-1",))])
+def test_a_gpu_that_a_control_group_withholds_is_not_counted(listed, monkeypatch, chosen, seen):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    listed.append(4)  # NVML_ERROR_NO_PERMISSION
+    assert gpus.visible() == seen

@@ -1,7 +1,6 @@
 """A task that has no memory left, or whose GPU has failed, says so in one line, with what to change."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plm_core.shared.memory import is_out_of_memory
+from tasks.runtime.stage import _of_the_machine
 
 PROGRAM = """
 import resource, sys
@@ -35,11 +35,42 @@ def test_it_is_one_line_with_the_parameters_that_help(body):
 
 
 def test_a_gpu_that_fails_is_one_line_with_what_to_do():
-    done = run(
-        "import torch; raise torch.AcceleratorError('CUDA error: unspecified launch failure\\nFor debugging ...')"
-    )
+    done = run("import torch; raise torch.AcceleratorError('CUDA error: unspecified launch failure\\nFor debugging')")
     assert done.returncode == 1
-    assert re.fullmatch(r"error: the GPU failed: CUDA error: unspecified launch failure; expected .*\n", done.stderr)
+    assert done.stderr.startswith(
+        "error: the GPU failed: CUDA error: unspecified launch failure; expected one that works"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`",
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "No CUDA GPUs are available",
+        "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+        "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error",
+        "Triton Error [CUDA]: invalid device context",
+    ],
+)
+def test_it_is_known_by_its_words(said):
+    assert _of_the_machine(RuntimeError(f"{said}\nFor debugging ..."), "pretrain@gpt") == (
+        f"the GPU failed: {said}; expected one that works (nvidia-smi lists them, CUDA_VISIBLE_DEVICES chooses among "
+        "them); training resumes from its last snapshot"
+    )
+
+
+@pytest.mark.parametrize("said", ["CUDA out of memory. Tried to allocate 2 GiB.", "CUDA error: out of memory"])
+def test_a_gpu_without_room_is_one_line_without_advice_for_cores(said):
+    assert _of_the_machine(RuntimeError(f"{said}\nSearch for ..."), "evaluate@gpt") == (
+        f"out of memory: {said}; expected a smaller evaluate.excerpt, or a GPU with more memory"
+    )
+
+
+@pytest.mark.parametrize("said", ["wrong", "CUDA error: device-side assert triggered", "you have CUDA >= 10.2"])
+def test_other_errors_are_not_the_machines(said):
+    assert _of_the_machine(RuntimeError(said), "pretrain@gpt") is None
 
 
 def test_other_errors_keep_their_traceback():

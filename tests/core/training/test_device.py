@@ -30,8 +30,19 @@ def test_the_environment_overrides_the_tasks_number_of_threads(monkeypatch):
 @pytest.mark.parametrize("value", ["many", "0", "-1", "", "1.5"])
 def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, value):
     monkeypatch.setenv("PLM_THREADS", value)
-    with pytest.raises(UserError, match=rf"^PLM_THREADS: found '{value}'; expected a whole number"):
+    with pytest.raises(UserError, match=rf"^PLM_THREADS: found '{value}'; expected a number of threads, 1 or more"):
         prepare()
+
+
+def test_a_claimed_gpu_that_torch_cannot_use_is_an_error_and_no_training_on_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a1")
+    assert prepare().device.type == "cpu"  # the variable alone says nothing: many set it for all they start
+    monkeypatch.setenv("PLM_GPUS_CLAIMED", "1")
+    with pytest.raises(UserError, match=r"^CUDA_VISIBLE_DEVICES: torch 2.* cannot use the GPU GPU-a1 of this machine"):
+        prepare()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert prepare().device.type == "cpu"
 
 
 @pytest.mark.parametrize("hardware", [True, False])
