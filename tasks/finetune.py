@@ -187,7 +187,9 @@ def fit(
     def examples(step: int) -> str:
         return f"the examples {listed([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
 
-    training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
+    training = partial(
+        train, classifier, example_loss, batch_at, validate, loop, device, snapshots, largest=batching.longest
+    )
     if run is None:
         seen = list(training())
     else:

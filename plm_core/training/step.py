@@ -142,7 +142,8 @@ def _looked_at(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> 
             return [setup.shared.evaluate(*some) for some in zip(rows.split(parts), carries, strict=True)]
     except RuntimeError as error:
         said = _said(error)
-    _require_smaller(state, at_once, said, agreed=setup.ranks.size == 1)
+    # Processes communicate only behind these passes, unless weights are sharded: the others wait there.
+    _require_smaller(state, at_once, said, agreed=not setup.ranks.sharding)
     state.evaluated_at_once = at_once // 2
     warnings.warn(f"out of memory in validation: from now on {at_once // 2} rows at a time ({said})", stacklevel=3)
     if setup.device.device.type == "cuda":

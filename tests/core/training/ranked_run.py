@@ -1,7 +1,8 @@
 """A small training as one of several processes: `torchrun ... ranked_run.py PAPER[+WAY...] FOLDER OUT [STOP]`.
 
-A way is muon, recompute, compile, chunks (of the loss), bfloat16 (imitated where a machine has none), or hungry: the
-last process has no room for two rows beside gradients. Its batches are cut into four parts, shared by the processes.
+A way is muon, recompute, compile, chunks (of the loss), bfloat16 (imitated where a machine has none), hungry or looking
+(the last process has no room for two rows beside gradients, or without learning), or mixed (only the first multiplies
+bfloat16). Its batches are cut into four parts, shared by the processes.
 Ends after STOP steps with its state saved, or goes to the end; the first process writes the reports and the whole
 weights to OUT.
 """
@@ -39,12 +40,13 @@ def as_on_cuda():
     loop.Shared = lambda *given: shared(*given[:-1], True)
 
 
-def hungry(loss_of):
-    """A loss that refuses two rows as an allocator would, when it learns and there are gradients of a part before."""
+def hungry(loss_of, looking):
+    """A loss that refuses two rows as an allocator would: when it is ``looking``, or else when it learns and there are
+    gradients of a part before."""
 
     def loss(model, batch, carry):
         full = any(parameter.grad is not None for parameter in model.parameters())
-        if len(batch.inputs) > 1 and torch.is_grad_enabled() and full:
+        if len(batch.inputs) > 1 and (not torch.is_grad_enabled() if looking else torch.is_grad_enabled() and full):
             raise torch.OutOfMemoryError("no room")
         return loss_of(model, batch, carry)
 
@@ -54,6 +56,8 @@ def hungry(loss_of):
 def main(paper, folder, out, stop=None):
     paper, *ways = paper.split("+")
     device, ranks = replace(prepare(threads=1), bfloat16=True), join()
+    if "mixed" in ways:
+        device = replace(device, bfloat16=ranks.first)
     config = replace(CONFIG, steps=14, accumulation=4)
     for way in WAYS.keys() & ways:
         config = replace(config, **WAYS[way])
@@ -63,13 +67,16 @@ def main(paper, folder, out, stop=None):
         as_on_cuda()
     if "chunks" in ways:
         losses.AT_ONCE = 300
-    loss_of = hungry(objective.loss) if "hungry" in ways and ranks.rank == ranks.size - 1 else objective.loss
+    loss_of = objective.loss
+    if {"hungry", "looking"} & set(ways) and ranks.rank == ranks.size - 1:
+        loss_of = hungry(objective.loss, "looking" in ways)
     batches, held_out = (objective.batches(Text.made(seed, 29), model.config, config.batch) for seed in (5, 3))
 
     def seen(model, batch, carry):
+        found = loss_of(model, batch, carry)
         if not torch.is_grad_enabled():
             rows.append(len(batch.inputs))
-        return loss_of(model, batch, carry)
+        return found
 
     rows = []
 

@@ -16,8 +16,8 @@ TOLERANCE = 1e-9
 PAPERS = ("gpt", "llama", "gpt_bert", "bert", "xlnet")
 
 
-def trained(paper, folder, ranks=1, mode="ddp", stop=None):
-    """A run of ``ranked_run.py``; its reports and weights, or None when it stopped."""
+def started(paper, folder, ranks=1, mode="ddp", stop=None):
+    """A run of ``ranked_run.py``."""
     out = folder.parent / f"{folder.name}.{ranks}.{mode}"
     python = [sys.executable] if ranks == 1 else [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d",
@@ -25,10 +25,15 @@ def trained(paper, folder, ranks=1, mode="ddp", stop=None):
     ]  # fmt: skip
     path = os.pathsep.join([str(HERE), str(HERE.parents[1] / "golden")])
     environment = os.environ | {"PYTHONPATH": path, "PLM_PARALLEL": mode, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    return out, subprocess.run(
         [*python, str(HERE / "ranked_run.py"), paper, str(folder), str(out), *([str(stop)] if stop else [])],
         env=environment, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
+
+
+def trained(paper, folder, ranks=1, mode="ddp", stop=None):
+    """The reports and weights of a run, or None when it stopped."""
+    out, done = started(paper, folder, ranks, mode, stop)
     assert done.returncode == 0, done.stderr
     return None if stop else (json.loads(out.read_text()), torch.load(f"{out}.pt", weights_only=True))
 
@@ -83,6 +88,20 @@ def test_matrices_that_muon_updates_are_put_together_by_one_process_each(tmp_pat
 def test_all_processes_cut_their_rows_where_one_has_no_room(tmp_path, alone, paper):
     require_equal(trained(f"{paper}+hungry", tmp_path / "hungry", ranks=2), alone(paper))
     assert json.loads((tmp_path / "hungry/step-00000012/progress.json").read_text())["accumulation"] == 8
+
+
+@pytest.mark.slow
+def test_a_process_without_room_for_held_out_rows_reads_fewer_while_the_other_waits(tmp_path, alone):
+    require_equal(trained("gpt+looking", tmp_path / "looking", ranks=2), alone("gpt"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_processes_that_would_not_compute_alike_end_with_a_line(tmp_path, mode):
+    _, done = started("gpt+bfloat16+mixed", tmp_path / "mixed", ranks=2, mode=mode)
+    assert done.returncode == 1
+    assert "UserError: bfloat16: False in process 1, True in process 0; expected the same in all" in done.stderr
+    trained("gpt+mixed", tmp_path / "exact", ranks=2, mode=mode)  # in float64 it makes no difference
 
 
 @pytest.mark.slow
