@@ -184,17 +184,19 @@ def predict(model: Classifier, rows: Sequence[Row], batch: int, device: torch.de
     """Predict in batches of similar length, without dropout."""
     model.eval()
     order = sorted(range(len(rows)), key=lambda i: rows[i].longest)
+    parts = []
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        part = collate([rows[i] for i in chosen], of=model.kind.batch)
+        parts.append((chosen, part, model(part.to(device)).double()))
     answers: list[Any] = [None] * len(rows)
     confidences = [math.nan] * len(rows)
     total = 0.0
     count = 0
-    for start in range(0, len(order), batch):
-        chosen = order[start : start + batch]
-        part = collate([rows[i] for i in chosen], of=model.kind.batch)
-        count += int(part.num_targets)
-        part = part.to(device)
-        outputs = model(part).double()
+    for chosen, part, on_device in parts:
+        outputs = on_device.cpu()  # a GPU is waited for only now, when it has all its work
         total += float(model.kind.loss(outputs, part.targets))
+        count += int(part.num_targets)
         for i, (answer, confidence) in zip(chosen, model.kind.answers(outputs, part), strict=True):
             answers[i], confidences[i] = answer, confidence
     return Predicted(answers, confidences, total / count)

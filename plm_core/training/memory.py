@@ -167,7 +167,7 @@ class _AsOnDevice(TorchFunctionMode):
             kwargs = {key: _cast(value, dtype) for key, value in kwargs.items()}
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         if attention and (mask is None or not mask.requires_grad):
-            return _Fused.apply(*args[:3])
+            return _Fused.apply(*args[:3], mask)
         # With a mask that has a gradient, such as XLNet's bias, kernels store the weights.
         return function(*args, **kwargs)
 
@@ -177,15 +177,17 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 class _Fused(torch.autograd.Function):
-    """Uses as much memory as flash attention (Dao et al. 2022), which stores its output and one number per query."""
+    """Uses as much memory as flash attention (Dao et al. 2022), which stores its output and one number per query. Of a
+    mask each call stores its own copy, as numbers to be added; compiled steps need none (blocks.py)."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         out = torch.empty_like(q)
-        ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device))
+        added = None if mask is None else torch.empty_like(mask, dtype=q.dtype)
+        ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device), added)
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, k, v = ctx.saved_tensors[:3]
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None

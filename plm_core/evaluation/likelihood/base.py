@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from plm_core.objectives.loss import AT_ONCE
 from plm_core.text.special import EOS, PAD
 from plm_core.text.tokenizer import Tokenizer
 
@@ -118,9 +119,10 @@ class Segment:
     given: int
     """How many of the first positions are not predicted: they were already, or begin the text."""
 
-    def nats(self, logits: torch.Tensor) -> list[float]:
-        """-sum log p of each row's predicted tokens by logits ``[R, T - given, V]``, added up in double precision."""
-        nats = token_nats(logits, self.ids[:, self.given :])
+    def nats(self, model: Any, hidden: torch.Tensor) -> list[float]:
+        """-sum log p of each row's predicted tokens by hidden states ``[R, T - given, D]``, added up in double
+        precision."""
+        nats = token_nats(model, hidden, self.ids[:, self.given :])
         return (nats * self.attention_mask[:, self.given :]).sum(dim=1).tolist()
 
 
@@ -140,9 +142,15 @@ def side_by_side(sequences: Sequence[torch.Tensor], length: int, advance: int) -
         given = length - advance
 
 
-def token_nats(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """-log p of the targets ``[R, T]`` by logits ``[R, T, V]``, in double precision, to be added up."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).double()
+def token_nats(model: Any, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """-log p of the targets ``[R, T]`` by a model's hidden states ``[R, T, D]``, in double precision, to be added up.
+
+    At most ``AT_ONCE`` logits are in memory: 16 rows of 4,096 positions and 50,304 tokens have 12 GiB of them.
+    """
+    size = max(1, AT_ONCE // model.config.vocab_size)
+    parts = zip(hidden.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
+    nats = [F.cross_entropy(model.logits(some), ids, reduction="none").double() for some, ids in parts]
+    return torch.cat(nats).view(targets.shape)
 
 
 def by_number(texts: Iterable[Text]) -> Iterator[list[Text]]:

@@ -55,7 +55,7 @@ def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int) -> list
         length, skip = shape
         rows = torch.stack([sequences[text][start : start + length + 1] for text, start in places])
         hidden, _ = model.read(rows[:, :-1], keep=False)
-        return token_nats(model.logits(hidden[:, skip:]), rows[:, skip + 1 :]).sum(1)
+        return token_nats(model, hidden[:, skip:], rows[:, skip + 1 :]).sum(1)
 
     every = (
         ((stop - start, first - start), (text, start))
@@ -73,6 +73,6 @@ def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:
         inputs, attention_mask = segment.ids[:, :-1], segment.attention_mask[:, :-1]
         hidden, memory = model.read(inputs, attention_mask, memory.first(len(inputs)))
         memory = memory.last(model.config.memory)
-        for text, found in zip(segment.live, segment.nats(model.logits(hidden)), strict=True):
+        for text, found in zip(segment.live, segment.nats(model, hidden), strict=True):
             nats[text].append(found)
     return [math.fsum(found) for found in nats]

@@ -77,7 +77,7 @@ def _nats(model: Any, sequences: Sequence[torch.Tensor], draws: Sequence[np.rand
         memory = memory.first(len(sizes))
         hidden = model(segment.ids, order.to(segment.ids.device), memory=memory, queries=queries)
         memory = memory.extended(hidden.states, segment.attention_mask).last(most)
-        for text, found in zip(segment.live, segment.nats(model.logits(hidden.query)), strict=True):
+        for text, found in zip(segment.live, segment.nats(model, hidden.query), strict=True):
             nats[text].append(found)
     return [math.fsum(found) for found in nats]
 

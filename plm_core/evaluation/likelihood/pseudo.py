@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood.base import Likelihood, Text, by_positions, read_in_batches, token_nats, windows
+from plm_core.evaluation.likelihood.base import Likelihood, Text, by_positions, read_in_batches, windows
 from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.text.special import CLS, EOS, MASK, SEP
 from plm_core.training.device import Device
@@ -105,4 +105,5 @@ def _nats(predict: Predict, ids: Tensor, words: Tensor, shape: tuple[int], copie
     _, start, token = torch.tensor(copies, device=ids.device).T[..., None]
     places = start + torch.arange(*shape, device=ids.device)
     hidden = (places >= token) & (words[places] == words[token])
-    return token_nats(predict(ids[places].masked_fill(hidden, MASK), token - start), ids[token])[:, 0]
+    logits = predict(ids[places].masked_fill(hidden, MASK), token - start)
+    return F.cross_entropy(logits[:, 0], ids[token[:, 0]], reduction="none").double()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood import causal
+from plm_core.evaluation.likelihood import base, causal, permutation
 from plm_core.evaluation.likelihood.base import tokenized, total, windows
 from plm_core.evaluation.likelihood.causal import score
 from plm_core.sections.evaluation import LikelihoodConfig
@@ -59,6 +59,28 @@ def test_how_many_windows_go_through_the_model_at_once_changes_nothing(make_gpt,
         found.append([s.nats for s in score(model, texts, LikelihoodConfig(stride=3), device)])
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-13)
+
+
+@pytest.mark.parametrize("quantity", ["windows", "segments", "order"])
+def test_few_logits_at_once_are_in_memory_and_change_nothing(
+    make_gpt, make_xlnet, make_text, device, monkeypatch, quantity
+):
+    model = make_gpt() if quantity == "windows" else make_xlnet(memory=7)
+    method = permutation.score if quantity == "order" else score
+    texts = [make_text(length, seed=length) for length in (3, 99, 157)]
+    whole = [each.nats for each in method(model, texts, LikelihoodConfig(stride=3), device)]
+    sizes = []
+
+    def logits(hidden):
+        sizes.append(len(hidden))
+        return model.output(hidden).logits()
+
+    monkeypatch.setattr(model, "logits", logits)
+    monkeypatch.setattr(base, "AT_ONCE", 5 * model.config.vocab_size + 1)
+    assert [each.nats for each in method(model, texts, LikelihoodConfig(stride=3), device)] == pytest.approx(
+        whole, rel=1e-13
+    )
+    assert max(sizes) == 5
 
 
 @torch.no_grad()

@@ -146,6 +146,15 @@ def test_prediction_draws_no_dropout(make_classifier, device, paper):
     assert (first.answers, first.loss) == (second.answers, second.loss)
 
 
+def test_a_device_is_waited_for_only_when_it_has_all_the_work(make_classifier, device, monkeypatch):
+    model, done = make_classifier("gpt"), []
+    model.register_forward_hook(lambda *_: done.append("forward"))
+    answers = model.kind.answers
+    monkeypatch.setattr(model, "kind", model.kind._replace(answers=lambda *g: done.append("answers") or answers(*g)))
+    predict(model, rows(23), 5, device.device)
+    assert done == ["forward"] * 5 + ["answers"] * 5
+
+
 @EACH
 def test_the_head_begins_small_and_the_loss_near_the_logarithm_of_the_classes(make_classifier, paper):
     model = make_classifier(paper)

@@ -29,6 +29,10 @@ SHAPES = [
     ("electra", {"width": 48, "layers": 2}, 4),
     ("gpt_bert", {"width": 48, "layers": 2}, 4),
     ("roberta_documents", {"width": 48, "layers": 2}, 4),
+    # Masks of long rows are a good part of it.
+    ("gpt_documents", {"width": 48, "layers": 4, "context": 512}, 2),
+    ("roberta_documents", {"width": 48, "layers": 4, "context": 512}, 2),
+    ("modernbert_documents", {"width": 48, "layers": 4, "context": 512}, 2),
 ]
 
 
