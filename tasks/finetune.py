@@ -187,9 +187,7 @@ def fit(
     def examples(step: int) -> str:
         return f"the examples {listed([train_set.examples[train_set.owners[i]].id for i in batching.at(step)])}"
 
-    training = partial(
-        train, classifier, example_loss, batch_at, validate, loop, device, snapshots, largest=batching.longest
-    )
+    training = partial(train, classifier, example_loss, batch_at, validate, loop, device, snapshots)
     if run is None:
         seen = list(training())
     else:

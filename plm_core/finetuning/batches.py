@@ -36,11 +36,6 @@ class Batching:
             self._plan = (epoch, self._batches(epoch))
         return self._plan[1][place]
 
-    @property
-    def longest(self) -> int:
-        """The step (from 0) of the first epoch that reads the longest example."""
-        return max(range(self.epoch), key=lambda step: self._lengths[self.at(step)].max())
-
     def _batches(self, epoch: int) -> list[np.ndarray]:
         order = np.resize(epoch_order(self._seed, epoch, len(self._lengths)), self.epoch * self._batch)
         pools = [order[start : start + POOL * self._batch] for start in range(0, len(order), POOL * self._batch)]

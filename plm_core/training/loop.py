@@ -24,7 +24,7 @@ from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.recovery import go_back, look_at_losses, tolerate
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import State, StepMetrics, Validation, require_even
+from plm_core.training.state import State, StepMetrics, Validation, require_fit
 from plm_core.training.step import Evaluate, Setup, evaluate, rehearse, update
 
 
@@ -49,27 +49,23 @@ def train(
     snapshots: Snapshots,
     ranks: Ranks = ALONE,
     interrupted: Callable[[], int] = lambda: 0,
-    largest: int = 0,
 ) -> Generator[StepMetrics, None, None]:
     """Train ``model`` in place and yield the reports of the whole run, including those before a resumed snapshot.
 
     ``batch_at(step)`` returns this process's rows of the batch of a step (from 0), and is called in a thread, one step
     ahead; ``loss_of(model, rows, carry)`` returns their loss, where ``carry`` is what the loss of the same rows left at
-    the previous step; ``validate(evaluate)`` scores held-out data with ``evaluate(rows, carry)``. Memory is planned for
-    the batch of the step ``largest``. When the generator ends, the model holds the weights of the best validation. A
-    report of a step that was reported before, or with a larger ``passed``, follows a rollback: earlier reports of its
-    steps and of later ones are void.
+    the previous step; ``validate(evaluate)`` scores held-out data with ``evaluate(rows, carry)``. When the generator
+    ends, the model holds the weights of the best validation. A report of a step that was reported before, or with a
+    larger ``passed``, follows a rollback: earlier reports of its steps and of later ones are void.
 
     Raises:
         Diverged: an anomaly that ``config.anomalies`` does not tolerate; the message names the step.
-        Unfit: a batch does not fit in memory row by row, or the processes cannot share its rows evenly.
+        Unfit: a batch does not fit in memory row by row, or the processes cannot share its rows or compute alike.
         Stopped: ``interrupted()`` was not 0 after a step, on any process; the state of that step is saved.
         NotSaved: that state could not be saved.
-        UserError: the processes would not compute alike.
     """
-    require_even(config, ranks)
-    ranks.require_alike(device, config.precision)
-    some = batch_at(largest)
+    require_fit(config, device, ranks)
+    some = batch_at(0)
     setup = _set_up(model, loss_of, some, config, device, ranks)
     state = State(model, config, ranks)
     # The optimizer's state exists by now, so a snapshot has tensors to fill.

@@ -5,7 +5,6 @@ loss of its own rows, and the gradient is that of the whole batch.
 """
 
 import os
-import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ from plm_core.config import UserError
 from plm_core.objectives.loss import Batch, Carry, Loss
 from plm_core.training.blocks import blocks_of
 from plm_core.training.compiling import LossOf
-from plm_core.training.device import Device
-from plm_core.training.precision import Precision
 
 Mode = Literal["ddp", "fsdp"]
 
@@ -79,29 +76,12 @@ class Ranks:
         told = self.sum(torch.tensor([value or 0.0, float(value is not None)], dtype=torch.float64))
         return float(told[0]) if told[1] == self.size else None
 
-    def require_alike(self, device: Device, precision: Precision) -> None:
-        """Raise UserError if the processes would not compute alike; GPUs of different names that do are a warning.
-
-        With ddp, one without bfloat16 would train in float32 beside the others; with fsdp it would hang or end them.
-        """
-        if self.size == 1:
-            return
-        about = {
-            "torch": torch.__version__,
-            "bfloat16": device.bfloat16 or precision != "bfloat16",
-            "device": torch.cuda.get_device_name() if device.device.type == "cuda" else "CPU",
-        }
-        told: list[Any] = [None] * self.size
-        dist.all_gather_object(told, about, group=self.control)
-        for name in about:
-            ranks = {str(each[name]): rank for rank, each in reversed(list(enumerate(told)))}
-            if len(ranks) == 1:
-                continue
-            said = f"{name}: " + ", ".join(f"{value} in process {rank}" for value, rank in sorted(ranks.items()))
-            if name != "device" or "CPU" in ranks:
-                raise UserError(f"{said}; expected the same in all processes, as on machines of one kind")
-            if self.first:
-                warnings.warn(f"{said}: a step takes as long as the slower ones need", stacklevel=2)
+    def gathered(self, value: Any) -> list[Any]:
+        """The value of each process, in their order."""
+        told = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(told, value, group=self.control)
+        return told
 
     def broadcast(self, value: float) -> float:
         """The first process's value: decisions use it, because the others may differ in the last bit."""

@@ -6,6 +6,7 @@ memory carries from batch to batch, and a few numbers are the whole state.
 
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from plm_core.config import UserError
 from plm_core.objectives.loss import Carry
 from plm_core.training.config import LoopConfig
+from plm_core.training.device import Device
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.profiler import Throughput
 from plm_core.training.ranks import Ranks
@@ -27,16 +29,35 @@ SHARED = {f.name for f in fields(Progress)} - {"pending", "reports", "accumulati
 
 
 class Unfit(UserError):
-    """The batch does not fit the machine: its memory, or the number of its processes."""
+    """The batch does not fit the machine: its memory, or its processes."""
 
 
-def require_even(config: LoopConfig, ranks: Ranks) -> None:
-    """Raise Unfit if the rows of a batch cannot be shared evenly."""
+def require_fit(config: LoopConfig, device: Device, ranks: Ranks) -> None:
+    """Raise Unfit if the processes cannot share the rows of a batch evenly, or would not compute alike.
+
+    With ddp, one without bfloat16 would train in float32 beside the others; with fsdp it would end or hang them. Other
+    differences between GPUs are a warning.
+    """
     if config.batch % ranks.size:
         raise Unfit(
             f"batch: {config.batch} rows for {ranks.size} processes (PLM_RANKS, or torchrun); expected a multiple of "
             f"{ranks.size}"
         )
+    about = {
+        "torch": torch.__version__,
+        "bfloat16": device.bfloat16 or config.precision != "bfloat16",
+        "device": torch.cuda.get_device_name() if device.device.type == "cuda" else "CPU",
+    }
+    told = ranks.gathered(about)
+    for name in about:
+        found = {str(each[name]): f"{each[name]} in process {rank}" for rank, each in enumerate(told)}
+        if len(found) == 1:
+            continue
+        said = f"{name}: {', '.join(found.values())}"
+        if name != "device" or "CPU" in found:
+            raise Unfit(f"{said}; expected the same in all processes, as on machines of one kind")
+        if ranks.first:
+            warnings.warn(f"{said}: a step takes as long as the slower ones need", stacklevel=3)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Whether the pipeline is right and fast on a GPU, in three parts that can be run apart. `make bench-gpu`.
 
 - ``correctness``: every paper against a CPU in float32, mixed precision, compiled and eager, resumed bit by bit,
-  replayed as it was recorded, without waiting for the device, in the memory that was told, and a thousand steps; every
-  attention kernel.
+  replayed as it was recorded, without waiting for the device, in the memory that was told, and a thousand steps; what
+  its weights score, answer and write; every attention kernel.
 - ``speed``: the papers at published sizes beside transformers' Trainer (bfloat16, compiled), by turns (bench_train);
   the kernels of a step go to ``kernels-<paper>.txt``.
 - ``learning``: the loss after six minutes on real text, and what of the time is lost to batches, validation and
@@ -38,12 +38,19 @@ from texts import texts_of
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from plm_core.evaluation.likelihood import scorer_of
+from plm_core.evaluation.likelihood.base import Text
+from plm_core.finetuning.classifier import Classifier, Row, predict
+from plm_core.finetuning.input_formats import Written, input_format_of
+from plm_core.generation import SamplingConfig, continue_ids
 from plm_core.models.blocks import FASTEST, TILE
 from plm_core.objectives import build_objective
 from plm_core.objectives.base import Objective
 from plm_core.objectives.loss import AT_ONCE, Batch, Batches
+from plm_core.sections.evaluation import LikelihoodConfig
 from plm_core.sections.models import MODELS
 from plm_core.shared.limits import cores
+from plm_core.text.special import PIECES
 from plm_core.text.store import TokenStore, write_tokens
 from plm_core.training.blocks import recompute, wrap
 from plm_core.training.compiling import compiled
@@ -72,6 +79,7 @@ PAPERS: dict[str, tuple[str, dict[str, Any]]] = {
     "electra": ("electra", {"name": "replaced"}),
 }
 """Architecture and objective."""
+GREEDY = SamplingConfig(max_new_tokens=8, temperature=0.0)
 SPEEDS = ("gpt", "bert", "xlnet", "llama", "modernbert")
 BOTH_SIDES = 36 * 2**30
 """Bytes of a GPU that a paper of ours and its peer take together, at most."""
@@ -322,6 +330,31 @@ def untroubled(case: Case, device: Device) -> Iterator[Check]:
         yield Check(case.paper, "memory apart from what was told", abs(taken / told - 1), 0.15)
 
 
+def used(case: Case, device: Device) -> Iterator[Check]:
+    """What pretrained weights are used for, beside a CPU: likelihoods, a classifier's answers, a continuation."""
+    draw = np.random.default_rng(1)
+    lengths = draw.integers(2, 2 * case.config.context, 9)
+    drawn = [draw.integers(len(PIECES), case.size.vocabulary, length).tolist() for length in lengths]
+    texts = [Text(ids, [1] * len(ids), [True] * len(ids)) for ids in drawn]
+    asked = [Row([Written(ids[: case.config.context], [0] * len(ids[: case.config.context]))], 1) for ids in drawn]
+    asks = LikelihoodConfig(stride=case.config.context // 2, excerpt=case.config.context // 3, orders=2)
+    name = PAPERS[case.paper][1]["name"]
+    found = []
+    for place in (device, Device(CPU, 1, False)):
+        model = case.model(place.device)
+        quantities = (case.objective.likelihood, *case.objective.beside)
+        scores = [s.nats for quantity in quantities for s in scorer_of(quantity)(model, texts, asks, place)]
+        written = list(continue_ids(model, name, [drawn[0][:5]], GREEDY)) if case.objective.decoder else []
+        torch.manual_seed(1)
+        classifier = Classifier(model, input_format_of(name), "classification", 3, 0.0).to(place.device)
+        answers = predict(classifier, asked, 4, place.device).answers
+        found.append((torch.tensor(scores), torch.tensor(answers), written))
+    yield Check(case.paper, "scores apart from the CPU's", apart(found[0][0], found[1][0]), 1e-4)
+    yield Check(case.paper, "answers apart from the CPU's", apart(found[0][1], found[1][1]), 1e-4)
+    if case.objective.decoder:
+        yield Check(case.paper, "its text is another than the CPU's", found[0][2] != found[1][2], 0)
+
+
 def long(case: Case, device: Device) -> Iterator[Check]:
     """Many steps: every loss is a number, and the last ones are lower than the first."""
     steps = case.size.steps
@@ -385,7 +418,7 @@ def all_of(paper: str, size: Size, beside: int) -> list[Check]:
     device = prepare(deterministic=False, beside=beside)
     with tempfile.TemporaryDirectory() as name:
         case = Case(paper, drawn_store(Path(name), size.vocabulary), size)
-        checks = (numbers, resumed, untroubled, long, replayed)
+        checks = (numbers, resumed, untroubled, used, long, replayed)
         return told(chain.from_iterable(check(case, device) for check in checks))
 
 

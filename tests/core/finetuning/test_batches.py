@@ -40,10 +40,3 @@ def test_examples_of_a_batch_are_of_like_length_and_batches_come_in_any_order():
     shuffled = lengths[np.random.default_rng(2).permutation(5000)[: batching.epoch * 32]].reshape(-1, 32)
     assert lengths.sum() / (shuffled.max(1).sum() * 32) < 0.6
     assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.2
-
-
-def test_the_longest_batch_is_the_one_that_memory_is_planned_for():
-    lengths = np.random.default_rng(1).integers(8, 128, 5000)
-    batching = Batching(lengths, 32, 1)
-    longest = [lengths[batching.at(step)].max() for step in range(batching.epoch)]
-    assert longest[batching.longest] == max(longest) > longest[0]

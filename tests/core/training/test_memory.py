@@ -186,15 +186,6 @@ def test_the_plan_counts_what_the_device_has_and_does(make_gpt, device, tmp_path
     assert asked == [("bfloat16" if bfloat16 else "float32", compile)]
 
 
-def test_the_plan_is_made_for_the_largest_batch(make_gpt, device, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("plm_core.training.loop.room_on", lambda device: 1 << 60)
-    monkeypatch.setattr("plm_core.training.loop.step_memory", lambda *given: asked.append(given[2].inputs) or 1)
-    validate = Validation(1.0)
-    next(train(make_gpt(), CAUSAL.loss, batch_at, lambda _: validate, CONFIG, device, Snapshots(tmp_path), largest=5))
-    assert torch.equal(asked[0], batch_at(5).inputs)
-
-
 def test_a_batch_without_room_is_cut_before_the_first_step_and_learns_the_same(start, monkeypatch):
     model, whole = start(folder="whole", dropout=0.0)
     expected = plain(whole)

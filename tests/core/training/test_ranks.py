@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from folds import CONFIG
+
+from plm_core.training.device import Device
+from plm_core.training.ranks import Ranks
+from plm_core.training.state import Unfit, require_fit
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-9
@@ -90,6 +95,31 @@ def test_all_processes_cut_their_rows_where_one_has_no_room(tmp_path, alone, pap
     assert json.loads((tmp_path / "hungry/step-00000012/progress.json").read_text())["accumulation"] == 8
 
 
+def others(monkeypatch, **differs):
+    """Two processes, of which the second one differs; the first has an H100."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H100")
+    monkeypatch.setattr(Ranks, "gathered", lambda self, value: [value, value | differs])
+    return CONFIG, Device(torch.device("cuda"), 1, True), Ranks(size=2)
+
+
+@pytest.mark.parametrize(
+    ("differs", "said"),
+    [
+        ({"torch": "2.0.0"}, r"^torch: 2\..* in process 0, 2\.0\.0 in process 1; expected the same in all processes"),
+        ({"device": "CPU"}, r"^device: H100 in process 0, CPU in process 1; expected the same in all processes"),
+        ({"bfloat16": False}, r"^bfloat16: True in process 0, False in process 1; expected the same in all processes"),
+    ],
+)
+def test_processes_of_different_kinds_are_refused_before_they_begin(monkeypatch, differs, said):
+    with pytest.raises(Unfit, match=said):
+        require_fit(*others(monkeypatch, **differs))
+
+
+def test_gpus_of_different_names_that_compute_alike_are_a_warning(monkeypatch):
+    with pytest.warns(UserWarning, match=r"^device: H100 in process 0, A100 in process 1: a step takes as long as"):
+        require_fit(*others(monkeypatch, device="A100"))
+
+
 @pytest.mark.slow
 def test_a_process_without_room_for_held_out_rows_reads_fewer_while_the_other_waits(tmp_path, alone):
     require_equal(trained("gpt+looking", tmp_path / "looking", ranks=2), alone("gpt"))
@@ -100,7 +130,7 @@ def test_a_process_without_room_for_held_out_rows_reads_fewer_while_the_other_wa
 def test_processes_that_would_not_compute_alike_end_with_a_line(tmp_path, mode):
     _, done = started("gpt+bfloat16+mixed", tmp_path / "mixed", ranks=2, mode=mode)
     assert done.returncode == 1
-    assert "UserError: bfloat16: False in process 1, True in process 0; expected the same in all" in done.stderr
+    assert "Unfit: bfloat16: True in process 0, False in process 1; expected the same in all" in done.stderr
     trained("gpt+mixed", tmp_path / "exact", ranks=2, mode=mode)  # in float64 it makes no difference
 
 
