@@ -156,6 +156,8 @@ def _of_the_machine(error: Exception, stage: str) -> str | None:
             f"the GPU failed: {reason}; expected one that works (nvidia-smi lists them, CUDA_VISIBLE_DEVICES chooses "
             "among them); training resumes from its last snapshot"
         )
+    if type(error).__name__ == "InductorError":  # torch's, which is not imported for this
+        return f"training.compile: {reason}; expected a working C++ compiler (such as g++), or compile: false"
     return None
 
 

@@ -68,6 +68,19 @@ def test_a_gpu_without_room_is_one_line_without_advice_for_cores(said):
     )
 
 
+def test_a_loss_that_cannot_be_compiled_is_one_line(monkeypatch):
+    """A kernel in torch's cache hides from the trial that there is no compiler."""
+    import torch
+
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
+    with pytest.raises(RuntimeError) as caught:
+        torch.compile(lambda x: x + 7.25)(torch.zeros(3))
+    assert _of_the_machine(caught.value, "pretrain@gpt") == (
+        "training.compile: InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: "
+        "(None, 'no-such-compiler'); expected a working C++ compiler (such as g++), or compile: false"
+    )
+
+
 @pytest.mark.parametrize("said", ["wrong", "CUDA error: device-side assert triggered", "you have CUDA >= 10.2"])
 def test_other_errors_are_not_the_machines(said):
     assert _of_the_machine(RuntimeError(said), "pretrain@gpt") is None

@@ -44,11 +44,12 @@ def score(model: Any, texts: Iterable[Text], config: LikelihoodConfig, device: D
     if getattr(model.config, "memory", 0) > 0:
         return scored(by_number(texts), device.device, partial(_segments, model))
     context = model.config.context
-    groups = by_positions(texts, lambda text: len(text.ids), WINDOWS_AT_ONCE * context)
-    return scored(groups, device.device, partial(_windows, model, stride=min(config.stride, context)))
+    batch = WINDOWS_AT_ONCE * context
+    groups = by_positions(texts, lambda text: len(text.ids), batch)
+    return scored(groups, device.device, partial(_windows, model, stride=min(config.stride, context), batch=batch))
 
 
-def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int) -> list[float]:
+def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int, batch: int) -> list[float]:
     context = model.config.context
 
     def nats_of(shape: tuple[int, int], places: list[tuple[int, int]]) -> torch.Tensor:
@@ -62,7 +63,7 @@ def _windows(model: Any, sequences: Sequence[torch.Tensor], stride: int) -> list
         for text, sequence in enumerate(sequences)
         for start, first, stop in windows(len(sequence) - 1, context, stride)
     )
-    return read_in_batches(len(sequences), every, nats_of, WINDOWS_AT_ONCE * context)
+    return read_in_batches(len(sequences), every, nats_of, batch)
 
 
 def _segments(model: Any, sequences: Sequence[torch.Tensor]) -> list[float]:

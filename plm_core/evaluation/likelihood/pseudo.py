@@ -84,7 +84,8 @@ def _scored(
 ) -> Iterator[Likelihood]:
     """Score the excerpt of each document in windows of at most ``room`` tokens."""
     excerpts = (text.first(config.excerpt) for text in texts)
-    for group in by_positions(excerpts, lambda text: len(text.ids) * min(len(text.ids), room), COPIES_AT_ONCE * room):
+    batch = COPIES_AT_ONCE * room
+    for group in by_positions(excerpts, lambda text: len(text.ids) * min(len(text.ids), room), batch):
         ids = torch.tensor([token for text in group for token in text.ids], dtype=torch.long, device=device.device)
         # Tokens of one word are masked together; without `within_word` every token is its own word.
         starts = torch.tensor([start for text in group for start in text.starts], dtype=torch.bool)
@@ -96,7 +97,7 @@ def _scored(
             for start, first, stop in windows(len(text.ids), room, room)
             for token in range(first, stop)
         ]
-        sums = read_in_batches(len(group), copies, partial(_nats, predict, ids, words), COPIES_AT_ONCE * room)
+        sums = read_in_batches(len(group), copies, partial(_nats, predict, ids, words), batch)
         yield from (Likelihood(nats, len(text.ids), text.bytes) for text, nats in zip(group, sums, strict=True))
 
 
