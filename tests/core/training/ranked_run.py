@@ -1,10 +1,10 @@
 """A small training as one of several processes: `torchrun ... ranked_run.py PAPER[+WAY...] FOLDER OUT [STOP]`.
 
 A way is muon, recompute, compile, chunks (of the loss), bfloat16 (imitated where a machine has none), hungry or looking
-(the last process has no room for two rows beside gradients, or without learning), or mixed (only the first multiplies
-bfloat16). Its batches are cut into four parts, shared by the processes.
-Ends after STOP steps with its state saved, or goes to the end; the first process writes the reports and the whole
-weights to OUT.
+(the last process has no room for two rows beside gradients, or without learning), mixed (only the first multiplies
+bfloat16), or buckets (DDP exchanges gradients in two, at whose border the compiler cuts its graph). Its batches are cut
+into four parts, shared by the processes. Ends after STOP steps with its state saved, or goes to the end; the first
+process writes the reports and the whole weights to OUT.
 """
 
 import json
@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from folds import CONFIG, Stops
 from test_curves import Text, initial_model
 from torch.nn import functional as F
@@ -65,6 +66,8 @@ def main(paper, folder, out, stop=None):
     if "bfloat16" in ways:
         model = model.float()
         as_on_cuda()
+    if "buckets" in ways:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = 10_000
     if "chunks" in ways:
         losses.AT_ONCE = 300
     loss_of = objective.loss

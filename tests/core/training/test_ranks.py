@@ -135,9 +135,9 @@ def test_processes_that_would_not_compute_alike_end_with_a_line(tmp_path, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_blocks_are_compiled_and_recomputed_and_losses_come_in_chunks(tmp_path, alone, mode):
-    require_equal(trained("gpt+compile+recompute+chunks", tmp_path / mode, ranks=2, mode=mode), alone("gpt"))
+@pytest.mark.parametrize(("mode", "way"), [("ddp", "+buckets"), ("fsdp", "")])
+def test_blocks_are_compiled_and_recomputed_and_losses_come_in_chunks(tmp_path, alone, mode, way):
+    require_equal(trained(f"gpt+compile+recompute+chunks{way}", tmp_path / mode, ranks=2, mode=mode), alone("gpt"))
 
 
 @pytest.mark.slow
