@@ -77,8 +77,6 @@ class Pool:
             self._others.append(_start(self.folder))
         while (did := job.step()) is not _Did.ALL:
             if did is _Did.NOTHING:
-                for process in self._others:
-                    process.poll()  # otherwise one that was killed would still seem to exist
                 time.sleep(POLL_S)
         return [job.result(number) for number in range(len(items))]
 
@@ -191,7 +189,7 @@ def _is_void(claim: Path) -> bool:
         host, *process = claim.read_text().rsplit(".", 2)  # a claim that was just made is still empty
         if host == socket.gethostname():
             pid, began = process
-            void = not _lives(int(pid)) or started(int(pid)) != began
+            void = started(int(pid)) != began
         else:  # by the folder's clock, which may differ from this machine's
             with tempfile.TemporaryFile(dir=claim.parent) as now:
                 void = os.fstat(now.fileno()).st_mtime - claim.stat().st_mtime > LOST_S
@@ -200,16 +198,6 @@ def _is_void(claim: Path) -> bool:
     if void:
         claim.unlink(missing_ok=True)
     return void
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
@@ -235,7 +223,6 @@ def serve(folder: Path, parent: int) -> None:
 def main() -> None:
     """Serve with the number of processes given on the command line."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # otherwise one that was killed would still seem to exist
     # The parent may have ended by now.
     parent = int(sys.argv[3]) if len(sys.argv) > 3 else os.getppid()
     folder = Path(sys.argv[1])
