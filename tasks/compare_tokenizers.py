@@ -6,7 +6,6 @@ is written. Character coverage is that of section ``tokenizer`` of the parameter
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -22,8 +21,8 @@ from plm_core.corpus.document import Texts
 from plm_core.corpus.parts import some_of
 from plm_core.shared import paths
 from plm_core.shared.kinds import TOKENIZERS
-from plm_core.text.tokenizer import Tokenizer, TokenizerConfig
-from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
+from plm_core.text.tokenizer import TokenizerConfig
+from plm_core.text.tokenizers import read_tokenizer, train_tokenizer
 from plm_core.text.vocabulary import RARE, SAMPLE, measure, sample, split, telling_words
 from tasks.runtime.stage import main
 from tasks.settings import params
@@ -88,19 +87,13 @@ def _row(
     row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
     start = time.perf_counter()
     try:
-        tokenizer = _trained(texts, from_dict(TokenizerConfig, section, "tokenizer"))
+        config = from_dict(TokenizerConfig, section, "tokenizer")
+        tokenizer = read_tokenizer(Path(config.kind), train_tokenizer(texts, config))
     except UserError as error:
         return row | {"refused": str(error)}
     row["training_seconds"] = round(time.perf_counter() - start, 2)
     row |= asdict(measure(tokenizer, seen, unseen))
     return row | {"splits": {word: split(tokenizer, word) for word in words}}
-
-
-def _trained(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / config.kind
-        path.write_bytes(train_tokenizer(texts, config))
-        return open_tokenizer(path)
 
 
 def _names() -> list[Column]:

@@ -9,7 +9,7 @@ from plm_core.corpus.parts import some_of
 from plm_core.files import atomic_folder
 from plm_core.shared import paths
 from plm_core.text.tokenizer import GivenTokenizer, Tokenizer, TokenizerConfig
-from plm_core.text.tokenizers import open_tokenizer, train_tokenizer
+from plm_core.text.tokenizers import open_tokenizer, read_tokenizer, train_tokenizer
 from plm_core.text.vocabulary import measure, sample, split, telling_words
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
@@ -24,24 +24,21 @@ def tokenizer() -> None:
         pieces, share = some_of(corpus, config.learned_bytes)
         texts = Texts(pieces)
         if config.given:
-            model = read_given(config.given).data
+            made = read_given(config.given)
             share = 0.0
         else:
-            model = train_tokenizer(texts, config)
+            made = read_tokenizer(paths.TOKENIZER, train_tokenizer(texts, config))
         with atomic_folder(paths.TOKENIZER) as folder:
-            # The file is named after its kind, which follows from its content.
-            (folder / "tokenizer").write_bytes(model)
-            (folder / "tokenizer").rename(folder / open_tokenizer(folder / "tokenizer").file)
-        trained = open_tokenizer(paths.TOKENIZER)
+            (folder / made.file).write_bytes(made.data)
         unseen = sample(Texts(some_of(held_out, config.learned_bytes)[0]))
-        run.metrics |= asdict(measure(trained, sample(texts), unseen)) | {"learned_share": share}
+        run.metrics |= asdict(measure(made, sample(texts), unseen)) | {"learned_share": share}
         run.outputs.append(paths.TOKENIZER)
         kind = "given" if config.given else config.kind
         compression = run.metrics["bytes_per_token"]
         learned = f"; learned from {share:.2%} of the training text" if 0 < share < 1 else ""
-        print(f"{kind}, {trained.vocab_size} pieces, {compression:.2f} bytes per token on held-out text{learned}")
+        print(f"{kind}, {made.vocab_size} pieces, {compression:.2f} bytes per token on held-out text{learned}")
         for word in telling_words(unseen):
-            print(f"  {word}: {split(trained, word)}")
+            print(f"  {word}: {split(made, word)}")
 
 
 def read_given(given: GivenTokenizer) -> Tokenizer:
