@@ -91,7 +91,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> bytes:
         show_progress=False,
     )
     library = Library(models.WordPiece(unk_token=PIECES[UNK]))
-    library.normalizer = _normalizer(config.lowercase)
+    library.normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokens, _ = learned(library, trainer, texts, config)
     return written(describe(tokens, config.lowercase))
@@ -120,14 +120,10 @@ def describe(tokens: Sequence[str], lowercase: bool) -> dict[str, Any]:
     )
 
 
-def _normalizer(lowercase: bool) -> Any:
-    return normalizers.BertNormalizer(lowercase=lowercase)
-
-
 def _alphabet(texts: Iterable[str], config: TokenizerConfig) -> tuple[list[str], list[str]]:
     """The characters to be known, and the entries that begin the vocabulary: the special tokens, each of these
     characters, and with ``##`` each that can occur within a word."""
-    normalizer = _normalizer(config.lowercase)
+    normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
     cut = pre_tokenizers.BertPreTokenizer()
 
     def words(text: str) -> list[str]:
