@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, hstack, vstack
+from scipy.special import softmax
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -79,7 +80,7 @@ def choices(train: Sequence[Example], test: Sequence[Example]) -> Said:
     differences = vstack(pairs, format="csr")
     both_ways = vstack([differences, -differences], format="csr")
     model = _fitted(both_ways, [1] * len(pairs) + [0] * len(pairs), intercept=False)
-    chances = [_softmax(model.decision_function(read(example))) for example in test]
+    chances = [softmax(model.decision_function(read(example))) for example in test]
     return [int(chance.argmax()) for chance in chances], [float(chance.max()) for chance in chances]
 
 
@@ -111,7 +112,7 @@ def spans(task: GlueTask, train: Sequence[Example], test: Sequence[Example]) -> 
             answers.append("")
             sure.append(math.nan)
             continue
-        chance = _softmax(model.decision_function(known.transform(map(found.features, places))))
+        chance = softmax(model.decision_function(known.transform(map(found.features, places))))
         best = int(chance.argmax())
         answers.append(found.said(places[best]))
         sure.append(float(chance[best]))
@@ -187,8 +188,3 @@ def _shape(word: str) -> str:
 
 def _fitted(features: csr_matrix, labels: Sequence[int], intercept: bool = True) -> LogisticRegression:
     return LogisticRegression(C=STRENGTH, max_iter=500, fit_intercept=intercept).fit(features, labels)
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    powers = np.exp(scores - scores.max())
-    return powers / powers.sum()
