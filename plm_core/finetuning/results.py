@@ -144,8 +144,7 @@ def score(task: GlueTask, rows: Rows, predicted: Predicted, tokenizer: Tokenizer
     threshold = no_answer_threshold(task, rows, predicted, tokenizer)
     answers = answered(task, rows, predicted, tokenizer, threshold).answers
     labels = [true(task, example) for example in rows.examples]
-    found = metrics.scores(task.score.split("+"), answers, labels, task.labels)
-    return float(np.mean(list(found.values())))
+    return metrics.scores([task.score], answers, labels, task.labels)[task.score]
 
 
 def constant(task: GlueTask, predicted: Predicted) -> str | None:
