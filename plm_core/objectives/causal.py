@@ -97,20 +97,20 @@ class Causal(Objective):
 
     def loss(self, model: Any, batch: Batch, carry: Carry | None = None) -> Loss:
         """L1 = -sum log p(token | tokens before it), in nats, over the targets that are not ignored."""
+        left: Carry | None = None
         if isinstance(batch, PackedCausalBatch):
             # Packed documents: no memory to pass on, each began in this row.
             hidden, _ = model.read(batch.inputs, documents=batch.documents)
-            return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets)
-        # Without memory the row is the whole context.
-        if not self.streams:
+        elif not self.streams:
+            # Without memory the row is the whole context.
             hidden, _ = model.read(batch.inputs, keep=False)
-            return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets)
-        assert isinstance(batch, CausalBatch)
-        # Transformer-XL: the states of the previous row are read, and those of this one passed on, without a gradient.
-        ends = batch.inputs == EOS if self.packing == "documents" else None
-        hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry), ends=ends)
-        carry = tuple(memory.last(model.config.memory))
-        return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, carry)
+        else:
+            assert isinstance(batch, CausalBatch)
+            # Transformer-XL: reads the states of the previous row, and passes on those of this one, without a gradient.
+            ends = batch.inputs == EOS if self.packing == "documents" else None
+            hidden, memory = model.read(batch.inputs, state=model.memory_for(batch.begins, carry), ends=ends)
+            left = tuple(memory.last(model.config.memory))
+        return Loss(output_nll(model.output(hidden), batch.targets), batch.num_targets, left)
 
     def mark(self, number: int, read: str) -> None:
         """None: all tokens are predicted."""
