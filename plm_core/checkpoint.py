@@ -92,10 +92,11 @@ def _outline(config: CheckpointConfig, folder: Path) -> nn.Module:
     with safe_open(folder / WEIGHTS_FILE, "pt") as file:
         found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no mapping
     where = str(folder / CONFIG_FILE)
-    if (layers := shape(config.architecture, config.model, where).layers) > len(found):
-        raise RuntimeError(f"{layers} layers, and {len(found)} tensors")
+    sizes = shape(config.architecture, config.model, where)
+    if sizes.layers > len(found):
+        raise RuntimeError(f"{sizes.layers} layers, and {len(found)} tensors")
     with torch.device("meta"):
-        model = build(config.architecture, config.model, where)
+        model = MODELS[config.architecture].model(sizes)
     for name, tensor in model.state_dict().items():
         if found.get(name) != list(tensor.shape):
             raise RuntimeError(f"{name} has the shape {found.get(name)}; expected {list(tensor.shape)}")
