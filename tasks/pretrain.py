@@ -56,7 +56,7 @@ def pretrain(name: str) -> None:
         tokenizer = open_tokenizer(paths.TOKENIZER)
         stores = [_store(split, tokenizer) for split in SPLITS]
         model = new_model(config, tokenizer, stores[0], section).to("cpu" if ranks.sharding else device.device)
-        train_set, valid_set = (_batches(store, objective, model, tokenizer, loop.batch, section) for store in stores)
+        train_set, valid_set = (_batches(store, objective, model, loop.batch, section) for store in stores)
         if (packing := train_set.metrics()) and ranks.first:
             print(_said_of_packing(packing), flush=True)
         held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
@@ -180,9 +180,7 @@ def _store(split: str, tokenizer: Tokenizer) -> TokenStore:
     return store
 
 
-def _batches(
-    store: TokenStore, objective: Objective, model: Any, tokenizer: Tokenizer, rows: int, section: str
-) -> Batches:
+def _batches(store: TokenStore, objective: Objective, model: Any, rows: int, section: str) -> Batches:
     try:
         return objective.batches(store, model.config, rows)
     except ValueError as error:
