@@ -18,7 +18,7 @@ def cores() -> int:
     """How many cores this process may use: those that it is bound to, or fewer if its control groups allow fewer,
     rounded up, as in a container.
     """
-    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = len(os.sched_getaffinity(0))
     for group in groups():
         with contextlib.suppress(OSError, ValueError):  # none, or "max"
             quota, period = map(int, (group / "cpu.max").read_text().split())
