@@ -11,7 +11,7 @@ A score is written ``accuracy``, ``macro_f1``, ``matthews``, ``f1:<class>``, ``p
 ``exact_match``, ``answer_f1`` or ``pair_accuracy``, or as the mean of several of a family: ``accuracy+f1:equivalent``.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -30,8 +30,6 @@ _FAMILY_OF = {name: of for of, names in FAMILIES.items() for name in names}
 Array = np.ndarray
 SIGNED = {"matthews", "pearson", "spearman"}
 """The scores that may be below 0."""
-ALONE: Array = np.empty(0, dtype=np.int64)
-"""The default groups: each example is a group of its own."""
 
 
 def parts_of(score: str) -> list[tuple[str, str]]:
@@ -75,15 +73,11 @@ class Answers:
     """``[S, N]``, likewise."""
     strata: Array
     """``[N]``: the number of each example's subset in ``subsets``."""
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...]
     """The class names, of which ids are positions; () for numbers."""
-    subsets: tuple[str, ...] = ("",)
-    groups: Array = field(default_factory=lambda: ALONE)
+    subsets: tuple[str, ...]
+    groups: Array
     """``[N]``: the number of each example's group."""
-
-    def __post_init__(self) -> None:
-        if self.groups is ALONE:
-            object.__setattr__(self, "groups", np.arange(len(self.labels)))
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -175,13 +169,9 @@ class Ratios:
     """``[P, S, N]``; never less than the number above."""
     strata: Array
     """``[N]``: the number of each example's subset in ``subsets``."""
-    subsets: tuple[str, ...] = ("",)
-    groups: Array = field(default_factory=lambda: ALONE)
+    subsets: tuple[str, ...]
+    groups: Array
     """``[N]``: the number of each example's group."""
-
-    def __post_init__(self) -> None:
-        if self.groups is ALONE:
-            object.__setattr__(self, "groups", np.arange(len(self.strata)))
 
     limits = (0.0, 1.0)
     """The lowest and the highest possible score."""

@@ -73,7 +73,7 @@ def answers(rng, task, asked, gain, seeds):
         said = np.where(latent > 0, labels, wrong)
     else:  # the surer, the nearer
         said = labels + (skill + easy - latent) * 2.5 / np.maximum(skill, 0.1)
-    return Answers(score, labels, said, np.zeros(size, int), tuple(map(str, range(classes))), groups=groups)
+    return Answers(score, labels, said, np.zeros(size, int), tuple(map(str, range(classes))), ("",), groups)
 
 
 def table(task, found):

@@ -29,6 +29,7 @@ def answers(score, labels, *predictions, subsets=None):
         strata,
         () if score in OF_NUMBERS else CLASSES,
         names,
+        np.arange(len(labels)),
     )
 
 
@@ -108,8 +109,9 @@ def test_the_likelihood_is_a_ratio_of_sums():
 
 
 def test_two_models_that_know_different_classes_are_joined_by_their_names():
-    one = Answers("macro_f1", np.array([0, 1]), np.array([[1, 1]]), np.zeros(2, int), ("a", "c"))
-    two = Answers("macro_f1", np.array([0, 2]), np.array([[0, 2], [0, 1], [0, 2]]), np.zeros(2, int), ("a", "b", "c"))
+    whole = {"strata": np.zeros(2, int), "subsets": ("",), "groups": np.arange(2)}
+    one = Answers("macro_f1", np.array([0, 1]), np.array([[1, 1]]), classes=("a", "c"), **whole)
+    two = Answers("macro_f1", np.array([0, 2]), np.array([[0, 2], [0, 1], [0, 2]]), classes=("a", "b", "c"), **whole)
     both = one.joined(two)
     first, second = both.values(np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])).mean(axis=1)
     assert (first, second) == pytest.approx((score_by_subset(one)[""], score_by_subset(two)[""]))
@@ -146,6 +148,11 @@ def test_parts_of_a_score():
     assert accuracy_score([0, 1], [0, 0]) == answers("accuracy", [0, 1], [0, 0]).values(np.ones((1, 2)))[0, 0]
 
 
+def ratios(score, above, below):
+    size = above.shape[-1]
+    return Ratios(score, above, below, np.zeros(size, int), ("",), np.arange(size))
+
+
 def tagged(draw, sentences, seeds):
     """Sentences with tags, S answers to each, and the counts of entity F1 for them."""
     tags = ["O", "B-X", "I-X", "B-Y"]
@@ -153,7 +160,7 @@ def tagged(draw, sentences, seeds):
     true, *said = [[draw.choice(tags, n).tolist() for n in lengths] for _ in range(1 + seeds)]
     found = [[spans.entity_counts(a, b) for a, b in zip(each, true, strict=True)] for each in said]
     above, below = np.moveaxis(np.array(found, dtype=float), 2, 0)
-    return true, said, Ratios("entity_f1", above[None], below[None], np.zeros(sentences, int))
+    return true, said, ratios("entity_f1", above[None], below[None])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -181,14 +188,12 @@ def test_ratios_of_two_models_are_joined_and_who_lacks_less_is_better():
     assert both.above.shape == (1, 6, 18)
     first, second = both.values(np.eye(2).repeat(9, axis=1)).mean(axis=1)
     assert (first, second) == pytest.approx((score_by_subset(one)[""], score_by_subset(two)[""]))
-    good, bad = (
-        Ratios("exact_match", np.array([[[a, 1.0]]]), np.ones((1, 1, 2)), np.zeros(2, int)) for a in (1.0, 0.5)
-    )
+    good, bad = (ratios("exact_match", np.array([[[a, 1.0]]]), np.ones((1, 1, 2))) for a in (1.0, 0.5))
     assert good.advantage(bad).tolist() == [0.5, 0.0]
     assert one.advantage(two).tolist() == (-two.advantage(one)).tolist()
 
 
 def test_the_mean_of_two_ratios_is_that_of_each_by_itself():
     above, below = np.array([[[1.0, 0.0, 1.0]], [[1.0, 0.5, 0.75]]]), np.ones((2, 1, 3))
-    found = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"))
+    found = Ratios("exact_match+answer_f1", above, below, np.array([0, 0, 1]), ("", "new"), np.arange(3))
     assert score_by_subset(found) == {"": pytest.approx((2 / 3 + 0.75) / 2), "new": pytest.approx(0.875)}

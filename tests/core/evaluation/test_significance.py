@@ -32,7 +32,12 @@ from plm_core.evaluation.significance import (
 
 
 def of_classes(labels, *predictions, score="accuracy"):
-    return Answers(score, labels, np.array(predictions), np.zeros(len(labels), int), ("a", "b"))
+    return alone(score, labels, np.array(predictions), ("a", "b"))
+
+
+def alone(score, labels, predictions, classes):
+    """Answers to examples without subsets, each a group of its own."""
+    return Answers(score, labels, predictions, np.zeros(len(labels), int), classes, ("",), np.arange(len(labels)))
 
 
 def simulated(rng, *, size=200, right=(0.7, 0.7), seeds=1, spread=0.0, documents=0, known=True):
@@ -77,7 +82,7 @@ def test_the_interval_of_a_correlation_is_that_of_scipy():
     rng = np.random.default_rng(5)
     x = rng.normal(size=60)
     y = x + rng.normal(size=60)
-    (draws,) = bootstrap([Answers("pearson", x, y[None], np.zeros(60, int))], generator(1))
+    (draws,) = bootstrap([alone("pearson", x, y[None], ())], generator(1))
     reference = scipy_bootstrap(
         (x, y),
         lambda a, b: pearsonr(a, b).statistic,
@@ -102,7 +107,7 @@ def test_counting_equal_examples_together_changes_no_distribution():
 def test_a_subset_keeps_its_size_in_every_resample():
     labels = np.zeros(40, int)
     strata = np.arange(40) // 30
-    found = Answers("accuracy", labels, np.array([strata]), strata, ("a", "b"), ("m", "mm"))
+    found = Answers("accuracy", labels, np.array([strata]), strata, ("a", "b"), ("m", "mm"), np.arange(40))
     (draws,) = bootstrap([found], generator(1), resamples=50)
     assert {name: {*found.total} for name, found in draws.items()} == {"": {0.75}, "m": {1.0}, "mm": {0.0}}
 

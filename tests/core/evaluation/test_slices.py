@@ -11,9 +11,8 @@ from plm_core.evaluation.slices import Facts, read_slices, slices
 
 
 def answers(labels, predictions, score="matthews", classes=("no", "yes")):
-    return Answers(
-        score, np.array(labels), np.array([predictions]), np.arange(len(labels)) % 2, classes, ("one", "two")
-    )
+    each = np.arange(len(labels))
+    return Answers(score, np.array(labels), np.array([predictions]), each % 2, classes, ("one", "two"), each)
 
 
 def named(found, kind):
