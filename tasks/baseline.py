@@ -7,9 +7,8 @@ name ``tfidf``, so ``plm compare gpt tfidf`` works.
 import math
 
 from plm_core.benchmarks.examples import SPLITS, file_of, read_examples, sample
-from plm_core.benchmarks.task import read_task
+from plm_core.benchmarks.task import verified_task
 from plm_core.evaluation.evidence import TASK_COLUMNS
-from plm_core.files import verify_checksums
 from plm_core.finetuning import linear, results
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import PARAMETERS, FinetuneConfig
@@ -26,8 +25,7 @@ def baseline(name: str) -> None:
     evidence = paths.WORDS / f"{name}.{paths.WORDS_SEED}.csv"
     sections = [f"finetune.{parameter}" for parameter in PARAMETERS]
     with stage(f"baseline-{name}", sections, [data]) as run:
-        verify_checksums(data)
-        task = read_task(data)
+        task = verified_task(data)
         limits = {"train": config.train_examples}
         train, valid, test = (
             sample(read_examples(file_of(data, split), task), limits.get(split, config.heldout_examples))

@@ -9,11 +9,11 @@ from pathlib import Path
 from plm_core import checkpoint
 from plm_core.benchmarks.examples import file_of, read_examples, sample
 from plm_core.benchmarks.prompts import GOES_ON, FewshotConfig, prompt_of
-from plm_core.benchmarks.task import read_task
+from plm_core.benchmarks.task import verified_task
 from plm_core.config import UserError
 from plm_core.evaluation.fewshot import COLUMNS, Asked, answers, measured, rows
 from plm_core.evaluation.slices import read_slices
-from plm_core.files import atomic_folder, verify_checksums
+from plm_core.files import atomic_folder
 from plm_core.shared import paths
 from plm_core.training.device import prepare
 from tasks.runtime.evidence import write_rows
@@ -57,8 +57,7 @@ def _slices(task: str) -> Path:
 def _asked(name: str, config: FewshotConfig) -> Asked:
     """A task with its prompt and examples; UserError if it cannot be used, or a file of it is missing or damaged."""
     folder = paths.EXAMPLES / name
-    verify_checksums(folder)
-    task = read_task(folder)
+    task = verified_task(folder)
     prompt = prompt_of(task, config.prompts)
     train, test = (read_examples(file_of(folder, split), task) for split in ("train", "test"))
     if not train or not test:

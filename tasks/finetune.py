@@ -21,10 +21,10 @@ import torch
 from plm_core import checkpoint
 from plm_core.benchmarks.checks import COLUMNS, FILE, counted, examined, read_checks
 from plm_core.benchmarks.examples import SPLITS, Example, file_of, read_examples
-from plm_core.benchmarks.task import GlueTask, read_task
+from plm_core.benchmarks.task import GlueTask, verified_task
 from plm_core.config import listed
 from plm_core.evaluation.evidence import TASK_COLUMNS
-from plm_core.files import CHECKSUMS, sha256_file, verify_checksums
+from plm_core.files import CHECKSUMS, sha256_file
 from plm_core.finetuning import results
 from plm_core.finetuning.batches import Batching
 from plm_core.finetuning.classifier import (
@@ -87,7 +87,7 @@ def finetune(name: str, task_name: str, seed: int, after: str | None = None) -> 
     tags = {"plm.task": task_name, "plm.seed": str(seed)}
     inputs = [folder, data, *before]
     with stage(f"finetune-{key}", sections, inputs, training=True, model=name, tags=tags) as run:
-        task = task_in(data)
+        task = verified_task(data)
         device = prepare(threads=1, deterministic=config.training.deterministic)
         pretrained = checkpoint.load(folder, device.device)
         snapshots = Snapshots(snapshots_folder(run, config.rule, task_name, seed))
@@ -135,18 +135,12 @@ def examples_of(task_name: str) -> Path:
     return paths.EXAMPLES / task_name
 
 
-def task_in(folder: Path) -> GlueTask:
-    """The task whose examples are in the folder; UserError when a file of it is missing or damaged."""
-    verify_checksums(folder)
-    return read_task(folder)
-
-
 def finetune_checkpoint(task_name: str, folder: Path, evidence: Path) -> None:
     """Fine-tune any checkpoint on the current examples, with every seed, and write only its evidence."""
     config = params.section("finetune", FinetuneConfig)
     after = config.learned_before(task_name)
     folders = [examples_of(name) for name in (task_name, after) if name]
-    tasks = [task_in(folder) for folder in folders]
+    tasks = [verified_task(folder) for folder in folders]
     device = prepare(threads=1, deterministic=config.training.deterministic)
     for seed in config.seeds:
         model = checkpoint.load(folder, device.device)

@@ -5,10 +5,9 @@ report and the evaluation without fine-tuning.
 """
 
 from plm_core.benchmarks.examples import file_of, read_examples
-from plm_core.benchmarks.task import read_task
+from plm_core.benchmarks.task import verified_task
 from plm_core.evaluation.overlap import overlaps, search_in
 from plm_core.evaluation.slices import COLUMNS, CONTAMINATED
-from plm_core.files import verify_checksums
 from plm_core.shared import paths
 from tasks.runtime.evidence import write_rows
 from tasks.runtime.pools import pool
@@ -22,8 +21,7 @@ def slices(name: str) -> None:
     data = paths.EXAMPLES / name
     table = paths.SLICES / f"{name}.csv"
     with stage(f"slices-{name}", [], [data, TRAIN]) as run, pool(run) as workers:
-        verify_checksums(data)
-        examples = read_examples(file_of(data, "test"), read_task(data))
+        examples = read_examples(file_of(data, "test"), verified_task(data))
         texts = [[e.a] if e.b is None else [e.a, e.b] for e in examples]
         sizes, shares = overlaps(texts, search_in(TRAIN, workers))
         rows = zip(examples, sizes.tolist(), shares.tolist(), strict=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_core.config import UserError, from_dict, section
-from plm_core.files import RESTORE
+from plm_core.files import RESTORE, verify_checksums
 
 FILE = "task.json"
 Kind = Literal["classification", "regression", "multiple_choice", "token_classification", "question_answering"]
@@ -99,6 +99,12 @@ def read_task(folder: Path) -> GlueTask:
         raise UserError(f"{path}: missing; run the stage that writes it (`dvc repro examples`)") from None
     except ValueError as error:
         raise UserError(f"{path}: {error}; {RESTORE}") from error
+
+
+def verified_task(folder: Path) -> GlueTask:
+    """The task in a folder of examples, none of whose files is missing or damaged; otherwise UserError."""
+    verify_checksums(folder)
+    return read_task(folder)
 
 
 def _require_labels(labels: tuple[str, ...]) -> None:

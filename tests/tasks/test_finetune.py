@@ -13,6 +13,7 @@ import yaml
 from scipy import stats
 
 from plm_core import checkpoint
+from plm_core.benchmarks.task import verified_task
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import FinetuneConfig
 from plm_core.text.special import BOS, CLS, SEP
@@ -68,7 +69,7 @@ def fitted(project, monkeypatch, task_name="tickets"):
     monkeypatch.chdir(project.root)
     config = params.section("finetune", FinetuneConfig)
     loaded = checkpoint.load(Path("artifacts/models/gpt"))
-    task = finetune.task_in(Path("artifacts/examples") / task_name)
+    task = verified_task(Path("artifacts/examples") / task_name)
     with tempfile.TemporaryDirectory() as folder:
         device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
         return finetune.fit(loaded, task, config, 5, device, snapshots, None), task
@@ -164,7 +165,7 @@ def test_what_another_task_has_learned_of_them_is_not_drawn_anew(tickets, monkey
     learned(tickets)
     monkeypatch.chdir(tickets.root)
     config = params.section("finetune", FinetuneConfig)
-    task = finetune.task_in(Path("artifacts/examples/tickets"))
+    task = verified_task(Path("artifacts/examples/tickets"))
     kept = {}
     for folder in ("models/gpt", "finetuned/gpt-tickets-5"):
         loaded = checkpoint.load(Path("artifacts") / folder)

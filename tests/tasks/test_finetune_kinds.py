@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from plm_core import checkpoint
+from plm_core.benchmarks.task import verified_task
 from plm_core.evaluation.evidence import read_task
 from plm_core.finetuning.config import FinetuneConfig
 from plm_core.training.device import Device
@@ -106,7 +107,7 @@ def test_the_best_weights_by_score_are_those_by_the_threshold_that_is_reported(p
     monkeypatch.setattr(finetune.results, "no_answer_threshold", lambda *_: 0.25)
     monkeypatch.setattr(finetune.results, "answered", lambda *given: asked.append(given[4:]) or answered(*given))
     with tempfile.TemporaryDirectory() as folder:
-        given = checkpoint.load(Path("artifacts/models/gpt")), finetune.task_in(Path("artifacts/examples/qa"))
+        given = checkpoint.load(Path("artifacts/models/gpt")), verified_task(Path("artifacts/examples/qa"))
         config = params.section("finetune", FinetuneConfig)
         device, snapshots = Device(torch.device("cpu"), 1, False), Snapshots(Path(folder))
         finetune.fit(*given, config, 5, device, snapshots, None)
