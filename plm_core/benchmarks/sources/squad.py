@@ -29,17 +29,18 @@ def read(task: GlueTask, file: Path, places: dict[str, str]) -> list[Example]:
         raise UserError(f"{file}: {error}; expected JSON in SQuAD's layout") from error
     examples = []
     for place, group, context, question in _questions(file, content):
-        example = Example(_text(question, "id", place), _text(question, "question", place).strip(), context, 0)
+        name = _text(question, "id", place)
+        asked = _text(question, "question", place).strip()
         answers = tuple(_answers(question, context, place))
         if not answers and not task.unanswerable:
             raise UserError(
-                f"{place}: no answer to {example.id!r}; expected one, or in the description of a task of your own "
+                f"{place}: no answer to {name!r}; expected one, or in the description of a task of your own "
                 "`unanswerable: true`"
             )
-        if before := places.get(example.id):
-            raise UserError(f"{place}: the id {example.id!r} was used before, at {before}; expected unique ids")
-        places[example.id] = place
-        examples.append(Example(example.id, example.a, context, 0, answers=answers, group=group))
+        if before := places.get(name):
+            raise UserError(f"{place}: the id {name!r} was used before, at {before}; expected unique ids")
+        places[name] = place
+        examples.append(Example(name, asked, context, 0, answers=answers, group=group))
     return examples
 
 
