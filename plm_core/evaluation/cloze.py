@@ -17,6 +17,8 @@ from plm_core.training.device import Device
 
 Filler = Callable[[Any, Tokenizer, str, Device], list[tuple[str, float]]]
 """A model, its tokenizer and a text with one blank to pieces for it and their probabilities, the most likely first."""
+MOST = 5
+"""The number of pieces for a blank."""
 
 
 def filler_of(objective: str) -> Filler | None:
@@ -26,8 +28,8 @@ def filler_of(objective: str) -> Filler | None:
 
 
 @torch.no_grad()
-def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device, most: int = 5) -> list[tuple[str, float]]:
-    """The ``most`` most likely pieces for the blank ``___`` in a text, with their probabilities, in descending order.
+def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device) -> list[tuple[str, float]]:
+    """The ``MOST`` most likely pieces for the blank ``___`` in a text, with their probabilities, in descending order.
 
     The blank is one MASK, so it is filled by one piece, which begins with a space if the blank does. Special tokens do
     not fill blanks.
@@ -46,5 +48,5 @@ def fill(model: Any, tokenizer: Tokenizer, text: str, device: Device, most: int 
     model.eval()
     logits = model.predict(ids, torch.tensor([[len(start)]], device=device.device))[0, 0]
     logits[: len(PIECES)] = float("-inf")
-    probabilities, tokens = logits.softmax(dim=-1).topk(most)
+    probabilities, tokens = logits.softmax(dim=-1).topk(MOST)
     return [(tokenizer.piece(token), p) for token, p in zip(tokens.tolist(), probabilities.tolist(), strict=True)]

@@ -17,6 +17,8 @@ from plm_core.evaluation.answers import Answers, Ratios, score_by_subset
 from plm_core.evaluation.evidence import LIKELIHOOD, LOSSY, Table, read_likelihood, read_task, task_files
 from plm_core.evaluation.significance import Draws, Interval
 
+ALPHA = 0.05
+"""The level of the tests; the intervals hold 1 - alpha."""
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 BOTH_SETS = ("mnli matched", "mnli mismatched")
 AVERAGES: dict[str, tuple[str, ...]] = {
@@ -101,9 +103,7 @@ class _Pair:
     """Whether less is better."""
 
 
-def compare(
-    folders: tuple[Path, Path], names: tuple[str, str], alpha: float = 0.05, only: Collection[str] | None = None
-) -> Comparison:
+def compare(folders: tuple[Path, Path], names: tuple[str, str], only: Collection[str] | None = None) -> Comparison:
     """Compare the evidence of two models with these names in two folders.
 
     ``only`` are the names of the task files that count; None: all.
@@ -120,9 +120,9 @@ def compare(
     holm = significance.holm([whole.p or 0.0 for whole, *_ in pairs.values()])
     tasks = []
     for (whole, *parts), corrected in zip(pairs.values(), holm, strict=True):
-        tasks += [_compared(whole, names, alpha, corrected), *(_compared(part, names, alpha) for part in parts)]
-    averages = [_compared(pair, names, alpha) for pair in _averages(pairs, tables, rng)]
-    return Comparison(*names, alpha, tasks, averages, [_compared(pair, names, alpha) for pair in likelihood], notes)
+        tasks += [_compared(whole, names, corrected), *(_compared(part, names) for part in parts)]
+    averages = [_compared(pair, names) for pair in _averages(pairs, tables, rng)]
+    return Comparison(*names, ALPHA, tasks, averages, [_compared(pair, names) for pair in likelihood], notes)
 
 
 def _shared(
@@ -221,16 +221,16 @@ def _likelihood(folders: tuple[Path, Path], rng: np.random.Generator, notes: lis
     return [_Pair("likelihood", one.metric, *sizes, values, draws, p, PERMUTATION, effect, lower=True)]
 
 
-def _compared(pair: _Pair, names: tuple[str, str], alpha: float, holm: float | None = None) -> Compared:
+def _compared(pair: _Pair, names: tuple[str, str], holm: float | None = None) -> Compared:
     first, second = (
-        Estimate(value, significance.interval(draws, 1 - alpha))
+        Estimate(value, significance.interval(draws, 1 - ALPHA))
         for value, draws in zip(pair.values, pair.draws, strict=True)
     )
     differences = pair.draws[1] - pair.draws[0]
-    difference = Estimate(pair.values[1] - pair.values[0], significance.interval(differences, 1 - alpha))
+    difference = Estimate(pair.values[1] - pair.values[0], significance.interval(differences, 1 - ALPHA))
     p = significance.bootstrap_p(differences) if pair.p is None else pair.p
     better = None
-    if (p if holm is None else holm) <= alpha and not difference.interval.low <= 0 <= difference.interval.high:
+    if (p if holm is None else holm) <= ALPHA and not difference.interval.low <= 0 <= difference.interval.high:
         better = names[(difference.value > 0) != pair.lower]
     sizes = (pair.examples, pair.groups)
     return Compared(pair.name, pair.score, *sizes, first, second, difference, p, pair.test, holm, pair.effect, better)

@@ -165,10 +165,10 @@ def interval(draws: Draws, level: float = 0.95) -> Interval:
     return Interval(float(low), float(high))
 
 
-def interval_of(results: Results, level: float = 0.95, resamples: int = RESAMPLES) -> Interval:
-    """The interval of one model's score."""
+def interval_of(results: Results, resamples: int = RESAMPLES) -> Interval:
+    """The 95 % interval of one model's score."""
     (draws,) = bootstrap([results], generator(), resamples)
-    return interval(draws[""], level)
+    return interval(draws[""])
 
 
 def permutation(

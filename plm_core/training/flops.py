@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from plm_core.objectives.loss import Batch, Carry
+from plm_core.objectives.loss import Batch
 from plm_core.training.clock import Clock
 from plm_core.training.compiling import LossOf
 from plm_core.training.precision import Precision
@@ -39,8 +39,8 @@ DATASHEETS: tuple[tuple[str, float], ...] = (
 """A GPU's name in torch (as a pattern of the whole name), and the FLOP/s of its datasheet."""
 
 
-def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | None = None) -> int:
-    """The floating-point operations of ``loss_of(model, batch, carry)`` and its backward pass.
+def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch) -> int:
+    """The floating-point operations of ``loss_of(model, batch, None)`` and its backward pass.
 
     A product of [m, k] and [k, n] is 2mkn; only matrix products count, as in the formulas of the literature (6N +
     12LHQT per token, PaLM, appendix B). The function runs on torch's meta device, where tensors have shapes but no
@@ -51,9 +51,8 @@ def step_flops(model: nn.Module, loss_of: LossOf, batch: Batch, carry: Carry | N
         RuntimeError, ValueError: the function cannot run on the meta device: it reads a value, or calls a kernel that
             the meta device lacks (such as FlexAttention).
     """
-    there = None if carry is None else tuple(tensor.to(META) for tensor in carry)
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        loss_of(on_meta(model), batch.to(META), there).nll.backward()
+        loss_of(on_meta(model), batch.to(META), None).nll.backward()
     return counter.get_total_flops()
 
 
