@@ -1,4 +1,7 @@
-"""Stage pretrain: one architecture from scratch on the token store. `python -m tasks.pretrain <section>`."""
+"""Stage pretrain: one model trained on the token store, from random weights or from a checkpoint.
+
+`python -m tasks.pretrain <section>`.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -68,7 +68,9 @@ def deduplicate(parts: Sequence[Part], config: DeduplicateConfig, pool: Pool) ->
     """Find what is repeated in a corpus.
 
     Args:
-        parts: in the order of their ids. config: the kinds of duplicates to find. pool: runs the work.
+        parts: in the order of their ids.
+        config: the kinds of duplicates to find.
+        pool: runs the work.
 
     Raises:
         UserError: a file is damaged, or there are more texts than ``find_duplicates`` takes.

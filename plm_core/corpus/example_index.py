@@ -87,7 +87,8 @@ class Index:
 
 
 def _touched(places: np.ndarray, n: int, starts: np.ndarray, before: int) -> set[int]:
-    """The paragraphs touched by n-grams at ``places``, less the ``before`` n-grams that precede the document's first.
+    """The paragraphs touched by n-grams at ``places``, counted from the document's first, which ``before`` others
+    precede.
 
     ``starts``: the word with which each paragraph begins.
     """

@@ -51,8 +51,8 @@ def hub_rows(
     32-bit numbers become their shortest decimals, which are what was in the data originally.
 
     Raises:
-        UserError: the hub has no such dataset, commit, configuration or split. OSError: the hub cannot be reached,
-        which one request checks first.
+        UserError: the hub has no such dataset, commit, configuration or split.
+        OSError: the hub cannot be reached, which one request checks first.
     """
     import datasets
 

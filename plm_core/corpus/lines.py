@@ -33,8 +33,9 @@ Stream = IO[bytes] | gzip.GzipFile
 def opened(file: Path) -> Iterator[Stream]:
     """The bytes of a file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
 
-    Raises, here or while the stream is read: OSError: the file cannot be read, then with an ``errno``; or it is not a
-        compressed file, then without. EOFError, zlib.error, pyarrow.ArrowException: it is damaged or truncated.
+    Raises, here or while the stream is read:
+        OSError: the file cannot be read, then with an ``errno``; or it is not a compressed file, then without.
+        EOFError, zlib.error, pyarrow.ArrowException: it is damaged or truncated.
     """
     packing = file.suffix.lower()
     with file.open("rb") as raw:

@@ -88,9 +88,9 @@ def find_duplicates(indexes: Path, similarity: Similarity, pool: Pool) -> Duplic
     """Group texts that are exact or near duplicates of each other, directly or through others.
 
     Args:
-        indexes: a folder whose subfolders, by name, were written by ``write_index`` for each part. similarity: how
-        candidates were found, and the threshold for their exact comparison. pool: runs the work; its folder takes about
-        as much disk space as the indexes, in addition to them.
+        indexes: a folder whose subfolders, by name, were written by ``write_index`` for each part.
+        similarity: how candidates were found, and the threshold for their exact comparison.
+        pool: runs the work; its folder takes about as much disk space as the indexes, in addition to them.
 
     Raises:
         UserError: there are 2^31 texts or more, which scipy's graphs cannot number.

@@ -58,12 +58,13 @@ class Pool:
         """Do every item that is not done, and return the folders of the results in the order of the items.
 
         Args:
-            name: of the job; it must have the same items whenever the stage is run. function: the work. Its result
-            depends on the item alone. items: picklable, of few bytes each apart from what they share.
+            name: of the job; it must have the same items whenever the stage is run.
+            function: the work. Its result depends on the item alone.
+            items: picklable, of few bytes each apart from what they share.
 
         Raises:
-            UserError: ``function`` raised it for an item, here or elsewhere. OSError: likewise, for example because the
-            disk is full.
+            UserError: ``function`` raised it for an item, here or elsewhere.
+            OSError: likewise, for example because the disk is full.
         """
         folder = self.folder / name
         for failed in folder.glob("*.error"):
@@ -115,7 +116,8 @@ class _Job:
         """Do one item that no other process is doing.
 
         Raises:
-            UserError: an item cannot be done. OSError: likewise.
+            UserError: an item cannot be done.
+            OSError: likewise.
         """
         names = set(os.listdir(self._folder))  # noqa: PTH208 names alone
         if failed := next((name for name in names if name.endswith(".error")), None):

@@ -1,8 +1,8 @@
 """A file as a stream of records: text, JSON lines, CSV, TSV or Parquet, all but the last plain or compressed.
 
-Used by the source ``folder``. At most one record of a line format is in memory; one longer than allowed is refused
-without being held. Nothing found *in* a file raises an exception here: a bad record is yielded with the reason why it
-was refused, and the unreadable rest of a damaged file is one bad record.
+Used by sources, surveys, and examples of tasks and evaluation sets. At most one record of a line format is in memory;
+one longer than allowed is refused without being held. Nothing found *in* a file raises an exception here: a bad record
+is yielded with the reason why it was refused, and the unreadable rest of a damaged file is one bad record.
 """
 
 import csv

@@ -37,7 +37,7 @@ class Survey:
     bytes: int
     """The UTF-8 bytes of the texts."""
     characters: int
-    """The number of distinct texts."""
+    """The number of distinct characters in the texts."""
     sample: list[Document]
     """A sample of the documents, from all over the folder."""
 

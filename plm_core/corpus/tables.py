@@ -1,4 +1,4 @@
-"""Rows to and from Parquet, a few at a time. Used by documents, quarantined records and removals.
+"""Rows to and from Parquet, a few at a time. Used by documents, removals and the hits of decontamination.
 
 A table is one Parquet file, or a folder of them in the order of their names, which other tools read too.
 """

@@ -232,7 +232,7 @@ class Sums:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The lowest and the highest bits per byte that a resample of the documents can have."""
+        """The lowest and the highest bits per byte that other such documents may have."""
         known = self.nats[self.bytes > 0] / np.log(2) / self.bytes[self.bytes > 0]
         return 0.0, max(8.0, float(known.max()))
 

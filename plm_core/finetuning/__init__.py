@@ -1,1 +1,1 @@
-"""From a pretrained checkpoint to a classifier: the table of GLUE-like tasks, their examples, the classifier."""
+"""From a pretrained checkpoint to a classifier: how it reads examples, its training, its results; a linear baseline."""

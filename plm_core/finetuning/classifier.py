@@ -175,7 +175,7 @@ class Predicted(NamedTuple):
     """The probability of each answer: of all tags of a row or example together; NaN if there is none, or if the answer
     of a row contains it."""
     loss: float
-    """The mean loss of rows or words, in nats or squared, of labels as in the rows, without the language model's
+    """The mean loss per row or word, in nats or squared units of the rows' labels, without the language model's
     loss."""
 
 

@@ -1,6 +1,6 @@
-"""The results of a fine-tuned model on the test examples: its answers, their evidence and their figures.
+"""The results of a fine-tuned model, or of the linear baseline: the answers to examples, their evidence and figures.
 
-Used by the finetune stage.
+Used by the stages finetune and baseline.
 """
 
 import json

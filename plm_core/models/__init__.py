@@ -3,6 +3,6 @@
 Every model has ``config``, ``tokens`` (the ``nn.Embedding`` of its ids), ``blocks`` and ``encode(ids, segments,
 attention_mask)`` to hidden states for a task. One that reads from left to right has ``output(hidden)``,
 ``logits(hidden)`` and ``read(ids, attention_mask, state)``, to hidden states and the state that the next call continues
-from; one that predicts masked tokens has ``output(hidden)``, ``predict(ids, at)`` and ``pool(hidden)`` to one vector
-per row.
+from; one that predicts masked tokens has ``predict(ids, at)``, ``pool(hidden)`` to one vector per row and, unless its
+objective is ``replaced``, ``output(hidden)``.
 """

@@ -34,7 +34,7 @@ class Index:
     dtype: str
     """``uint16`` or ``uint32``."""
     vocab_size: int
-    """The name of the tokenizer that made the tokens."""
+    """The number of token ids of the tokenizer that made the tokens."""
     tokenizer_sha256: str
     """The digest of that tokenizer's file."""
     documents: int

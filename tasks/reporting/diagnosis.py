@@ -1,6 +1,7 @@
 """Details of the score of a GLUE-like task: slices, calibration, the worst answers. A part of the report.
 
-All of it comes from the evidence, the examples and the output of the stage slices. Used by ``scores.py``.
+All of it comes from the evidence, the examples and the output of the stage slices. Used by ``scores.py`` and, for the
+decision record, by ``record.py``.
 """
 
 from collections.abc import Iterable

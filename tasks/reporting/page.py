@@ -1,4 +1,4 @@
-"""Markdown as one self-contained HTML file, and pictures: the look of report, card and meters."""
+"""Markdown as one self-contained HTML file, and pictures: the look of every page for people."""
 
 import io
 import re

@@ -47,7 +47,7 @@ class ProgressBar:
             yield item
 
     def resume(self, done: int) -> None:
-        """An earlier process did ``done`` of the total, which does not count in the estimate of the time left."""
+        """``done`` of the total were done before now, and do not count in the estimate of the time left."""
         self._start = self._last = monotonic()
         self._before = done
 

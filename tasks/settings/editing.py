@@ -1,4 +1,7 @@
-"""Changes parameters in the text of their file; everything else in it, including comments, stays. Used by init."""
+"""Changes parameters in the text of their file; everything else in it, including comments, stays.
+
+Used by the commands that write parameters.
+"""
 
 import re
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from plm_core.corpus.normalize import paragraphs, shortened, words_of
 from plm_core.corpus.parts import some_of
 
 MIN_WORDS, MAX_WORDS = 15, 200
-"""The bytes of a paragraph: a shorter one says too little, a longer one exceeds a small context."""
+"""The fewest and the most words of a paragraph: a shorter one says too little, a longer one exceeds a small context."""
 PART, SHORTEST_PART = 500, 20
 """Characters of a part of a document without neighbouring paragraphs: usually and at least."""
 READ_BYTES = 1 << 26

@@ -1,4 +1,4 @@
-"""How likely held-out text is to a model: the measured quantity depends on its objective. Used by evaluate and serving.
+"""How likely a text is to a model: the measured quantity depends on its objective. Used wherever models are scored.
 
 Models of different objectives have different quantities, because they do not predict a token from the same context: a
 causal model from the tokens before it, a masked model from all the others, a permutation model from those before it in
