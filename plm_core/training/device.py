@@ -3,12 +3,14 @@
 import ctypes
 import functools
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 import torch.utils.deterministic
+from torch import Tensor
 
 from plm_core.config import UserError
 from plm_core.shared.gpus import CLAIMED
@@ -78,6 +80,20 @@ def thread_beside(name: str) -> ThreadPoolExecutor:
     """One thread that uses the same GPU as this one: CUDA's current device is each thread's own, at first GPU 0."""
     gpu = torch.cuda.current_device() if torch.cuda.is_available() else -1  # which changes nothing
     return ThreadPoolExecutor(1, name, torch.cuda.set_device, (gpu,))
+
+
+def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors; those of a GPU come at the speed of the bus, if the system allows to pin as much memory."""
+    copies = {}
+    for name, tensor in tensors.items():
+        try:
+            copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        except RuntimeError:
+            copy = torch.empty_like(tensor, device="cpu")
+        copies[name] = copy.copy_(tensor, non_blocking=True)
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+    return copies
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from plm_core.config import UserError
 from plm_core.objectives.loss import Carry
 from plm_core.training.config import LoopConfig
-from plm_core.training.device import Device
+from plm_core.training.device import Device, on_host
 from plm_core.training.optimizer import Optimizer
 from plm_core.training.profiler import Throughput
 from plm_core.training.ranks import Ranks
@@ -279,14 +279,7 @@ class State:
         # Sharded weights stay sharded: gathering them would need the memory that sharding saves.
         if self.ranks.sharding:
             return {name: tensor.clone() for name, tensor in weights.items()}
-        # From a GPU into pinned memory, at the speed of the bus, and waited for once.
-        copies = {
-            name: torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda).copy_(tensor, non_blocking=True)
-            for name, tensor in weights.items()
-        }
-        if any(tensor.is_cuda for tensor in weights.values()):
-            torch.cuda.current_stream().synchronize()
-        return copies
+        return on_host(weights)
 
 
 def joined(carries: list[Carry | None]) -> Carry | None:

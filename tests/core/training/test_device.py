@@ -7,7 +7,7 @@ import torch
 
 from plm_core.config import UserError
 from plm_core.training.ahead import Ahead
-from plm_core.training.device import Device, prepare
+from plm_core.training.device import Device, on_host, prepare
 from plm_core.training.snapshot import Snapshots
 
 
@@ -52,6 +52,25 @@ def test_bfloat16_is_used_where_it_is_asked_for_and_there(hardware, precision):
     with device.autocast(precision):
         product = torch.ones(5, 7) @ torch.ones(7, 3)
     assert product.dtype == (torch.bfloat16 if hardware and precision == "bfloat16" else torch.float32)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_copies_on_the_host_are_made_where_no_memory_can_be_pinned_too(monkeypatch, pinned):
+    plain = torch.empty_like
+    asked = []
+
+    def empty_like(tensor, **how):
+        asked.append(how.pop("pin_memory", None))
+        if asked[-1] is not None and not pinned:
+            raise RuntimeError("CUDA error: out of memory")
+        return plain(tensor, **how)
+
+    monkeypatch.setattr(torch, "empty_like", empty_like)
+    given = {"a": torch.randn(5, 7), "b": torch.arange(3)}
+    copies = on_host(given)
+    assert all(torch.equal(copies[name], tensor) for name, tensor in given.items())
+    assert not {copy.data_ptr() for copy in copies.values()} & {tensor.data_ptr() for tensor in given.values()}
+    assert asked == ([False, False] if pinned else [False, None, False, None])
 
 
 def test_the_threads_of_a_training_use_its_gpu(monkeypatch, tmp_path):
