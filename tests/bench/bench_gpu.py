@@ -332,15 +332,15 @@ def untroubled(case: Case, device: Device) -> Iterator[Check]:
 
 def used(case: Case, device: Device) -> Iterator[Check]:
     """What pretrained weights are used for, beside a CPU: likelihoods, a classifier's answers, a continuation."""
+    name, context = PAPERS[case.paper][1]["name"], case.config.context
     draw = np.random.default_rng(1)
-    lengths = draw.integers(2, 2 * case.config.context, 9)
+    lengths = draw.integers(2, 2 * context, 9)
     drawn = [draw.integers(len(PIECES), case.size.vocabulary, length).tolist() for length in lengths]
     texts = [Text(ids, [1] * len(ids), [True] * len(ids)) for ids in drawn]
-    asked = [Row([Written(ids[: case.config.context], [0] * len(ids[: case.config.context]))], 1) for ids in drawn]
-    asks = LikelihoodConfig(stride=case.config.context // 2, excerpt=case.config.context // 3, orders=2)
-    name = PAPERS[case.paper][1]["name"]
-    found = []
-    for place in (device, Device(CPU, 1, False)):
+    asked = [Row([Written(ids, [0] * len(ids))], 1) for ids in (ids[:context] for ids in drawn)]
+    asks = LikelihoodConfig(stride=context // 2, excerpt=context // 3, orders=2)
+
+    def made(place: Device) -> tuple[torch.Tensor, torch.Tensor, list[list[int | None]]]:
         model = case.model(place.device)
         quantities = (case.objective.likelihood, *case.objective.beside)
         scores = [s.nats for quantity in quantities for s in scorer_of(quantity)(model, texts, asks, place)]
@@ -348,11 +348,14 @@ def used(case: Case, device: Device) -> Iterator[Check]:
         torch.manual_seed(1)
         classifier = Classifier(model, input_format_of(name), "classification", 3, 0.0).to(place.device)
         answers = predict(classifier, asked, 4, place.device).answers
-        found.append((torch.tensor(scores), torch.tensor(answers), written))
-    yield Check(case.paper, "scores apart from the CPU's", apart(found[0][0], found[1][0]), 1e-4)
-    yield Check(case.paper, "answers apart from the CPU's", apart(found[0][1], found[1][1]), 1e-4)
+        return torch.tensor(scores), torch.tensor(answers), written
+
+    scores, answers, text = made(device)
+    expected_scores, expected_answers, expected_text = made(Device(CPU, 1, False))
+    yield Check(case.paper, "scores apart from the CPU's", apart(scores, expected_scores), 1e-4)
+    yield Check(case.paper, "answers apart from the CPU's", apart(answers, expected_answers), 1e-4)
     if case.objective.decoder:
-        yield Check(case.paper, "its text is another than the CPU's", found[0][2] != found[1][2], 0)
+        yield Check(case.paper, "its text is another than the CPU's", text != expected_text, 0)
 
 
 def long(case: Case, device: Device) -> Iterator[Check]:

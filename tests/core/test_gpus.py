@@ -6,6 +6,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from plm_core.shared import gpus
@@ -125,6 +126,13 @@ def test_a_claim_lasts_for_the_block_and_all_there_are_is_enough(gpu, monkeypatc
         assert claim.take()
 
 
+def choose(monkeypatch, chosen):
+    """Set ``CUDA_VISIBLE_DEVICES``; None: it is not set."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+
+
 @pytest.mark.parametrize(
     ("chosen", "seen"),
     [
@@ -144,16 +152,13 @@ def test_a_claim_lasts_for_the_block_and_all_there_are_is_enough(gpu, monkeypatc
 )
 def test_visible_gpus_are_named_by_their_whole_uuid(monkeypatch, chosen, seen):
     monkeypatch.setattr(gpus, "_nvml_uuids", lambda: ("GPU-a1", "GPU-b2", "GPU-b3"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if chosen is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    choose(monkeypatch, chosen)
     assert gpus.visible() == seen
 
 
 @pytest.fixture
 def listed(monkeypatch):
-    """NVML lists three GPUs, of which the first raises ``error``."""
-    pynvml = pytest.importorskip("pynvml")
+    """NVML lists three GPUs, of which the first raises the error that a test appends."""
 
     def handle(number):
         if number == 0:
@@ -174,18 +179,14 @@ def listed(monkeypatch):
 
 @pytest.mark.parametrize(("chosen", "seen"), [(None, ("GPU-1", "GPU-2")), ("0,1", ("GPU-1",)), ("0", ())])
 def test_a_gpu_that_does_not_respond_is_left_out_with_a_line_and_keeps_its_number(listed, monkeypatch, chosen, seen):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if chosen is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    listed.append(15)  # NVML_ERROR_GPU_IS_LOST
+    choose(monkeypatch, chosen)
+    listed.append(pynvml.NVML_ERROR_GPU_IS_LOST)
     with pytest.warns(UserWarning, match="^GPU 0 is left out: GPU is lost"):
         assert gpus.visible() == seen
 
 
 @pytest.mark.parametrize(("chosen", "seen"), [(None, ("GPU-1", "GPU-2")), ("0", ("GPU-1",))])
 def test_a_gpu_that_a_control_group_withholds_is_not_counted(listed, monkeypatch, chosen, seen):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if chosen is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    listed.append(4)  # NVML_ERROR_NO_PERMISSION
+    choose(monkeypatch, chosen)
+    listed.append(pynvml.NVML_ERROR_NO_PERMISSION)
     assert gpus.visible() == seen

@@ -46,8 +46,9 @@ def hungry(loss_of, looking):
     gradients of a part before."""
 
     def loss(model, batch, carry):
-        full = any(parameter.grad is not None for parameter in model.parameters())
-        if len(batch.inputs) > 1 and (not torch.is_grad_enabled() if looking else torch.is_grad_enabled() and full):
+        learning = torch.is_grad_enabled()
+        full = learning and any(parameter.grad is not None for parameter in model.parameters())
+        if len(batch.inputs) > 1 and (not learning if looking else full):
             raise torch.OutOfMemoryError("no room")
         return loss_of(model, batch, carry)
 
