@@ -20,8 +20,7 @@ def needs_less(stage: str, gpu: bool = False) -> str:
         "evaluate": "a smaller evaluate.excerpt, ",
         "finetune": "a smaller finetune.training.batch, ",
         "pretrain": f"a larger pretrain.{key}.training.accumulation, a smaller pretrain.{key}.model.context, ",
-    }
-    more = "a GPU with more memory"
+    }.get(name, "")
     if not gpu:
-        more = "no other stage at the same time (PLM_CORES=1), or a machine with more memory"
-    return f"expected {own.get(name, '')}{'or ' * gpu}{more}"
+        return f"expected {own}no other stage at the same time (PLM_CORES=1), or a machine with more memory"
+    return f"expected {own}or a GPU with more memory" if own else "expected a GPU with more memory"

@@ -83,7 +83,7 @@ def thread_beside(name: str) -> ThreadPoolExecutor:
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors; those of a GPU come at the speed of the bus, if the system allows to pin as much memory."""
+    """Copies of tensors; those of a GPU come at the speed of the bus, if the system lets that much memory be pinned."""
     copies = {}
     for name, tensor in tensors.items():
         try:

@@ -66,6 +66,9 @@ def test_a_gpu_without_room_is_one_line_without_advice_for_cores(said):
     assert _of_the_machine(RuntimeError(f"{said}\nSearch for ..."), "evaluate@gpt") == (
         f"out of memory: {said}; expected a smaller evaluate.excerpt, or a GPU with more memory"
     )
+    assert _of_the_machine(RuntimeError(said), "fewshot@gpt") == (
+        f"out of memory: {said}; expected a GPU with more memory"
+    )
 
 
 def test_a_loss_that_cannot_be_compiled_is_one_line(monkeypatch):
