@@ -54,8 +54,9 @@ test: setup
 fast-tests: setup
 	pytest --numprocesses $(PROCESSES) --dist worksteal
 
+# With MINUTES=20 no test begins after twenty minutes; what was left out is named, and another day begins elsewhere.
 test-slow: setup cluster $(VENV)/.team
-	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal
+	pytest -m slow --numprocesses $(PROCESSES) --dist worksteal $(if $(MINUTES),--minutes $(MINUTES))
 
 # Killed processes, dead servers, full disks, flipped bits, broken input, each many times; a table at the end.
 prove: setup

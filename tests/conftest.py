@@ -1,8 +1,10 @@
 """What many tests share: a small generated corpus, a tokenizer trained on it, tiny models, one quiet environment."""
 
+import datetime
 import gc
 import os
 import random
+import time
 import zlib
 from pathlib import Path
 
@@ -20,6 +22,21 @@ settings.load_profile("fixed")
 
 ROOT = Path(__file__).parent.parent
 PROVED = pytest.StashKey[list[tuple[str, str, str]]]()
+DEADLINE = pytest.StashKey[float]()
+LEFT_OUT = "left out: the minutes are over"
+# All processes have to agree on it, also at midnight.
+DAY = int(os.environ.setdefault("PLM_TEST_DAY", str(datetime.date.today().toordinal())))
+
+
+def pytest_addoption(parser):
+    """Of more tests than there is time for, each day runs another part."""
+    what = "start no test after so many minutes, begin each day elsewhere, and name what was left out"
+    parser.addoption("--minutes", type=float, default=float("inf"), help=what)
+
+
+def pytest_configure(config):
+    """The minutes begin."""
+    config.stash[DEADLINE] = time.monotonic() + 60 * config.option.minutes
 
 
 @pytest.fixture
@@ -29,13 +46,25 @@ def table(request):
     return lambda fault, times, outcome: rows.append((fault, f"{times:,}", outcome))
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(trylast=True)  # when only those are left that `-m` has chosen
+def pytest_collection_modifyitems(config, items):
     """Shuffle the files, always alike: so tests that wait run beside tests that compute, and no core is idle.
 
     Those that want a Prefect server come first, for then they are one process's, which starts one.
     """
     served = {item.path for item in items if "prefect_url" in item.fixturenames}
     items.sort(key=lambda item: (item.path not in served, zlib.crc32(item.path.relative_to(ROOT).as_posix().encode())))
+    if config.option.minutes < float("inf"):
+        # Steps of the golden ratio: however few there is time for, after a few days all were run.
+        first = int(len(items) * (DAY * 0.6180339887 % 1))
+        items[:] = items[first:] + items[:first]
+
+
+@pytest.hookimpl(tryfirst=True)  # before anything is set up
+def pytest_runtest_setup(item):
+    """Once begun, a test is run to its end."""
+    if time.monotonic() > item.config.stash[DEADLINE]:
+        pytest.skip(LEFT_OUT)
 
 
 def pytest_collection_finish():
@@ -50,7 +79,11 @@ def pytest_sessionfinish():
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Print the table."""
+    """Print the table, and which tests there was no time for."""
+    left = [report.nodeid for report in terminalreporter.stats.get("skipped", []) if LEFT_OUT in str(report.longrepr)]
+    if left:
+        terminalreporter.section(f"{len(left)} tests left out: {config.option.minutes:g} minutes were over")
+        terminalreporter.write_line("\n".join(sorted(left)))
     rows = [("fault", "times", "outcome"), *config.stash.get(PROVED, [])]
     if len(rows) > 1:
         widths = [max(len(row[i]) for row in rows) for i in range(3)]

@@ -34,7 +34,7 @@ def start(folder, body, **environment):
 
 def stage(folder, body, **environment):
     process = start(folder, body, **environment)
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -90,9 +90,9 @@ def recorder_of(folder):
     return None
 
 
-def wait_until(condition, seconds=300):
+def wait_until(condition):
     """A stage that is killed does not wait for its recorder."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 1800
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.3)
@@ -116,7 +116,7 @@ class Server:
         self.process = subprocess.Popen(
             command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        wait_until(self._answers, seconds=180)
+        wait_until(self._answers)
 
     def kill(self):
         """Kill all of it: the parent alone would leave its worker serving."""

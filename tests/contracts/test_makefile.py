@@ -1,7 +1,10 @@
-"""What `make` takes away."""
+"""What `make` takes away, and the tests for which there is no time."""
 
+import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -22,3 +25,22 @@ def test_make_clean_leaves_what_nothing_makes_again(tmp_path):
     assert list((tmp_path / ".dvc").iterdir()) == []
     shutil.rmtree(tmp_path / "artifacts")
     subprocess.run(["make", "clean"], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_when_the_minutes_are_over_the_tests_left_out_are_named_and_another_day_begins_elsewhere(tmp_path):
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    shutil.copy(ROOT / "tests/conftest.py", tests)
+    (tests / "test_it.py").write_text("import time\n\ntest_0 = test_1 = test_2 = lambda: time.sleep(0.2)\n")
+
+    passed = []
+    for day in (0, 1):
+        # Half of the first test fits into 0.1 s, and it is run to its end.
+        command = [sys.executable, "-m", "pytest", "-v", "--minutes", str(0.1 / 60), "--rootdir", tmp_path, tests]
+        settings = os.environ | {"PLM_TEST_DAY": str(day)}
+        done = subprocess.run(command, env=settings, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+        assert "2 tests left out" in done.stdout
+        assert len(re.findall(r"^tests/test_it.py::test_\d$", done.stdout, re.MULTILINE)) == 2
+        passed += re.findall(r"::(test_\d) PASSED", done.stdout)
+    assert len(set(passed)) == 2

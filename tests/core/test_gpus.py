@@ -53,7 +53,7 @@ def start(code, *arguments, **env):
 
 
 def end(process):
-    return process.communicate("\n", timeout=300)
+    return process.communicate("\n")
 
 
 def test_one_process_has_a_gpu_whatever_folder_for_temporary_files_it_has(gpu, tmp_path):

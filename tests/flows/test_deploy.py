@@ -61,7 +61,7 @@ def _process(command: list[str], stdout: Any = None, **env: str) -> Iterator["su
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+            process.wait(60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -303,7 +303,7 @@ def test_a_run_of_the_work_pool_saves_when_its_machine_stops(toy, on_server, com
     with _process(command, PREFECT_WORKER_QUERY_SECONDS="1", **in_container) as process:
         pids(root / "pids", 1)
         stop(process)
-        process.wait(60)
+        process.wait()
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(run).state
         client.delete_flow_run(run)  # or the worker of another test would go on with it

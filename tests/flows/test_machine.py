@@ -32,7 +32,7 @@ def test_a_stage_waits_until_its_cores_are_free():
     with shared.acquire(ONE):
         waiting = _later(shared, ALL, order)
         assert order == []
-    waiting.join(5)
+    waiting.join()
     assert order == ["all"]
 
 
@@ -43,8 +43,8 @@ def test_first_come_first_served_so_that_small_stages_do_not_starve_a_large_one(
         large = _later(shared, ALL, order)
         small = _later(shared, ONE, order)  # there would be a core for it now
         assert order == []
-    large.join(5)
-    small.join(5)
+    large.join()
+    small.join()
     assert order == ["all", "one"]
 
 
@@ -55,7 +55,7 @@ def test_the_longest_path_goes_first():
         paths = {"short": 3.0, "longest": 60.0, "long": 30.0}
         threads = [_later(shared, Stage(name), order, 2.0, path) for name, path in paths.items()]
     for thread in threads:
-        thread.join(5)
+        thread.join()
     assert order == ["longest", "long", "short"]
 
 
@@ -67,10 +67,10 @@ def test_a_short_stage_fills_a_gap_and_one_that_would_lengthen_it_does_not():
         long = _later(shared, Stage("long"), order, 300, 300)
         unknown = _later(shared, Stage("unknown"), order)
         short = _later(shared, Stage("short"), order, 20, 20)
-        short.join(5)
+        short.join()
         assert order == ["short"]
     for thread in (large, long, unknown):
-        thread.join(5)
+        thread.join()
     assert order[:2] == ["short", "all"]
 
 
@@ -82,15 +82,15 @@ def test_a_place_is_kept_for_a_stage_that_is_announced_but_not_for_ever(monkeypa
         short = _later(shared, Stage("short"), order, 2.0, 3.0)
         shared.announce(Stage("long"), 50.0, 100.0)
     long = _later(shared, Stage("long"), order, 50.0, 100.0)
-    long.join(5)
-    short.join(5)
+    long.join()
+    short.join()
     assert order == ["long", "short"]
     with shared.acquire(ONE):
         shared.announce(Stage("never comes"), 50.0, 100.0)
         shared.announce(Stage("up to date"), 50.0, 100.0)
         shared.withdraw("up to date")
         other = _later(shared, Stage("other"), order)
-    other.join(10)
+    other.join()
     assert order[2:] == ["other"]
 
 
@@ -138,10 +138,10 @@ def test_who_waits_for_a_gpu_leaves_the_cores_to_others():
         shared.announce(GPU, 60.0, 600.0)
         waiting = [_later(shared, GPU, order, 60.0, 600.0) for _ in range(3)]
         both = _later(shared, Stage("both", cores=2), order)
-        both.join(5)
+        both.join()
         assert order == ["both"]
     for thread in waiting:
-        thread.join(5)
+        thread.join()
     assert order == ["both", "gpu", "gpu", "gpu"]
 
 
@@ -153,7 +153,7 @@ def test_a_gpu_of_another_flow_is_waited_for_until_its_last_process_lets_go(monk
     waiting = _later(Machine(1, (A,)), GPU, order)
     assert order == []
     child.communicate(b"\n")
-    waiting.join(5)
+    waiting.join()
     assert order == ["gpu"]
 
 
@@ -166,7 +166,7 @@ def test_it_is_said_which_other_process_has_what_is_waited_for(monkeypatch, caps
     waiting = _later(Machine(1, (A,)), GPU, [])
     wait_for(lambda: waiting.is_alive() and f"waiting for a GPU: process {holder.pid} of " in capsys.readouterr().out)
     holder.communicate(b"\n")
-    waiting.join(5)
+    waiting.join()
     assert not waiting.is_alive()
 
 
@@ -178,7 +178,7 @@ def test_a_stage_that_wants_all_gpus_gets_those_it_sees_with_a_core_for_each():
         assert len(grant.fds) == 3
         waiting = _later(shared, GPU, order)
         assert order == []
-    waiting.join(5)
+    waiting.join()
     assert order == ["gpu"]
     with Machine(2, (A, B, C)).acquire(GPUS) as grant:
         assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": f"{A},{B},{C}"}
@@ -208,8 +208,8 @@ def test_stages_with_one_gpu_do_not_starve_one_that_wants_all(monkeypatch, same_
         wait_for(lambda: f"@plm turn of {B}" in Path("/proc/net/unix").read_text())
         small = _later(other, GPU, order)  # there would be a GPU for it now
         assert order == []
-    large.join(10)
-    small.join(10)
+    large.join()
+    small.join()
     assert order == ["gpus", "gpu"]
 
 
@@ -228,7 +228,7 @@ def test_two_that_want_all_gpus_in_another_order_do_not_wait_for_each_other(monk
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert order == ["taken", "given back"] * 40
 
 
@@ -239,7 +239,7 @@ def test_who_waits_for_gpus_is_not_in_the_way_of_who_sees_others():
         with Machine(2, (C,)).acquire(GPUS) as grant:
             assert grant.env == {CLAIMED: "1", "CUDA_VISIBLE_DEVICES": C}
         assert order == []
-    waiting.join(5)
+    waiting.join()
     assert order == ["gpus"]
 
 
@@ -276,7 +276,7 @@ def test_waiting_ends_when_the_pipeline_is_cancelled(gpus):
         thread.start()
         time.sleep(0.2)
         shared.interrupted.set()
-        thread.join(5)
+        thread.join()
     assert caught == [CancelledError]
 
 

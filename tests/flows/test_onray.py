@@ -106,7 +106,7 @@ def test_a_command_runs_on_a_node_as_it_would_here(cluster, tmp_path, start):
         "import os, sys; print(os.getcwd()); print(os.environ['MINE']); print(os.environ['CUDA_VISIBLE_DEVICES']);"
     )
     process = start(tmp_path, sys.executable, "-c", f"{program} print('café', end=''); sys.exit(7)", MINE="x y")
-    said = process.communicate(timeout=300)[0].splitlines()
+    said = process.communicate()[0].splitlines()
     said = [line for line in said if not line.startswith("x waits for a node")]  # of one that is slow
     assert process.returncode == 7
     last, mark, _ = said[3].partition(supervisor.ENDED)  # whose line it does not end
@@ -119,7 +119,7 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
     process = start(tmp_path, sys.executable, "stage.py")
     (pid,) = pids(tmp_path / "pid", 1)
     process.send_signal(how)
-    process.communicate(timeout=300)
+    process.communicate()
     assert process.returncode == (INTERRUPTED if how == signal.SIGINT else -signal.SIGKILL)
     wait_for(lambda: not alive(pid))
     assert (tmp_path / "saved").read_text() == "SIGINT"
@@ -128,7 +128,7 @@ def test_a_command_saves_its_state_when_its_launcher_is_interrupted_or_killed(cl
 @pytest.mark.parametrize("together", ["", "2:few"])
 def test_what_no_node_has_is_one_line(cluster, tmp_path, start, together):
     process = start(tmp_path, "true", cores=3, together=together)
-    assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate(timeout=300)[0]
+    assert "error: no node of the Ray cluster has 3 cores and 0 GPUs (" in process.communicate()[0]
     assert process.returncode == 2
 
 
@@ -143,10 +143,10 @@ def test_what_is_busy_is_waited_for_and_a_node_without_the_checkout_is_named(clu
     assert [each.stdout.readline() for each in others] == [waits, waits]
     folder.rmdir()
     (tmp_path / "go").touch()
-    assert others[0].communicate(timeout=300)[0].startswith("done\n")
+    assert others[0].communicate()[0].startswith("done\n")
     expected = f"{folder}: missing; expected the checkout and its .venv at the same path on all nodes"
-    assert expected in others[1].communicate(timeout=300)[0]
-    assert [each.wait(300) for each in (*first, *others)] == [0, 0, 0, 2]
+    assert expected in others[1].communicate()[0]
+    assert [each.wait() for each in (*first, *others)] == [0, 0, 0, 2]
 
 
 def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
@@ -157,12 +157,12 @@ def test_nodes_are_had_together_or_not_at_all(cluster, tmp_path, start):
     assert second.stdout.readline() == "x waits for 2 nodes with 1 cores and 0 GPUs free\n"
     assert single.stdout.readline() == "x waits for a node with 1 cores and 0 GPUs free\n"
     helper = start(tmp_path, "echo", "helped", together=":first")
-    assert "helped\n" in helper.communicate(timeout=300)[0]
+    assert "helped\n" in helper.communicate()[0]
     first.kill()
     for each in (second, single):
-        assert each.communicate(timeout=300)[0].startswith("done\n")
+        assert each.communicate()[0].startswith("done\n")
     late = start(tmp_path, "true", together=":first")
-    assert "error: x: the first of its nodes is gone" in late.communicate(timeout=300)[0]
+    assert "error: x: the first of its nodes is gone" in late.communicate()[0]
     assert late.returncode == INTERRUPTED
 
 
@@ -187,7 +187,7 @@ def test_pipelines_that_need_both_nodes_do_not_wait_for_each_other(cluster, toy,
     roots = [toy(graph, params_yaml=SETTINGS, make_py=TOGETHER), tmp_path / "other"]
     shutil.copytree(roots[0], roots[1])
     pipelines = [pipeline(root, nodes=2) for root in roots]
-    said = [each.communicate(timeout=300)[0] for each in pipelines]
+    said = [each.communicate()[0] for each in pipelines]
     assert [each.returncode for each in pipelines] == [0, 0], said
 
 
@@ -218,7 +218,7 @@ pathlib.Path("out.txt").write_text("made")
     (pid,) = pids(root / "pid", 1)
     wait_for(lambda: len(busy(cluster)) == 1)  # what ran in the test before may not have left yet
     cluster.remove_node(busy(cluster)[0], allow_graceful=False)
-    said = process.communicate(timeout=300)[0]
+    said = process.communicate()[0]
     cluster.add_node(num_cpus=1)
     assert (root / "two.txt").read_text() == "made", said
     assert "the node was lost" in said
@@ -227,7 +227,7 @@ pathlib.Path("out.txt").write_text("made")
 
 def test_no_cluster_is_one_line_and_tried_again(tmp_path, start):
     process = start(tmp_path, "true", RAY_ADDRESS="127.0.0.1:1")
-    said = process.communicate(timeout=300)[0]
+    said = process.communicate()[0]
     assert process.returncode == INTERRUPTED, said
     assert [line for line in said.splitlines() if line.startswith("error: ")] == said.splitlines()[-1:]
     assert said.splitlines()[-1].startswith("error: no Ray cluster answers at 127.0.0.1:1 (")
@@ -272,7 +272,7 @@ def test_a_stage_with_parts_is_helped_by_another_node_and_does_without_one_that_
     wait_for(lambda: log.exists() and len(set(log.read_text().split())) == 2)
     if dies:
         cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
-    said = process.communicate(timeout=200)[0]
+    said = process.communicate()[0]
     if dies:
         cluster.add_node(num_cpus=1)
     assert process.returncode == 0, said

@@ -474,7 +474,7 @@ def test_interrupting_the_flow_saves_and_ends_every_process(toy, prefect_url, nu
     flow = _start(root, "-m", "flows.cli", "run", PREFECT_API_URL=prefect_url)
     family = pids(root / "pids", 4)
     flow.send_signal(number)
-    output, _ = flow.communicate(timeout=240)
+    output, _ = flow.communicate()
     assert flow.returncode == INTERRUPTED, output
     assert output.splitlines()[-1].startswith("interrupted: ")
     assert (root / "saved").exists()
@@ -511,9 +511,9 @@ def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be
     flow = _start(root)
     wait_for(lambda: len(psutil.Process(flow.pid).children(recursive=True)) >= 2)
     children = [child.pid for child in psutil.Process(flow.pid).children(recursive=True)]
-    output, _ = flow.communicate(timeout=240)
+    output, _ = flow.communicate()
     assert "[('s', 'ran')] True" in output
     assert not any(alive(pid) for pid in children)
 
-    output, _ = _start(root).communicate(timeout=240)
+    output, _ = _start(root).communicate()
     assert "[('s', 'up to date')] False" in output

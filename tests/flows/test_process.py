@@ -207,7 +207,7 @@ def test_interrupting_lets_the_stage_save_and_ends_every_descendant(tmp_path, ma
     started = time.monotonic()
     processes.interrupt_all()
     assert time.monotonic() - started < 15
-    thread.join(10)
+    thread.join()
     assert (root / "saved").read_text() == "state"
     assert not any(alive(pid) for pid in family)
     (failure,) = failures
@@ -240,7 +240,7 @@ def test_a_stage_that_does_not_listen_is_killed_after_its_time(tmp_path, make, c
     (pid,) = pids(root / "pids", 1)
     processes.interrupt_all()
     assert not alive(pid)
-    thread.join(10)
+    thread.join()
 
 
 def test_a_stage_that_takes_too_long_is_ended_with_time_to_save(tmp_path, make, command):

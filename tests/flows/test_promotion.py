@@ -302,7 +302,7 @@ def _ask_the_server(root):
 
 
 def _wait_until_ready(address):
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 1800
     while True:
         try:
             with urllib.request.urlopen(address, timeout=2):

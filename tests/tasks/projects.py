@@ -188,7 +188,7 @@ class Project:
 def finish(process, code=0):
     """The output of a process that must end with ``code``."""
     try:
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate()
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

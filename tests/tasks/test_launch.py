@@ -41,7 +41,6 @@ def test_the_status_is_that_of_the_process_that_failed(tmp_path, project, fails,
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert run.returncode == code, run.stderr
     assert said in run.stderr

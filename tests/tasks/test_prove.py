@@ -87,7 +87,7 @@ def pipeline(project, **environment):
 
 def settled(project):
     """Wait until no process of the project is left; returns how many had to be killed."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 900
     while (left := family(project)) and time.monotonic() < deadline:
         time.sleep(0.2)
     for process in left:

@@ -32,7 +32,7 @@ def started(paper, folder, ranks=1, mode="ddp", stop=None):
     environment = os.environ | {"PYTHONPATH": path, "PLM_PARALLEL": mode, "OMP_NUM_THREADS": "1"}
     return out, subprocess.run(
         [*python, str(HERE / "ranked_run.py"), paper, str(folder), str(out), *([str(stop)] if stop else [])],
-        env=environment, capture_output=True, text=True, timeout=200, check=False,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def start(root, *arguments, first=None):
 
 def sweep(root, *arguments, code=0):
     process = start(root, *arguments)
-    said = process.communicate(timeout=300)[0]
+    said = process.communicate()[0]
     assert process.returncode == code, said
     return said
 
@@ -271,7 +271,7 @@ def test_a_sweep_that_is_told_to_end_ends_trials_gently_and_says_how_it_goes_on(
     assert "this sweep is already running; wait for it, or give another --name" in sweep(root, code=2)
     assert [sys.executable, "-m", "flows.cli", "sweep"] in at_work(root)
     os.kill(process.pid, signal.SIGTERM)
-    said = process.communicate(timeout=300)[0]
+    said = process.communicate()[0]
     assert process.returncode == 75, said
     assert said.rstrip().endswith("interrupted: trials keep their state, and the next `plm sweep` resumes them")
     assert at_work(root) == []
