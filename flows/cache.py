@@ -7,6 +7,7 @@ look at ages or say how much it frees: a result of last week, to which somebody 
 import contextlib
 import hashlib
 import logging
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from flows.outcome import UserError
 DAY_S = 86400.0
 FOLDER = ".dir"
 """The suffix of an object that lists the files of a folder."""
+MD5 = re.compile(rb"\b[0-9a-f]{32}(?:\.dir)?\b")
+"""The name of an object in a record of outputs, or in the list of a folder."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,17 @@ def unused(root: Path, days: int, remote: bool) -> list[Unused]:
         UserError: DVC or Git fails.
     """
     with _opened(root) as repo:
-        needed = _needed(repo, days)
-        return [found for store in _stores(repo, remote) if (found := _old(store, needed, days)).names]
+        stores = _stores(repo, remote)
+        needed = _needed(repo, stores, days)
+        return [found for store in stores if (found := _old(store, needed, days)).names]
 
 
 def delete(root: Path, days: int, remote: bool) -> None:
     """Delete what ``unused`` finds now. Raises UserError: DVC or Git fails."""
     with _opened(root) as repo:
-        needed = _needed(repo, days)
-        for store in _stores(repo, remote):
+        stores = _stores(repo, remote)
+        needed = _needed(repo, stores, days)
+        for store in stores:
             # Folder lists first, as DVC does it: a list without its files would be taken for a result.
             for name in sorted(_old(store, needed, days).names, key=lambda name: not name.endswith(FOLDER)):
                 store.fs.remove(store.oid_to_path(name))
@@ -122,53 +127,65 @@ def _stores(repo: Any, remote: bool) -> list[Any]:
     return found
 
 
-def used(repo: Any, revs: Sequence[str] = ()) -> set[str]:
-    """The objects that the recorded outputs of the checkout and of these commits need.
+def used(repo: Any) -> set[str]:
+    """The objects that the recorded outputs of the checkout need.
 
     Also those of outputs that Git keeps, such as metrics: DVC's run cache restores no result without them.
 
     Raises:
-        UserError: DVC cannot read one of the commits.
+        UserError: DVC fails.
     """
     from dvc.exceptions import DvcException
 
-    found: set[str] = set()
-    for rev in repo.brancher(revs=list(revs)):
-        try:
-            for out in repo.index.outs:
-                out.use_cache = bool(out.hash_info)
-            # force: the files of a folder whose list is missing are useless.
-            found |= {each.value for objects in repo.index.used_objs(force=True).values() for each in objects}
-        except DvcException as error:
-            raise UserError(f"{repo.root_dir}: DVC cannot read {rev or 'dvc.yaml'}: {error}") from error
-    return found
+    try:
+        for out in repo.index.outs:
+            out.use_cache = bool(out.hash_info)
+        # force: the files of a folder whose list is missing are useless.
+        return {each.value for objects in repo.index.used_objs(force=True).values() for each in objects}
+    except DvcException as error:
+        raise UserError(f"{repo.root_dir}: DVC cannot read dvc.yaml: {error}") from error
 
 
-def _needed(repo: Any, days: int) -> set[str]:
-    """What the outputs of the checkout and of the commits of the last ``days`` days need.
+def _needed(repo: Any, stores: Sequence[Any], days: int) -> set[str]:
+    """What the records of outputs in the checkout and in the commits of the last ``days`` days name.
 
-    DVC takes a third of a second per commit, so only commits that changed a record of outputs are read, and the first
-    one of those days, whose record is older.
+    DVC would take a second per commit. Here each record is read once, as text: every MD5 in it counts, also of inputs.
     """
     root = Path(repo.root_dir)
-    changed = _log(root, days, "%H", "--", "*dvc.lock", "*.dvc")
-    parents = {commit: before for commit, *before in map(str.split, _log(root, days, "%H %P"))}
-    first = {commit for commit, before in parents.items() if not before or not parents.keys() >= set(before)}
-    return used(repo, sorted({*changed, *first}))
+    paths = {Path(stage.path) for stage in repo.index.stages}
+    records = [path if path.suffix == ".dvc" else path.with_name("dvc.lock") for path in paths]
+    texts = [path.read_bytes() for path in records if path.is_file()]
+    # Those that a commit of these days made, and those that the first ones found.
+    log = ("log", "--all", "--full-history", f"--since={days}.days")
+    changes = _git(root, *log, "-m", "--raw", "--no-abbrev", "--format=", "--", "*dvc.lock", "*.dvc").splitlines()
+    blobs = {change.split()[3] for change in changes if not change.split()[4].startswith(b"D")}
+    parents = {commit: before for commit, *before in map(bytes.split, _git(root, *log, "--format=%H %P").splitlines())}
+    for commit in (commit for commit, before in parents.items() if not before or not parents.keys() >= set(before)):
+        listed = (line.split(b"\t") for line in _git(root, "ls-tree", "-r", commit.decode()).splitlines())
+        blobs |= {about.split()[2] for about, name in listed if name.strip(b'"').endswith((b"dvc.lock", b".dvc"))}
+    found = set(MD5.findall(b"\n".join([*texts, _git(root, "cat-file", "--batch", given=b"\n".join(sorted(blobs)))])))
+    needed = {name.decode() for name in found}
+    for store in stores:
+        # The files of a folder whose list is missing are useless.
+        for path in map(store.oid_to_path, (name for name in needed.copy() if name.endswith(FOLDER))):
+            with contextlib.suppress(FileNotFoundError), store.fs.open(path, "rb") as file:
+                needed |= {name.decode() for name in MD5.findall(file.read())}
+    return needed
 
 
-def _log(root: Path, days: int, form: str, *paths: str) -> list[str]:
-    """A line per commit of the last ``days`` days, on any branch; none if there is no git repository.
+def _git(root: Path, *arguments: str, given: bytes = b"") -> bytes:
+    """What git prints; nothing if there is no git repository.
 
     Raises:
         UserError: git fails.
     """
-    command = ["git", "log", "--all", "--full-history", f"--since={days}.days", f"--format={form}", *paths]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode and any((folder / ".git").exists() for folder in (root, *root.parents)):
-        said = " ".join(done.stderr.split())
-        raise UserError(f"{root}: nothing is deleted from DVC's cache: `git log` cannot say what is needed: {said}")
-    return done.stdout.splitlines()
+    done = subprocess.run(["git", *arguments], cwd=root, input=given, capture_output=True, check=False)
+    lost = done.stderr if done.returncode else b" ".join(re.findall(rb"^\w+ missing$", done.stdout, re.MULTILINE))
+    if (done.returncode or lost) and any((folder / ".git").exists() for folder in (root, *root.parents)):
+        said = " ".join(lost.decode(errors="replace").split())
+        what = f"`git {arguments[0]}` cannot say what is needed"
+        raise UserError(f"{root}: nothing is deleted from DVC's cache: {what}: {said}")
+    return done.stdout
 
 
 def _old(store: Any, needed: set[str], days: int) -> Unused:

@@ -156,6 +156,21 @@ def test_the_remote_is_cleared_up_only_if_the_rules_say_so(root, tmp_path):
     assert doctor.look(root, True, {"a": outputs.outputs}).status == doctor.WELL
 
 
+def test_a_list_that_only_the_remote_has_is_not_pulled_and_its_files_stay_there(root, tmp_path):
+    remote, objects = tmp_path / "remote", root / ".dvc/cache/files/md5"
+    subprocess.run([sys.executable, "-m", "dvc", "remote", "add", "-d", "r", str(remote)], check=True)
+    needed = ran(root, "needed")
+    subprocess.run([sys.executable, "-m", "dvc", "push", "-q"], check=True)
+    commit(root, 3)
+    now = ran(root, "now") - needed
+    commit(root, 1)
+    for path in needed:
+        path.unlink()
+    aged(objects, remote, days=8)
+    assert whats(files.cached, root) == whats(files.cached, root, replace(RULES, remote=True)) == []
+    assert set(objects.glob("*/*")) == now
+
+
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_cache_outside_the_checkout_is_cleared_up_only_if_the_rules_say_that_no_other_uses_it(root, tmp_path, linked):
     shared = tmp_path / "shared"
