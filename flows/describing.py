@@ -6,15 +6,18 @@ The gate writes the text (``tasks/reporting/record.py``); this module collects t
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.ledger import Decision
 from flows.registry import Registry, Version
 from flows.store import unless_gone
 
 PAGE = "decision.html"
 """The artifact of a version's run that holds the full record, because the length of a description is limited."""
+
+LIMIT = 5_000
+"""Characters of a description that every database of MLflow keeps."""
 
 
 def about(registry: Registry, version: Version) -> dict[str, Any]:
@@ -36,11 +39,16 @@ def about(registry: Registry, version: Version) -> dict[str, Any]:
     return known
 
 
-def describe(registry: Registry, version: Version, gate: str, decision: Mapping[str, Any] | None) -> None:
+def describe(registry: Registry, version: Version, decision: Decision) -> None:
     """Show the decision on the pages of a version and its run; without a record, the gate was not asked."""
-    if decision and "description" in decision:
-        registry.client.update_model_version(registry.name, version.number, decision["description"])
+    gate, details = decision.tags["gate"], decision.details or {}
+    known = registry.client.get_model_version(registry.name, version.number).description or ""
+    text = details.get("description") or (known.partition("\n\n")[2] if known.startswith("Overruled") else known)
+    if gate == "overruled":
+        text = f"Overruled, {decision.action}: {' '.join(decision.reasons[0].split())}\n\n{text}"[:LIMIT]
+    if text != known:
+        registry.client.update_model_version(registry.name, version.number, text)
     with unless_gone():
         registry.client.set_tag(version.run_id, "gate", gate)
-        if decision and "page" in decision:
-            registry.client.log_text(version.run_id, decision["page"], PAGE)
+        if "page" in details:
+            registry.client.log_text(version.run_id, details["page"], PAGE)

@@ -138,7 +138,7 @@ def _carry_out(registry: Registry, decision: Decision) -> None:
         if registry.alias(CHALLENGER) == decision.version:
             registry.delete_alias(CHALLENGER)
     if "gate" in decision.tags:
-        describe(registry, registry.get(decision.version), decision.tags["gate"], decision.details)
+        describe(registry, registry.get(decision.version), decision)
     registry.tag(decision.version, decision.tags)
 
 

@@ -128,7 +128,8 @@ def newer_is_better(root, opened, challenger, champion):
     passed = champion is None or int(challenger.number) > int(champion.number)
     number = champion.number if champion else None
     reason = f"{challenger.number} against {number}"
-    return {"passed": passed, "reasons": [reason], "table": [], "champion": number}
+    description = f"{'Passed' if passed else 'Refused'} by the gate"
+    return {"passed": passed, "reasons": [reason], "table": [], "champion": number, "description": description}
 
 
 def state(root):
@@ -410,6 +411,27 @@ def test_a_promotion_that_a_dead_server_interrupted_is_heard_when_it_is_carried_
         ("1", "pretrain@a", "promoted"),
         ("1", "pretrain@a", "unchanged"),
     ]
+
+
+def test_a_description_opens_with_the_person_who_overruled_the_gate(root):
+    promotion.register(root, STAGES, None)
+    with registry.opened(root) as opened:
+
+        def described(number):
+            return opened.client.get_model_version("plm", number).description
+
+        assert (described("1"), described("2")) == ("Passed by the gate",) * 2
+        for number in ("1", "2", "1"):
+            promotion.promote(root, number, f"{number} is\nbetter", force=True)
+        for number in ("1", "2"):
+            said = f"Overruled, promoted by hand: {number} is better\n\nPassed by the gate"
+            assert described(number) == said
+        promotion.promote(root, "2", "it is newer")
+        assert described("2") == "Passed by the gate"
+        opened.set_alias("champion", "1")
+        promotion.register(root, STAGES, None)
+        assert described("1").startswith("Overruled, moved in the UI: moved by a person in MLflow's UI or by its API;")
+        assert described("1").endswith("\n\nRefused by the gate")
 
 
 def _gone(*_):
