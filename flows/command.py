@@ -92,7 +92,7 @@ def _fetched(root: Path, names: list[str], local: list[Path | None], work: Path)
         if not any(local):
             first, second = (opened.get(name) for name in names)
             if first.number != second.number:
-                judging.judge(root, opened, second, first)
+                judging.judge(root, opened, second, first, also_earlier=False)
         return [
             folder or opened.evidence(opened.get(name), work / str(i))
             for i, (name, folder) in enumerate(zip(names, local, strict=True))

@@ -15,8 +15,8 @@ from typing import Any
 
 from flows import supervisor
 from flows.describing import about
-from flows.registry import Registry, Version
-from flows.store import RegistryError
+from flows.registry import TABLE_TAG, Registry, Version
+from flows.store import RegistrationFailed, RegistryError
 
 STDERR = 2
 """Where evaluations print: the standard output of `plm compare --json` is for its JSON."""
@@ -26,12 +26,14 @@ GRACE_S = 60.0
 """How long an evaluation may take to end when this process dies."""
 
 
-def judge(root: Path, registry: Registry, challenger: Version, champion: Version | None) -> dict[str, Any]:
+def judge(
+    root: Path, registry: Registry, challenger: Version, champion: Version | None, *, also_earlier: bool = True
+) -> dict[str, Any]:
     """The gate's decision. If the stored examples differ, first the champion and then, if needed, the challenger is
     re-evaluated on the current ones.
 
-    A new evaluation may show that another file is needed, so the gate is asked until nothing new is. The registry keeps
-    the new evidence. ``plm compare`` uses this for any two versions.
+    If the champion has no likelihood of the challenger's kind, the last champion before it that has one is asked too,
+    with ``also_earlier``. The registry keeps new evidence. ``plm compare`` uses this for any two versions.
 
     Raises:
         RegistryError: the gate cannot judge, or a version cannot be evaluated.
@@ -42,31 +44,68 @@ def judge(root: Path, registry: Registry, challenger: Version, champion: Version
         work = Path(name)
         (work / ABOUT).write_text(json.dumps(known), encoding="utf-8")
         evidence = {side.number: registry.evidence(side, work / side.number) for side in sides}
-        asked = registry.ledger.asked(champion.number, challenger.number) if champion else 0
-        ours = evidence[challenger.number]
-        theirs = evidence[champion.number] if champion else None
-        decision = _gate(root, work, ours, theirs, asked)
-        fresh: set[tuple[str, str]] = set()
+        arguments = ["--challenger", str(evidence[challenger.number])]
+        if champion:
+            asked = registry.ledger.asked(champion.number, challenger.number)
+            arguments += ["--champion", str(evidence[champion.number]), "--asked", str(asked)]
         # The champion first: as a rule only its examples are stale.
-        while champion is not None:
-            wanted = [(s, f) for s in sides for f in decision["examples_differ"] if (s.number, f) not in fresh]
-            if not wanted:
-                break
-            side = wanted[0][0]
-            files = [file for each, file in wanted if each is wanted[0][0]]
-            _evaluate_again(root, registry, side, files, evidence[side.number], work)
-            fresh |= {(side.number, file) for file in files}
-            decision = _gate(root, work, ours, theirs, asked)
-        for side in sides:
-            if any(number == side.number for number, _ in fresh):
-                registry.keep_evidence(side, evidence[side.number])
+        decision = _settled(root, registry, sides, evidence, work, arguments, "examples_differ")
+        if champion and also_earlier and (earlier := _earlier(registry, decision, champion, challenger)):
+            evidence[earlier.number] = registry.evidence(earlier, work / earlier.number)
+            arguments += ["--earlier", earlier.number, str(evidence[earlier.number])]
+            try:
+                sides = [earlier, challenger]
+                decision = _settled(root, registry, sides, evidence, work, arguments, "earlier_differs")
+            except RegistrationFailed:
+                raise
+            except RegistryError as error:  # the gate records that it was not compared
+                print(f"warning: {error}", file=sys.stderr, flush=True)
+                decision = _gate(root, work, arguments)
     return decision | {"champion": champion.number if champion else None}
 
 
-def _gate(root: Path, work: Path, challenger: Path, champion: Path | None, asked: int) -> dict[str, Any]:
+def _earlier(registry: Registry, decision: Mapping[str, Any], champion: Version, challenger: Version) -> Version | None:
+    """The last champion before this one with a likelihood that the challenger has and this one does not have."""
+    rows = [row for row in decision["table"] if row["verdict"] == "not comparable" and row["champion"] is None]
+    lacking = {row["metric"] for row in rows}
+    known = {v.number: v for v in registry.versions() if v.number not in (champion.number, challenger.number)}
+    for version in (known[number] for number in reversed(registry.ledger.champions()) if number in known):
+        table = json.loads(version.tags.get(TABLE_TAG, "{}")).get("table", [])
+        if lacking & {row["metric"] for row in table if row.get("challenger") is not None}:
+            return version
+    return None
+
+
+def _settled(
+    root: Path,
+    registry: Registry,
+    sides: Sequence[Version],
+    evidence: Mapping[str, Path],
+    work: Path,
+    arguments: Sequence[str],
+    stale: str,
+) -> dict[str, Any]:
+    """The gate's decision once the sides have been evaluated on the files that it names in ``stale``, one by one.
+
+    A new evaluation may show that another file is needed, so the gate is asked until nothing new is.
+    """
+    decision = _gate(root, work, arguments)
+    fresh: set[tuple[str, str]] = set()
+    while wanted := [(s, f) for s in sides for f in decision[stale] if (s.number, f) not in fresh]:
+        side = wanted[0][0]
+        files = [file for each, file in wanted if each is side]
+        _evaluate_again(root, registry, side, files, evidence[side.number], work)
+        fresh |= {(side.number, file) for file in files}
+        decision = _gate(root, work, arguments)
+    for side in sides:
+        if any(number == side.number for number, _ in fresh):
+            registry.keep_evidence(side, evidence[side.number])
+    return decision
+
+
+def _gate(root: Path, work: Path, arguments: Sequence[str]) -> dict[str, Any]:
     out = work / "decision.json"
-    command = ["tasks.gate", "--challenger", str(challenger), "--out", str(out), "--about", str(work / ABOUT)]
-    command += ["--champion", str(champion), "--asked", str(asked)] if champion else []
+    command = ["tasks.gate", *arguments, "--out", str(out), "--about", str(work / ABOUT)]
     status, said = _task(root, command, {}, subprocess.DEVNULL, subprocess.PIPE)
     if status != 0:
         raise RegistryError(f"the gate cannot judge: {said.strip() or f'exit status {status}'}")

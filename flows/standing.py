@@ -136,7 +136,7 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
     )
     for version in shown:
         for row in _compared(version):
-            table.add_row(version["version"], version["compared"]["champion"], *row)
+            table.add_row(version["version"], *row)
     if table.row_count:
         console.print(table)
     if every:
@@ -176,6 +176,7 @@ def _compared(version: Mapping[str, Any]) -> list[list[str]]:
     found = version["compared"] or {"table": []}
     return [
         [
+            row.get("earlier") or found["champion"],
             row["metric"],
             *(f"{row[side]:.4f}" for side in ("champion", "challenger")),
             f"{row['difference']:+.4f}",

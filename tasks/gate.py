@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from plm_core.evaluation.evidence import SCORE, task_files
-from plm_core.evaluation.gate import Decision, decide, read_evidence
+from plm_core.evaluation.gate import Decision, also_against, decide, read_evidence
 from plm_core.evaluation.rules import EVERY_TASK, GateRules, source
 from plm_core.evaluation.verdicts import Evidence
 from plm_core.files import atomic_text
@@ -45,6 +45,10 @@ def judge(
     out: Annotated[Path, Option(help="Write the decision into this JSON file.")],
     champion: Annotated[Path | None, Option(help="Compare it with the champion in this evidence folder.")] = None,
     asked: Annotated[int, Option(min=0, help="This many others have already been compared with this champion.")] = 0,
+    earlier: Annotated[
+        tuple[str, Path] | None,
+        Option(help="Compare the likelihood with this earlier version and evidence folder too."),
+    ] = None,
     about: Annotated[Path | None, Option(help="Write the decision record too, with the facts in this file.")] = None,
 ) -> None:
     """Judge a challenger by its evidence, write the decision, print its reasons.
@@ -56,6 +60,9 @@ def judge(
     evidence = read_evidence(challenger, rules)
     other = read_evidence(champion, rules, partial=True) if champion else None
     decision = decide(evidence, other, rules, asked=asked)
+    if earlier and decision.table:
+        before = read_evidence(earlier[1], rules, partial=True)
+        decision = also_against(decision, evidence, earlier[0], before, rules)
     if asked and champion:
         note = f"promotion.alpha is divided by {asked + 1}: this is challenger {asked + 1} of this champion"
         decision = replace(decision, reasons=[*decision.reasons, note])

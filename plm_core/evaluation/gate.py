@@ -2,7 +2,9 @@
 
 ``tasks/gate.py`` runs it; ``evidence.py`` says what an evidence folder holds, ``rules.py`` what is required. Metrics
 are computed from its rows, on the same examples for both sides; no summary is trusted. Models of different papers have
-likelihoods of different quantities, which are never compared; their task scores are.
+likelihoods of different quantities, which are never compared; their task scores are. A challenger whose likelihood the
+champion does not have is also held against the last champion that has it: otherwise, after a change of paper, a worse
+model of the first paper could return.
 
 A challenger passes when it is significantly better on the primary: the bootstrap interval of the difference lies above
 0, and the permutation test agrees (the first also covers other seeds, the second is exact for few examples). It also
@@ -11,7 +13,7 @@ it may even be significantly worse, because that is what a margin allows. No met
 tolerance allows.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plm_core.config import UserError
@@ -42,6 +44,8 @@ class Decision:
     """Files in which the champion's examples are not the challenger's, or that are missing: evaluate both again, then
     decide again. If the documents are the same and only their excerpts differ in length, the decision holds
     nevertheless: another tokenizer's excerpts will never be the same."""
+    earlier_differs: list[str] = field(default_factory=list)
+    """The same files of the earlier champion."""
 
 
 def read_evidence(folder: Path, rules: GateRules, partial: bool = False) -> Evidence:
@@ -113,6 +117,34 @@ def decide(
     return Decision(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
 
 
+def also_against(
+    decision: Decision,
+    challenger: Evidence,
+    version: str,
+    earlier: Evidence,
+    rules: GateRules,
+    resamples: int = significance.RESAMPLES,
+) -> Decision:
+    """The decision, refused if the challenger's likelihood is significantly worse than its tolerance allows than that
+    of an earlier champion, which is this version; the last row says how it compares.
+    """
+    name = challenger.tables[LIKELIHOOD].metric
+    only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
+    differ, hopeless = _others(challenger, earlier, only)
+    row = Row(name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts")
+    if not hopeless:
+        (row,) = rows(challenger, earlier, only, resamples, rules.alpha)
+    what = f"version {version}, the last champion that has a {name}"
+    passed = decision.passed and row.verdict != "worse"
+    reasons = decision.reasons if passed or not decision.passed else []
+    if passed:
+        reasons = [*reasons, f"{name}: {row.verdict}, compared with {what}"]
+    elif row.verdict == "worse":
+        reasons = [*reasons, f"{_objection(row, rules)}; compared with {what}"]
+    row = replace(row, earlier=version, note=row.note and f"not compared with {what}: {row.note}")
+    return replace(decision, passed=passed, reasons=reasons, table=[*decision.table, row], earlier_differs=differ)
+
+
 def _others(challenger: Evidence, champion: Evidence, rules: GateRules) -> tuple[list[str], bool]:
     """The files in which the champion has other examples, and whether more than the excerpts of documents differs."""
     pairs = {name: (challenger.tables[name], champion.tables.get(name)) for name in rules.sources()}
@@ -161,7 +193,7 @@ def _objection(row: Row, rules: GateRules) -> str:
         return f"{row.metric}: {row.verdict}, and is promotion.primary: {row.note}"
     if row.verdict == "not finite":
         return f"{row.metric}: not a finite number"
-    return f"{row.metric}: worse by {-row.gain:g}; the tolerance is {rules.metrics[row.metric].tolerance:g}"
+    return f"{row.metric}: worse by {-row.gain:.4g}; the tolerance is {rules.metrics[row.metric].tolerance:g}"
 
 
 def _comparable(challenger: Table, champion: Table | None) -> bool:

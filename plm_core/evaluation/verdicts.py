@@ -76,6 +76,8 @@ class Row:
     """The interval of the difference at ``promotion.alpha``."""
     strict: Interval | None = None
     """The interval at the level at which a challenger passes, which falls with each challenger before it."""
+    earlier: str = ""
+    """The version compared with, if it is not the champion but one before it."""
 
     @property
     def gain(self) -> float:

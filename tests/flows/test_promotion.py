@@ -217,7 +217,8 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
         promotion.promote(root, "9", "")
     forget(root, "3")
     with registry.opened(root) as opened:
-        assert opened.client.get_model_version("plm", "2").description.startswith("Refused by the gate")
+        said = opened.client.get_model_version("plm", "2").description
+        assert said.startswith("Overruled, promoted by hand: we know better\n\nRefused by the gate")
         assert opened.client.get_run(opened.get("2").run_id).data.tags["gate"] == "overruled"
     assert promotion.rollback(root, "it was worse").version == "3"
     assert standing.registry_status(root)["versions"][0]["metrics"] == {}
@@ -436,6 +437,51 @@ def test_a_model_of_another_paper_may_replace_the_champion_and_nobody_is_evaluat
         {"pseudo_bits_per_byte": 2.0, "era/score": 0.48, "score": 0.48},
         {"bits_per_byte": 2.0, "era/score": 0.5, "score": 0.5},
     ]
+
+
+@pytest.mark.slow
+def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last_champion_of_its_paper(root, tokenizer):
+    """The likelihood of the champion, which a person has made one, cannot be compared with the challenger's."""
+    (root / "params.yaml").write_text(BY_SCORE)
+
+    def outcome(seed, quantity, nats, right, sha="a"):
+        train(root, tokenizer, seed, nats)
+        folder = root / "artifacts/evidence/gpt"
+        (folder / "likelihood.csv").write_text(documents(nats, sha, quantity))
+        (folder / "era.1.csv").write_text(era(right))
+        *_, found = promotion.register(root, [STAGE, Stage("other", outs=("artifacts/evidence/gpt/era.1.csv",))], None)
+        return found
+
+    assert outcome(1, "bits_per_byte", 150.0, 60).action == "promoted"
+    assert outcome(2, "pseudo_bits_per_byte", 90.0, 40).action == "refused"
+    with registry.opened(root) as opened:
+        opened.set_alias("champion", "2")
+    worse = outcome(3, "bits_per_byte", 170.0, 60)
+    assert (worse.action, worse.reasons) == (
+        "refused",
+        [
+            "bits_per_byte: worse by 0.2885; the tolerance is 0.02; compared with version 1, the last champion "
+            "that has a bits_per_byte",
+        ],
+    )
+    better = outcome(4, "bits_per_byte", 151.0, 61)
+    assert (better.action, better.reasons[1]) == (
+        "promoted",
+        "bits_per_byte: worse within its tolerance, compared with version 1, the last champion that has a "
+        "bits_per_byte",
+    )
+    with registry.opened(root) as opened:
+        description = opened.client.get_model_version("plm", "4").description
+    assert "with version 2, the champion at that time, and in bits_per_byte with version 1, the last" in description
+    assert outcome(5, "pseudo_bits_per_byte", 80.0, 90).action == "promoted"  # the alias is the gate's own from here
+    gone = outcome(6, "bits_per_byte", 140.0, 99, sha="b")  # no corpus: the earlier champion cannot be re-evaluated
+    assert (gone.action, gone.reasons[1]) == (
+        "promoted",
+        "bits_per_byte: not comparable, compared with version 4, the last champion that has a bits_per_byte",
+    )
+    with registry.opened(root) as opened:
+        description = opened.client.get_model_version("plm", "6").description
+    assert "not compared with version 4, the last champion that has a bits_per_byte: its evidence is of" in description
 
 
 @pytest.mark.slow

@@ -148,13 +148,17 @@ def test_a_record_has_both_sides_and_what_is_not_known(tmp_path):
     unknown = "architecture, objective, tokens read, energy, cost, data, commit"
     assert f"- known of neither side: {unknown}\n" in text
     assert "the champion's run (deleted)" in text
+    assert '; while this version is the champion, `plm rollback --reason "..."` goes back to the one before\n' in text
+    assert "plm promote" not in text
     assert "[The run of this version](#/experiments/7/runs/a1)" in text
     assert "<td>1,234,567" in page
     assert "href" not in page  # they would lead nowhere in the frame in which MLflow shows the page
 
 
-def test_a_record_says_what_was_not_compared_and_why(tmp_path):
+def test_a_record_says_what_was_not_compared_and_why_and_how_to_overrule_the_gate(tmp_path):
     text, _ = records(tmp_path, True, quantity="pseudo_bits_per_byte")
+    assert 'again; `plm promote 3 --force --reason "..."` overrules the gate\n' in text
+    assert "rollback" not in text
     why = "the challenger's evidence holds bits_per_byte, the champion's pseudo_bits_per_byte"
     assert f"### Not compared\n\n- bits_per_byte: {why}\n- samples: none are kept\n" in text
     assert "| bits_per_byte" not in text
@@ -164,6 +168,8 @@ def test_a_record_without_a_champion_has_one_column(tmp_path):
     text, _ = records(tmp_path, False)
     assert text.startswith("Passed by the gate, without a champion to compare it with")
     assert "champion, version" not in text
+    assert "plm promote" not in text
+    assert "rollback" not in text
     assert "difference" not in text
 
 
