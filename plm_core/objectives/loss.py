@@ -107,10 +107,6 @@ class Batch:
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         return type(self)(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
 
-    def first(self, rows: int) -> Self:
-        """The first ``rows`` of the batch."""
-        return self._each(lambda tensor: tensor[:rows])
-
     def split(self, parts: int) -> Iterator[Self]:
         """The batch in ``parts`` consecutive groups of rows (for gradient accumulation)."""
         columns = {f.name: getattr(self, f.name).chunk(parts) for f in fields(self)}

@@ -4,7 +4,6 @@ Used by pretraining and fine-tuning. Shapes: see the objectives.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,6 @@ from plm_core.training.blocks import recompute, unwrap, wrap
 from plm_core.training.compiling import LossOf, compile_blocks, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
-from plm_core.training.memory import parts_that_fit, room_on, step_memory
 from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import ALONE, Ranks, Shared
 from plm_core.training.recovery import go_back, look_at_losses, tolerate
@@ -72,10 +70,8 @@ def train(
     if (saved := snapshots.find()) is not None:
         state.restore(saved)
         yield from state.reports
-    else:
-        _plan(setup, state, loss_of, some)
-        if config.anomalies.policy == "rollback":
-            snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
+    elif config.anomalies.policy == "rollback":
+        snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
     rehearse(setup, state, some)
     try:
         with Ahead(batch_at, device.device) as batches:
@@ -112,40 +108,6 @@ def _set_up(model: nn.Module, loss_of: LossOf, some: Batch, config: LoopConfig, 
     mixed = config.precision == "bfloat16" and device.bfloat16 and device.device.type == "cuda"
     shared = Shared(model, loss_of, faster, ranks, next(some.split(config.batch)).to(device.device), mixed)
     return Setup(shared, config, device, ranks, profiler)
-
-
-def _plan(setup: Setup, state: State, loss_of: LossOf, some: Batch) -> None:
-    """Split this process's rows into micro-batches that should fit, by an estimate.
-
-    If it was too optimistic, the step itself splits them further. A resumed run keeps its micro-batches, because each
-    draws its own dropout.
-    """
-    room = room_on(setup.device.device)
-    if room is None or setup.ranks.sharding:
-        return
-    gradients = sum(parameter.nbytes for parameter in setup.shared.model.parameters())
-    if setup.ranks.size > 1:  # DDP holds a second copy, for communication
-        room -= gradients
-    config = setup.config
-    precision = config.precision if setup.device.bfloat16 else "float32"
-
-    def needed(rows: int) -> int:
-        replayed = config.compile and setup.ranks.size == 1 and rows == state.rows
-        return step_memory(setup.shared.model, loss_of, some.first(rows), precision, config.optimizer, replayed)
-
-    try:
-        parts = parts_that_fit(needed, gradients, state.rows, room)
-    except (RuntimeError, ValueError) as error:
-        warnings.warn(f"cannot estimate the memory of a step: {error}", stacklevel=3)
-        parts = 1
-    parts, _ = setup.ranks.all_reduce_max(parts, 0.0)
-    if parts > len(state.carries):
-        state.cut(parts)
-        warnings.warn(
-            f"accumulation: {state.rows} rows at once need more than the {room / 2**30:.1f} GiB available: "
-            f"{state.rows // len(state.carries)} rows at a time, in {len(state.carries)} micro-batches",
-            stacklevel=3,
-        )
 
 
 def _steps(

@@ -1,11 +1,15 @@
-"""The operations and bytes of a step, counted by hand where that is easy."""
+"""The operations and bytes of a step, counted by hand where that is easy, and the precision of what it keeps."""
 
 import re
 
 import pytest
 import torch
-from bench_roofline import GPUS, Counted, Work, depths, table
+from bench_roofline import GPUS, AsOnGpu, Counted, Work, depths, table
 from bench_train import SHAPE
+from papers import PAPERS, make
+
+from plm_core.training.blocks import blocks_of
+from plm_core.training.flops import META, on_meta
 
 
 def test_a_product_and_a_sum_are_what_they_read_write_and_compute():
@@ -39,3 +43,20 @@ def test_more_minutes_are_for_a_deeper_model_that_reads_its_tokens_in_them():
     used = [6e15 * n * d / (60 * t * GPUS["H200"][0]) for t, n, d in zip(minutes, weights, tokens, strict=True)]
     assert all(0.2 < share < 0.4 for share in used), used
     assert [line[head.index("size")] for line in told] == ["`5`", "`8`", "`10`", "`16`"]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_on_a_gpu_in_bfloat16_the_residual_stream_and_what_is_carried_are_bfloat16(store, name):
+    model, objective = make(name, dtype=torch.float32, width=48)
+    batch, model = objective.batches(store, model.config, 4).at(3, 0).to(META), on_meta(model)
+    seen = set()
+    for block in blocks_of(model):
+        for module in (block, *(child for child_name, child in block.named_modules() if "norm" in child_name)):
+            module.register_forward_pre_hook(lambda _, read: seen.add(read[0].dtype))
+    assert objective.loss(model, batch).nll.dtype == torch.float32
+    assert seen == {torch.float32}
+    seen.clear()
+    with AsOnGpu():
+        carry = objective.loss(model, batch).carry
+    # The first part of a memory is empty: in float32 all of it would be for good.
+    assert seen | {tensor.dtype for tensor in carry or () if tensor.is_floating_point()} == {torch.bfloat16}
