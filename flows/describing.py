@@ -41,7 +41,8 @@ def about(registry: Registry, version: Version) -> dict[str, Any]:
 
 def describe(registry: Registry, version: Version, decision: Decision) -> None:
     """Show the decision on the pages of a version and its run; without a record, the gate was not asked."""
-    gate, details = decision.tags["gate"], decision.details or {}
+    gate = decision.tags["gate"]
+    details = decision.details or {}
     known = registry.client.get_model_version(registry.name, version.number).description or ""
     text = details.get("description") or (known.partition("\n\n")[2] if known.startswith("Overruled") else known)
     if gate == "overruled":

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_its_dry_run_does_every_part_and_all_checks_hold(tmp_path):
     for name in ("plm_core", "tasks", "params.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)

@@ -1,4 +1,4 @@
-"""The architecture as it is written down, tested: who imports what, who depends on what, how large things may grow."""
+"""The architecture as it is written down, tested: who imports what, and who depends on what."""
 
 import ast
 import copy
@@ -216,20 +216,19 @@ def test_no_task_imports_another_task():
     assert {name: found for name, found in first.items() if found} == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_a_file_says_what_it_is_and_stays_readable(path):
-    assert ast.get_docstring(tree(path)), "no module docstring"
-    lines = len(path.read_text().splitlines())
-    assert lines <= (400 if path.parent.name == "models" else 300)
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno < 45, f"{node.name} is too long"
-        if isinstance(node, ast.ExceptHandler) and path.is_relative_to(ROOT / "plm_core"):
-            assert node.type is not None, f"line {node.lineno}: bare except"
-            anything = getattr(node.type, "id", "") in ("Exception", "BaseException")
-            # But for one that lets go on what it does not know.
-            goes_on = any(isinstance(each, ast.Raise) and each.exc is None for each in ast.walk(node))
-            assert not anything or goes_on, f"line {node.lineno}"
+def test_every_file_says_what_it_is_and_no_file_of_the_core_catches_whatever_comes():
+    found = []
+    for path in SOURCES:
+        if not ast.get_docstring(tree(path)):
+            found.append(f"{relative(path)}: no module docstring")
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ExceptHandler) and path.is_relative_to(ROOT / "plm_core"):
+                anything = getattr(node.type, "id", "") in ("Exception", "BaseException")
+                # But for one that lets go on what it does not know.
+                goes_on = any(isinstance(each, ast.Raise) and each.exc is None for each in ast.walk(node))
+                if node.type is None or (anything and not goes_on):
+                    found.append(f"{relative(path)}:{node.lineno}: catches anything")
+    assert found == []
 
 
 def form(value):
@@ -244,18 +243,20 @@ def form(value):
     return ast.dump(value)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_one_statement_names_several_things_only_if_they_are_alike(path):
+def test_one_statement_names_several_things_only_if_they_are_alike():
     """`rows, columns = len(a), len(b)` reads as one thought and `error, seconds = "", 0.0` as two; B, T are shapes."""
-    for node in ast.walk(tree(path)):
+    found = []
+    for path, node in ((path, node) for path in SOURCES for node in ast.walk(tree(path))):
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Tuple)
             and isinstance(node.targets[0], ast.Tuple)
         ):
             names = [ast.unparse(target) for target in node.targets[0].elts]
-            if len(names) == len(node.value.elts) and not all(len(name) == 1 and name.isupper() for name in names):
-                assert len({form(value) for value in node.value.elts}) == 1, f"line {node.lineno}: {', '.join(names)}"
+            shapes = all(len(name) == 1 and name.isupper() for name in names)
+            if len(names) == len(node.value.elts) and not shapes and len({*map(form, node.value.elts)}) > 1:
+                found.append(f"{relative(path)}:{node.lineno}: {', '.join(names)}")
+    assert found == []
 
 
 def test_the_rooms_of_the_core_are_told_as_they_are():

@@ -167,6 +167,7 @@ def test_every_section_of_the_parameters_is_in_the_reference():
         assert f"`{section}" in PARAMETERS
 
 
+@pytest.mark.slow
 def test_the_site_is_built_and_every_link_in_it_leads_somewhere(tmp_path):
     build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--nitpicky", "docs", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -129,6 +129,7 @@ def test_an_unknown_version_names_those_there_are(project):
     assert "plm: no version or alias '7'; versions are: none yet" in done.stderr
 
 
+@pytest.mark.slow
 def test_models_of_the_workspace_and_folders_are_compared_from_anywhere_in_the_project(project):
     rows = "".join(f"{i},s{i},100,20,{{}},bits_per_byte,r\n" for i in range(9))
     for name, nats in (("artifacts/evidence/gpt", 200), ("below/mine", 190)):
@@ -205,6 +206,7 @@ def test_prompts_are_continued_by_a_checkpoint_with_every_option(project, traine
     assert done.stdout == "\n\n".join(texts) + "\n", done.stderr
 
 
+@pytest.mark.slow
 def test_attention_is_drawn_into_the_folder_where_plm_was_called(project, trained):
     (project / "below").mkdir()
     done = plm(project / "below", "attend", "Ba $x", f"--checkpoint={trained}", "--out=maps.png")
@@ -217,12 +219,14 @@ def test_attention_is_drawn_into_the_folder_where_plm_was_called(project, traine
     assert width > height  # three heads beside each other, two layers below each other
 
 
+@pytest.mark.slow
 def test_what_a_model_has_seen_is_asked_of_its_section(project):
     done = plm(project, "seen", "--model", "tiny", "--step", "3", "--rows", "7", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: pretrain: no such section in params.yaml")
 
 
+@pytest.mark.slow
 def test_attention_to_a_text_of_many_tokens_is_refused_with_both_numbers(project, trained):
     done = plm(project, "attend", "Ba " * 99, f"--checkpoint={trained}")
     assert done.returncode == 2
@@ -231,6 +235,7 @@ def test_attention_to_a_text_of_many_tokens_is_refused_with_both_numbers(project
     assert not (project / "attention.png").exists()
 
 
+@pytest.mark.slow
 def test_a_prompt_of_which_not_all_is_read_and_one_without_text_are_told(project, trained):
     done = plm(project, "generate", "--max-new-tokens=2", f"--checkpoint={trained}", "--", "Ba " * 99, "", " ", "Ba")
     assert done.returncode == 0, done.stderr
@@ -240,6 +245,7 @@ def test_a_prompt_of_which_not_all_is_read_and_one_without_text_are_told(project
     assert empty.startswith("note: the prompt is empty")
 
 
+@pytest.mark.slow
 def test_an_unknown_model_is_told_with_the_sections_and_versions_that_there_are(project):
     (project / "artifacts/models/bert").mkdir(parents=True)
     done = plm(project, "generate", "Ba", "--model", "bertt")

@@ -69,6 +69,7 @@ def free(root: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CAN_UNSHARE, reason="namespaces cannot be made here")
 def test_a_run_that_lives_is_not_closed_whatever_the_clock_says_and_wherever_it_is(checkouts, on_server, monkeypatch):
     here, inside, third = checkouts

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rounds import few
 from toys import wait_for
 
 from flows import pipeline
@@ -101,6 +102,7 @@ def test_a_lock_file_that_a_person_broke_is_theirs_to_mend(done):
     assert path.read_text() == conflict
 
 
+@pytest.mark.slow
 def test_an_empty_list_of_locks(done):
     path = done / ".dvc/tmp/rwlock"
     path.write_text("")
@@ -167,7 +169,9 @@ def test_a_stage_whose_locks_somebody_has_deleted_ends_well(done):
         (done / ".dvc/tmp/rwlock").unlink()
 
 
-@pytest.mark.parametrize("command", ["/bin/dvc repro", "sleep 7", " ".join(sys.argv), "/x/flow_engine.py"])
+@pytest.mark.parametrize(
+    "command", ["/bin/dvc repro", few("sleep 7"), few(" ".join(sys.argv)), few("/x/flow_engine.py")]
+)
 def test_a_lock_of_a_process_whose_number_another_has_now_is_released(done, command):
     """As after a restart of a container, in which process ids start again."""
     path = done / ".dvc/tmp/rwlock"

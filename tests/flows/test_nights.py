@@ -76,6 +76,7 @@ def test_a_run_that_was_killed_is_told_by_the_next_and_one_that_ended_is_not(roo
     assert told(hook) == [("failure", said)]
 
 
+@pytest.mark.slow
 def test_what_nobody_could_be_told_is_told_when_somebody_can_be(root, hook, monkeypatch):
     now = time.time()
     there = f"{webhook(hook, 'secret')} json://127.0.0.1:9/"  # one of two is enough
@@ -231,6 +232,7 @@ def test_a_run_that_was_skipped_for_gc_or_restore_is_told_and_one_for_a_run_in_i
         assert said.startswith(f"The run that was due at {nights.moment(now)} was skipped: {held_by}")
 
 
+@pytest.mark.slow
 def test_an_outside_monitor_is_told_by_an_exit_status(project, hook, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("PLM_NOTIFY_URLS", webhook(hook, "secret"))

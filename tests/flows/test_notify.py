@@ -140,6 +140,7 @@ def test_what_becomes_of_models_is_told(tmp_path, hook, addresses):
     ]
 
 
+@pytest.mark.slow
 def test_a_spent_budget_is_no_failure_and_hides_none(tmp_path, hook, addresses):
     addresses(webhook(hook, SECRET))
     spent = Outcome("pretrain@gpt", "failed", reason="pretrain-gpt has cost 12 of 10 (PLM_BUDGET)", status=3)

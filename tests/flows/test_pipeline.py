@@ -506,6 +506,7 @@ def _free(root: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_without_a_server_a_run_has_its_own_and_needs_none_when_nothing_is_to_be_done(toy):
     root = one(toy, "sleep 1; echo x > out.txt")
     flow = _start(root)

@@ -110,6 +110,7 @@ def test_a_launcher_that_is_not_there_is_one_line(monkeypatch):
         placement.detect()
 
 
+@pytest.mark.slow
 def test_a_pipeline_runs_behind_a_launcher(toy, on_server):
     """``env`` of coreutils stands in for a cluster's launcher: a command that runs what follows it."""
     root = toy(

@@ -170,6 +170,7 @@ def test_a_clearing_up_that_fails_is_a_warning_and_never_the_run_s_end(toy, clie
     wait_for(lambda: any(said in line.message for line in client.read_logs(limit=200)))
 
 
+@pytest.mark.slow
 def test_a_password_that_is_missing_or_wrong_is_one_line(tmp_path, monkeypatch):
     from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 

@@ -56,7 +56,7 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(tmp_path, monkeypatch, empty_store):
     """A repository's folder whose stages are this repository's own, and the current one."""
     for name in ("MLFLOW_TRACKING_URI", "PLM_TRACKING"):
         monkeypatch.delenv(name, raising=False)
@@ -64,6 +64,8 @@ def root(tmp_path, monkeypatch):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     (tmp_path / "params.yaml").write_text(PARAMS)
     (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "artifacts/mlflow").mkdir(parents=True)
+    shutil.copy(empty_store, tmp_path / "artifacts/mlflow/mlflow.db")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import mlflow
 import pytest
+from rounds import few, many
 
 from flows import promotion, registry, standing, transaction
 from flows.describing import about
@@ -192,9 +193,7 @@ def every_call_is_the_last(root, database, monkeypatch, act, every, prepare=lamb
     return expected
 
 
-@pytest.mark.parametrize(
-    "every", [7, pytest.param(2, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.proof)]
-)
+@pytest.mark.parametrize("every", [few(2), many(1)])
 def test_whatever_call_is_a_registration_s_last_the_next_one_ends_as_if_nothing_had_been(
     root, database, monkeypatch, every
 ):

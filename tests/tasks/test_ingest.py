@@ -69,6 +69,7 @@ def test_the_share_that_is_allowed_is_quarantined_and_counted(small, documents):
     assert len(kept(small)) == 2
 
 
+@pytest.mark.slow
 def test_a_failed_dvc_repro_leaves_the_quarantine_to_be_looked_at(small):
     spoil(small)
     out, err = small.run("dvc", "repro", "ingest@own", code=255)

@@ -268,6 +268,7 @@ recorder.Recorder().serve()
 """
 
 
+@pytest.mark.slow
 def test_no_damaged_journal_keeps_another_one_from_mlflow(folder):
     """A bit is flipped at the beginning of each line, and here and there; the run of one journal cannot be made."""
     end = {"kind": "end", "status": "FINISHED", "time": 9}

@@ -73,13 +73,14 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_training_has_every
     assert "MLflow answers again" in said.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "uri", "status"),
     [
         (signal.SIGKILL, None, "KILLED"),
-        pytest.param(signal.SIGTERM, None, "KILLED", marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, DEAD, None, marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, DEAD, None, marks=pytest.mark.slow),
+        (signal.SIGTERM, None, "KILLED"),
+        (signal.SIGKILL, DEAD, None),
+        (signal.SIGTERM, DEAD, None),
     ],
 )
 def test_a_training_that_goes_on_after_a_signal_goes_on_in_its_run(small, number, uri, status):
@@ -219,6 +220,7 @@ print("written")
 NO_FOLDER = "Path('artifacts/journals').write_text('a file')\n" + ROOM_AGAIN.replace("t._journal.size", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "says"),
     [

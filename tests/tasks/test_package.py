@@ -72,6 +72,7 @@ def ends(fork):
     return psutil.wait_procs([fork])[0] == [fork]
 
 
+@pytest.mark.slow
 def test_a_wrong_version_is_told_from_a_full_machine_and_no_try_outlives_whoever_asked(packager, tmp_path):
     process = packager(600)
     ask(process, "fine", "wrong", "lost", "full", "kill")

@@ -119,6 +119,7 @@ def contents(project):
     return held, removed, project.metrics("clean"), project.metrics("deduplicate"), project.metrics("pack")
 
 
+@pytest.mark.slow
 def test_parts_and_processes_make_no_difference(project, tmp_path):
     one, three = project.copied(tmp_path / "one"), project.copied(tmp_path / "three")
     for stage in ("clean", "deduplicate", "tokenizer", "pack"):

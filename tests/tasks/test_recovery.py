@@ -46,6 +46,7 @@ def interrupted(built, tmp_path_factory):
     return project
 
 
+@pytest.mark.slow
 def test_a_tracking_server_that_is_not_there_costs_a_warning_and_no_byte(built, small):
     _, err = small.run("tasks.pretrain", "gpt", PLM_TRACKING="on", MLFLOW_TRACKING_URI="http://127.0.0.1:1")
     assert all(line.startswith("warning: MLflow: ") for line in err.splitlines())
@@ -176,6 +177,7 @@ def test_a_loss_that_is_not_finite_ends_the_stage_and_names_step_batch_and_snaps
     )
 
 
+@pytest.mark.slow
 def test_a_stage_that_goes_back_says_so_and_reports_the_same_steps_again(small):
     """Every update breaks the weights: the step after it is rolled back until the limit."""
     small.change(

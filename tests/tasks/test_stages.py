@@ -246,6 +246,7 @@ def test_an_edit_of_what_the_training_does_not_depend_on_disturbs_nobody(built, 
     assert len(rows(small, "artifacts/curves/gpt.csv")) == 50
 
 
+@pytest.mark.slow
 def test_an_edit_while_dvc_runs_the_stage_never_ends_as_up_to_date(small):
     """DVC hashes the sources when the command has ended: the new file would be recorded as what made the old output."""
     small.change(**LONG)

@@ -55,6 +55,7 @@ def page(folder):
     return (folder / "sweep.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_best_first_and_what_became_of_the_others(folder):
     text = page(folder)
     assert "The best is trial 1 with 2; <code>dvc exp apply" in text

@@ -91,16 +91,22 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("name", MEASURES)
+def every_measure(text):
+    """The value of every measure, each a number, and shares no more than 1."""
+    measured = Text(text)
+    values = {name: measure(measured) for name, measure in MEASURES.items()}
+    for name, value in values.items():
+        assert math.isfinite(value), name
+        assert value >= 0, name
+        if name.endswith("_share") and not name.startswith("top_"):
+            assert value <= 1, name
+    return values
+
+
 @pytest.mark.parametrize("text", ODD)
-def test_a_text_of_nothing_or_one_sign_has_every_measure(name, text):
-    value = MEASURES[name](Text(text))
-    assert math.isfinite(value)
-    assert value >= 0
-    if not text:
-        assert value == 0
-    if name.endswith("_share") and not name.startswith("top_"):
-        assert value <= 1
+def test_a_text_of_nothing_or_one_sign_has_every_measure(text):
+    values = every_measure(text)
+    assert text or not any(values.values())
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "ab", "c", "😀", "é."]), max_size=40)
@@ -109,13 +115,7 @@ ANY = st.text() | WORDS.map(" ".join) | st.text(alphabet="ab .\n-#…{", max_siz
 
 @given(ANY)
 def test_measures_of_any_text_are_numbers_and_shares_are_shares(text):
-    measured = Text(text)
-    for name, measure in MEASURES.items():
-        value = measure(measured)
-        assert math.isfinite(value), name
-        assert value >= 0, name
-        if name.endswith("_share") and not name.startswith("top_"):
-            assert value <= 1, name
+    every_measure(text)
 
 
 @given(WORDS)

@@ -131,8 +131,6 @@ NAMES = pytest.mark.parametrize("name", TASKS)
 
 def _marks(name, objective):
     """Each task and each objective is learned in the slow tests, each with each in `make prove`."""
-    if (name, objective) == ("tags", "causal"):
-        return ()
     return pytest.mark.slow if name == "tags" or objective == "causal" else pytest.mark.proof
 
 
@@ -296,6 +294,7 @@ def whole(rows, row, margin):
     return AnswerSpan(1.0, 0, len(rows.encoded[row].places) - 2, 0.5, 1.0 + margin, 0.5)
 
 
+@pytest.mark.slow
 def test_the_threshold_of_no_answer_is_the_one_that_scores_best(tokenizer, device):
     """Devlin et al. 2019, section 4.3, by trying every one."""
     rng = random.Random(5)

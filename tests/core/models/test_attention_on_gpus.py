@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from compilers import pretend
+from rounds import few
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, flex_attention
@@ -80,7 +81,7 @@ MASKS = {
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("T", [TILE + 12, WHOLE])
+@pytest.mark.parametrize("T", [TILE + 12, few(WHOLE)])
 @pytest.mark.parametrize("name", MASKS)
 def test_attention_in_blocks_is_attention_and_a_compiler_takes_it_whole(monkeypatch, name, T):
     # torch refuses a gradient of it on a CPU, where it only writes down the whole product.
@@ -129,6 +130,7 @@ def test_the_compiler_is_told_the_shape_of_angles(shape):
     )
 
 
+@pytest.mark.slow
 def test_masks_in_blocks_are_compiled_where_blocks_are_recomputed(monkeypatch, make):
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
     monkeypatch.setattr(gpt, "attend", lambda q, k, v, attn_mask, **_: blocks._in_blocks(q, k, v, attn_mask))

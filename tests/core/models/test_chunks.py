@@ -126,6 +126,7 @@ def test_every_paper_has_the_same_step_in_chunks(store, monkeypatch, name):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiple", [1, 64])
 def test_compiled_it_is_the_same(monkeypatch, multiple):
     inputs, targets, weights = made()

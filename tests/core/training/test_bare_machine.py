@@ -4,12 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 FIVE = "torch numpy numpy.libs safetensors sentencepiece pydantic pydantic_core annotated_types typing_inspection"
 TORCH_NEEDS = "sympy mpmath networkx jinja2 markupsafe filelock fsspec typing_extensions.py torchgen functorch"
 
 
+@pytest.mark.slow
 def test_text_becomes_trained_weights_with_five_packages(tmp_path):
     installed = Path(torch.__file__).parents[1]
     for name in f"{FIVE} {TORCH_NEEDS}".split():

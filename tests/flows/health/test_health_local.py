@@ -160,6 +160,7 @@ def begun(root):
     return process
 
 
+@pytest.mark.slow
 def test_a_journal_with_unsent_points_is_found_once_its_stage_is_dead_and_is_sent(root, monkeypatch, empty_store):
     project(root, empty_store)
     monkeypatch.setenv("PLM_TRACKING", "on")

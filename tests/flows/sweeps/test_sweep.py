@@ -155,6 +155,7 @@ def ref_of(root, number):
 ALL = str([str(step) for step in range(1, 9)])
 
 
+@pytest.mark.slow
 def test_trials_run_side_by_side_and_leave_experiments_a_page_and_a_difference(root):
     before = git(root, "status", "--porcelain"), (root / "params.yaml").read_text()
     said = sweep(root, "--jobs", "2")

@@ -46,6 +46,7 @@ def run(root, stage):
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 def test_it_runs_what_is_not_up_to_date_and_ends_as_its_stage_does(root):
     status, said = run(root, "wanted")
     assert status == 0, said

@@ -122,6 +122,7 @@ class DiedError(BaseException):
     """What no handler catches, as SIGKILL."""
 
 
+@pytest.mark.slow
 def test_whoever_is_killed_after_any_call_leaves_nothing_wrong_and_the_next_time_goes_on(root, monkeypatch):
     """Of MLflow's calls that change something; whoever is killed before one is killed after the one before it."""
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
