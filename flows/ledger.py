@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Action = Literal["promoted", "refused", "promoted by hand", "rolled back to", "moved in the UI"]
 ROLLED_BACK: Action = "rolled back to"
-EARLIER: dict[str, Action] = {"rolled back": ROLLED_BACK}
-"""Names of actions in older ledgers."""
-
 FILE = "decision.json"
 MODEL_TAG = "plm.registered_model"
 """Names the registered model that a run of the ledger is about; set when the run is created."""
@@ -111,7 +108,7 @@ class Ledger:
             number = run.data.params.get("version", "")
             if run.info.status != "FINISHED" or action == "refused":
                 continue
-            if action in (ROLLED_BACK, *EARLIER, "moved in the UI") and number in stack:
+            if action in (ROLLED_BACK, "moved in the UI") and number in stack:
                 while stack[-1] != number:
                     stack.pop()
             else:
@@ -145,6 +142,5 @@ class Ledger:
         with tempfile.TemporaryDirectory() as folder, unless_gone(), contextlib.suppress(ValueError, KeyError):
             path = self._client.download_artifacts(run.info.run_id, FILE, folder)
             found = json.loads(Path(path).read_text(encoding="utf-8"))
-            found["action"] = EARLIER.get(found["action"], found["action"])
             return Decision(**{name: found[name] for name in Decision.__dataclass_fields__})
         return None

@@ -13,7 +13,7 @@ from plm_core.evaluation.seal import opened
 from plm_core.evaluation.spans import counts
 
 NEW = ("confidence", "group")
-"""Columns that older evidence in the registry lacks: they are read as empty."""
+"""Columns that a file may lack: they are read as empty."""
 Rows = list[dict[str, str]]
 
 

@@ -1,7 +1,7 @@
 """Sealed CSV files, which state their format and reveal damage, to be compared years later. Used for evidence.
 
 After the columns the header has one more, which is empty in all rows: ``format_2_sha256_<digest of all else>``. Any CSV
-reader reads such a file. Files of format 1 have no seal and are read without a check.
+reader reads such a file. A file without a seal, such as one written by hand, is read without a check.
 """
 
 import csv
@@ -27,7 +27,7 @@ def sealed(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def opened(path: Path) -> str:
-    """Return the text of a sealed file after checking its seal, or of a file of format 1.
+    """Return the text of a sealed file after checking its seal, or of a file without one.
 
     Raises:
         UserError: it is damaged, or of another format.
@@ -37,7 +37,7 @@ def opened(path: Path) -> str:
     columns, comma, seal = header.rpartition(",")
     found = SEAL.fullmatch(seal)
     if not found and not re.search("format_|_sha256_", header):
-        return header + end + body  # of format 1
+        return header + end + body
     if found and int(found[1]) != FORMAT:
         raise UserError(f"{path}: is of format {found[1]}; expected {FORMAT}: evaluate the model with this version")
     if not found or sha256_text(columns + comma + body) != found[2]:

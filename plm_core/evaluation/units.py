@@ -31,7 +31,7 @@ class Units:
 def units_of(sides: Sequence[Results]) -> Units:
     """The distinct results and the distinct groups of them.
 
-    If the sides have different groups (older evidence has none), the larger groups are used.
+    If the sides have different groups, the larger groups are used.
     """
     columns = np.vstack([sides[0].strata, *(side.columns for side in sides)])
     _, first, cell = np.unique(columns, axis=1, return_index=True, return_inverse=True)

@@ -43,8 +43,8 @@ class Index:
     """The number of tokens, including EOS."""
     shards: list[int]
     """Tokens in each shard."""
-    format: int = 1
-    """The version of this layout; the first stores did not state theirs."""
+    format: int
+    """The version of this layout."""
 
 
 def write_store(

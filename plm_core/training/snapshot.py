@@ -271,7 +271,7 @@ def _read_progress(folder: Path) -> Progress:
     path = folder / PROGRESS_FILE
     try:
         told = json.loads(path.read_text())
-        if (found := told.pop("format", 1)) == FORMAT:
+        if (found := told.pop("format", None)) == FORMAT:
             return Progress(**told)
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}; expected the progress that this version saves") from error

@@ -4,7 +4,7 @@
 which survives the process and never waits. It is not flushed to the disk: what is lost when the machine crashes is
 repeated by a training run that resumes from its snapshot (which is flushed).
 
-A line is the CRC-32 of the message in hexadecimal digits, then the message as JSON; in format 1 it was the JSON alone.
+A line is the CRC-32 of the message in hexadecimal digits, then the message as JSON.
 Every line also begins with a newline, so that one cut short by a full disk or a crash damages no other; readers skip
 what is not a message, and the sender reports it. A file next to the journal holds what MLflow has acknowledged. A
 journal that MLflow has in full is deleted, except that of a training run that may be resumed.
@@ -30,7 +30,7 @@ from plm_core.files import atomic_text
 from plm_core.shared.paths import JOURNALS
 
 FORMAT = 2
-"""Written in the first message. Messages of older formats are read too."""
+"""Written in the first message."""
 
 LIMIT_BYTES = 256 << 20
 """The maximum size of a journal: a million reports of a training run, or the system metrics of 90 days."""
@@ -224,9 +224,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     """The message on a line; None for one that was cut short or damaged."""
     checksum, _, text = line.partition(b" ")
     try:
-        if line[:1] == b"{":
-            text = line  # of format 1
-        elif checksum != b"%08x" % zlib.crc32(text):
+        if checksum != b"%08x" % zlib.crc32(text):
             return None
         message = json.loads(text)
         fields = FIELDS[message["kind"]]
@@ -257,8 +255,8 @@ def unfinished(training: str) -> Journal | None:
         with contextlib.suppress(OSError):
             journal = Journal.existing(path)
             opening = journal.opening()
-            known = opening.get("format", 1) <= FORMAT
-            goes_on = known and opening.get("training") == training and journal.ending()[0] != "FINISHED"
+            known = opening.get("format") == FORMAT and opening.get("training") == training
+            goes_on = known and journal.ending()[0] != "FINISHED"
             if goes_on and journal.lock(WRITER):
                 return journal
             journal.close()

@@ -143,13 +143,13 @@ class Recorder:
         for path in {*JOURNALS.glob("*.jsonl")} - {*self.journals}:
             with contextlib.suppress(OSError):
                 self.journals[path] = journal = Journal.existing(path)
-                if (found := journal.opening().get("format", 1)) > FORMAT:
-                    warn(f"{path}: has format {found}; expected at most {FORMAT}: the version that wrote it sends it")
+                if (found := journal.opening().get("format", FORMAT)) != FORMAT:
+                    warn(f"{path}: has format {found}; expected {FORMAT}: the version that wrote it sends it")
         for path, journal in sorted(self.journals.items()):
             if self._is_another_s(journal) or not journal.on_disk:
                 self.journals.pop(path).close()
                 self.runs.pop(path, None)
-            elif journal.opening().get("format", 1) <= FORMAT:
+            elif journal.opening().get("format", FORMAT) == FORMAT:
                 yield journal
 
     def _is_another_s(self, journal: Journal) -> bool:

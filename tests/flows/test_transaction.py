@@ -230,15 +230,6 @@ def test_a_rollback_that_died_is_carried_through_once(root, monkeypatch):
     assert mlflow.MlflowClient(f"sqlite:///{root}/artifacts/mlflow/mlflow.db").get_run(run).info.status == "FINISHED"
 
 
-def test_a_rollback_in_an_older_ledger_is_read(root):
-    promotion.register(root, STAGES, None)
-    with registry.opened(root) as opened:
-        run = opened.ledger.begin(Decision("rolled back", "1", "2", ["bad"]))
-        assert [str(decision) for _, decision in opened.ledger.unfinished()] == ["rolled back to version 1"]
-        opened.ledger.finish(run)
-        assert opened.ledger.champions() == ["1"]
-
-
 def test_a_decision_whose_champion_has_gone_on_is_taken_back(root, capsys):
     promotion.register(root, STAGES, None)
     with registry.opened(root) as opened:

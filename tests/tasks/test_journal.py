@@ -16,7 +16,8 @@ from tasks.tracking import journal
 from tasks.tracking.journal import SENDER, WRITER, Journal, Sent, parsed, unfinished
 from tasks.tracking.service import Service
 
-OPEN = {"kind": "open", "name": "x", "training": "digest", "params": {}, "inputs": {}, "tags": {}, "start_time": 7}
+OPEN = {"kind": "open", "format": journal.FORMAT, "name": "x", "training": "digest", "params": {}, "inputs": {}}
+OPEN |= {"tags": {}, "start_time": 7}
 
 
 @pytest.fixture(autouse=True)

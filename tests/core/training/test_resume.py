@@ -117,10 +117,10 @@ def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(start, undisturbe
 
 @pytest.mark.parametrize(
     ("progress", "told"),
-    [('{"step": 16}', "format 1; expected 2"), ('{"format": 3}', "format 3"), ("[]", r"progress\.json: ")],
+    [('{"step": 16}', "format None; expected 2"), ('{"format": 3}', "format 3"), ("[]", r"progress\.json: ")],
 )
 def test_a_snapshot_of_another_format_is_told_and_the_one_before_is_used(start, undisturbed, tmp_path, progress, told):
-    """One of format 1 held a pickle, which runs whatever code stands in it; nobody opens it any more."""
+    """Torch's own metadata is a pickle, which runs whatever code stands in it: nobody opens it."""
     killed(start, 8)
     folder = tmp_path / "snapshots/step-00000016"
     (folder / "progress.json").write_text(progress)
