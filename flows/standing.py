@@ -18,10 +18,6 @@ from plm_core.shared.stores import shown
 if TYPE_CHECKING:
     from flows.registry import Registry
 
-HEADER = slice(24, 100)
-"""The bytes of a SQLite file's header that contain its change counter."""
-FORMAT = 2
-"""The format of the cached answer; increased when the fields of a version change."""
 NEWEST = 3
 """How many of the newest versions the tables show, in addition to those with an alias."""
 
@@ -34,53 +30,37 @@ def registry_status(root: Path) -> dict[str, Any]:
         RegistrationFailed: MLflow cannot be reached or fails.
     """
     tracking, promotion = settings.read(root)
-    database = Path(tracking.uri.removeprefix("sqlite:///")) if tracking.uri.startswith("sqlite:///") else None
-    kept = database and database.with_name(f"{database.name}.status.json")
-    key = database and _state(database, tracking.experiment, promotion.registered_model)
-    if key and kept and (known := _kept(kept, key)):
-        return known
-    found = _asked(root)
-    if database and kept and key == _state(database, tracking.experiment, promotion.registered_model):
+    if not tracking.uri.startswith("sqlite:///"):
+        return from_mlflow(root)
+    database = Path(tracking.uri.removeprefix("sqlite:///"))
+    cache = database.with_name(f"{database.name}.status.json")
+    key = _key(database, tracking.experiment, promotion.registered_model)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(cache.read_text(encoding="utf-8"))
+        if found["key"] == key:
+            return dict(found["status"])
+    status = from_mlflow(root)
+    if key == _key(database, tracking.experiment, promotion.registered_model):  # and not if it changed in between
+        new = cache.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(OSError):  # with a full disk, the next call only takes longer
-            _keep(kept, {"key": key, "status": found})
-    return found
+            new.write_text(json.dumps({"key": key, "status": status}), encoding="utf-8")
+            new.replace(cache)
+        new.unlink(missing_ok=True)
+    return status
 
 
-def _keep(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _key(database: Path, *names: str) -> list[Any]:
+    """Changes with the store, which may have a write-ahead log, with what is asked of it, and with this program."""
+    key: list[Any] = [*names, str(database)]
+    for path in (database, database.with_name(f"{database.name}-wal"), Path(__file__)):
+        with contextlib.suppress(FileNotFoundError):
+            about = path.stat()
+            key += [about.st_size, about.st_mtime_ns]
+    return key
 
 
-def _kept(path: Path, key: list[Any]) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found["status"] if found["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _state(database: Path, *asked: str) -> list[Any] | None:
-    """A key that changes with the database and with what is asked; None if changes cannot be detected.
-
-    SQLite counts its changes in the file's header; while it writes there is a journal next to the file, and with a
-    write-ahead log some of the changes are in that.
-    """
-    if any(database.with_name(database.name + suffix).exists() for suffix in ("-journal", "-wal")):
-        return None
-    try:
-        with database.open("rb") as file:
-            header = file.read(HEADER.stop)[HEADER].hex()
-        about = database.stat()
-    except OSError:
-        return None
-    return [FORMAT, header, about.st_size, about.st_ino, about.st_mtime_ns, str(database), *asked]
-
-
-def _asked(root: Path) -> dict[str, Any]:
+def from_mlflow(root: Path) -> dict[str, Any]:
+    """As ``registry_status``, without the cache."""
     from flows.registry import DIGEST_TAG, TABLE_TAG, opened
 
     with opened(root) as registry:
