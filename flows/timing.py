@@ -1,4 +1,4 @@
-"""Where the time of a run goes: what stages are expected to take, what they took, and a picture of it.
+"""Where the time of a run goes: what stages are expected to take and what they took.
 
 Used by ``flows/flow.py`` to start the longest path first, and by the `plm` command at the end of a run.
 """
@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 
 from flows.outcome import Outcome, Result
@@ -19,19 +18,11 @@ from plm_core.shared.paths import METERS
 REMEMBERED = ".dvc/tmp/plm-spent.json"
 """What each stage took when it last ran on this machine: seconds, and bytes of memory."""
 
-PICTURE = METERS / "run/stages.svg"
-"""The Gantt chart, which the page of the meters shows."""
-
 UNKNOWN_S = {"all": 100.0, True: 20.0, False: 3.0}
 """The seconds that a stage which never ran here is expected to take, by the GPUs that it wants."""
 
 FIGURES = METERS / "run/figures.json"
-"""The numbers of the chart, in seconds."""
-
-BAR, GAP, LEFT, WIDE = 14, 4, 190, 900
-"""The sizes in the chart in pixels: a bar's height, the gap below it, the column of names, the bars."""
-
-COLORS = {"ran": "#3b78b5", "failed": "#c0392b"}
+"""What the last run took, in seconds."""
 
 
 def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, float]]:
@@ -77,38 +68,16 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
 
 
 def keep(root: Path, result: Result, whole: float, cores: int) -> None:
-    """Write the figures of a run, and the page of the meters with a Gantt chart; skipped if the disk is full."""
+    """Write the figures of a run, and the page of the meters; skipped if the disk is full."""
     ran = _ran(result)
     if not ran:
         return
     stages = [{"name": outcome.name, **asdict(outcome.spent)} for outcome in ran]
     figures = {"seconds": whole, "registered": result.registered, "cores": cores, "stages": stages}
     with contextlib.suppress(OSError):
-        (root / PICTURE).parent.mkdir(parents=True, exist_ok=True)
-        (root / PICTURE).write_text(_chart(ran))
+        (root / FIGURES).parent.mkdir(parents=True, exist_ok=True)
         (root / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     subprocess.run([sys.executable, "-m", "tasks.reporting.meters"], cwd=root, check=False)
-
-
-def _chart(ran: Sequence[Outcome]) -> str:
-    """The Gantt chart as SVG: a bar per stage, in the order of their start."""
-    end = _end(ran)
-    height = (BAR + GAP) * (len(ran) + 1)
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" height="{height}"']
-    lines.append(f' viewBox="0 0 {LEFT + WIDE + 70} {height}"><title>Stages of the last run</title>')
-    for number, outcome in enumerate(ran):
-        y = number * (BAR + GAP)
-        spent = outcome.spent
-        x = LEFT + WIDE * spent.begun / end
-        width = max(1.0, WIDE * spent.seconds / end)
-        lines.append(f'<text x="{LEFT - 6}" y="{y + 11}" text-anchor="end">{escape(outcome.name)}</text>')
-        lines.append(
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS[outcome.outcome]}">'
-            f"<title>{clock(spent.seconds)}, {clock(spent.cpu)} of CPU time</title></rect>"
-        )
-        lines.append(f'<text x="{x + width + 4:.1f}" y="{y + 11}">{clock(spent.seconds)}</text>')
-    lines.append(f'<text x="{LEFT}" y="{height - 4}">0</text><text x="{LEFT + WIDE}" y="{height - 4}">')
-    return "".join([*lines, f"{clock(end)}</text></svg>\n"])
 
 
 def clock(seconds: float) -> str:

@@ -1,7 +1,6 @@
-"""Where the time of a run goes: what is expected, recorded, printed and drawn."""
+"""Where the time of a run goes: what is expected, recorded and printed."""
 
 import json
-import xml.etree.ElementTree as ET
 
 import pytest
 
@@ -54,14 +53,9 @@ def test_the_summary_adds_up():
     assert timing.summary(Result(RESULT.stages[2:]), 1.0, 2) == []
 
 
-def test_the_picture_has_a_bar_a_stage_in_the_order_of_their_begin(tmp_path):
+def test_the_figures_of_a_run_are_kept_in_the_order_in_which_its_stages_began(tmp_path):
     timing.keep(tmp_path, RESULT, 80.0, 2)
-    root = ET.fromstring((tmp_path / timing.PICTURE).read_text())
-    names = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text") if each.get("text-anchor") == "end"]
-    assert names == ["a<b", "late"]
-    widths = [float(each.get("width")) for each in root.iter("{http://www.w3.org/2000/svg}rect")]
-    assert widths == [pytest.approx(900 * 3 / 15), pytest.approx(900 * 10 / 15)]
     figures = json.loads((tmp_path / timing.FIGURES).read_text())
-    assert [stage["name"] for stage in figures["stages"]] == names
+    assert [stage["name"] for stage in figures["stages"]] == ["a<b", "late"]
     assert (figures["seconds"], figures["registered"], figures["cores"]) == (80.0, 2.0, 2)
-    assert "run/stages.svg" in (tmp_path / METERS / "index.html").read_text()
+    assert (tmp_path / METERS / "index.html").exists()
