@@ -223,6 +223,9 @@ def _errors(file: Path) -> Iterator[None]:
         yield
     except LockError as error:
         raise BusyError(str(error)) from error
+    except UnicodeEncodeError as error:  # DVC stores names as UTF-8
+        name = os.fsencode(error.object).decode(errors="backslashreplace")
+        raise GraphError(f"{name}: the name of this file is not UTF-8; rename it") from error
     except DvcException as error:
         raise GraphError(f"{file}: {error}") from error
 

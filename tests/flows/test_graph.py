@@ -313,3 +313,14 @@ def test_a_run_cache_that_checkouts_share_is_one_checkout_s_at_a_time(chain, mon
         (chain / "first.txt").write_text("pass\n")
         lock()  # while a stage runs others may have it
     assert {"_load", "dump_yaml"} <= set(alone)
+
+
+def test_a_file_whose_name_is_no_text_is_named(toy):
+    root = toy("stages: {first: {cmd: touch out, deps: [texts], outs: [out]}}")
+    (root / "texts").mkdir()
+    (root / os.fsdecode(b"texts/caf\xe9.txt")).touch()
+    with pytest.raises(GraphError) as told:
+        Graph(root).status()
+    assert str(told.value) == f"{root}/texts/caf\\xe9.txt: the name of this file is not UTF-8; rename it"
+    (root / os.fsdecode(b"texts/caf\xe9.txt")).rename(root / "texts/caf\u00e9.txt")
+    assert Graph(root).status() == {"first": ["never run"]}
