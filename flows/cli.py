@@ -163,7 +163,7 @@ def sweep(
     from flows.sweeps import sweep as sweeps
 
     root = project()
-    prepare_environment()
+    prepare_environment(root)
     try:
         found = sweeps.run(root, name, jobs)
     except KeyboardInterrupt:
@@ -226,7 +226,7 @@ def ui(
     from flows.pipeline import prepare_environment
 
     root = project()
-    prepare_environment()
+    prepare_environment(root)
     if which == "prefect":
         port = port or 4200
         command = [sys.executable, "-m", "prefect", "server", "start"]

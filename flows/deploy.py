@@ -40,7 +40,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
             "PREFECT_API_URL: not set, and a schedule needs a server; start one with `plm ui prefect`"
             " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         )
-    prepare_environment()
+    prepare_environment(root)
     prefects.require(url, "is `plm ui prefect` running?")
     counted = _schedule(cron)
     from prefect.schedules import Cron

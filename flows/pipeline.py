@@ -36,7 +36,7 @@ def run(
         GraphError: ``dvc.yaml`` is broken.
     """
     root = root.resolve()
-    prepare_environment()
+    prepare_environment(root)
     placement.detect()
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         nights.tell_missed(root)
@@ -62,8 +62,18 @@ def run(
         return results[0]
 
 
-def prepare_environment() -> None:
-    """Set the environment variables that tools read when they are imported; what the user has set stays."""
+def prepare_environment(root: Path) -> None:
+    """Set the environment variables that tools read when they are imported; what the user has set stays.
+
+    If Prefect's folder cannot be written, as in a container without a home, one in the checkout ``root`` replaces it.
+    """
+    home = server.home()
+    with contextlib.suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+    if not os.access(home, os.W_OK):
+        instead = root / ".dvc/tmp/home"
+        os.environ |= {"PREFECT_HOME": str(instead / "prefect"), "MPLCONFIGDIR": str(instead / "matplotlib")}
+        print(f"warning: {home} cannot be written: Prefect uses {instead}", file=sys.stderr, flush=True)
     for name, value in {
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",

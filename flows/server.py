@@ -38,7 +38,7 @@ def configured_url() -> str | None:
     """The server that the user has configured in ``PREFECT_API_URL`` or Prefect's active profile, if any."""
     if url := os.environ.get("PREFECT_API_URL"):
         return url
-    path = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
+    path = Path(os.environ.get("PREFECT_PROFILES_PATH", home() / "profiles.toml"))
     if not path.exists():
         return None
     profiles = tomllib.loads(path.read_text())
@@ -46,7 +46,8 @@ def configured_url() -> str | None:
     return profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL") or None
 
 
-def _home() -> Path:
+def home() -> Path:
+    """The folder with Prefect's database and profiles."""
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
@@ -108,7 +109,7 @@ class LocalServer:
 
         First waits until another one of this user has started: two that create the tables of one database both fail.
         """
-        self._starting.enter_context(stores.alone(f"{stores.SQLITE}{_home() / 'prefect.db'}"))
+        self._starting.enter_context(stores.alone(f"{stores.SQLITE}{home() / 'prefect.db'}"))
         uvicorn = [sys.executable, "-m", "uvicorn", "--app-dir", str(distribution("prefect").locate_file(""))]
         uvicorn += ["--factory", "prefect.server.api.server:create_app", "--lifespan", "on"]
         uvicorn += ["--fd", str(self._socket.fileno()), "--log-level", "error"]

@@ -55,7 +55,7 @@ def bring_up_to_date(checkout: Checkout, last: str) -> None:
 
 def main(last: str) -> int:
     """Bring the stage up to date in the current folder; returns the exit status."""
-    prepare_environment()
+    prepare_environment(Path.cwd())
     logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout, level=logging.INFO)
     try:
         with checked_out(Path.cwd(), False, print) as checkout:

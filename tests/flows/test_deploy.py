@@ -30,7 +30,7 @@ from datetime import timedelta
 from pathlib import Path
 from prefect.schedules import Interval
 from flows import checkout, deploy, pipeline
-pipeline.prepare_environment()
+pipeline.prepare_environment(Path.cwd())
 deploy.serve_schedule(Path(sys.argv[1]), Interval(timedelta(seconds=int(sys.argv[3]))), "often", sys.argv[2])
 """
 

@@ -20,7 +20,7 @@ SERVED = """
 import sys
 from pathlib import Path
 from flows import pipeline
-pipeline.prepare_environment()
+pipeline.prepare_environment(Path.cwd())
 from flows.server import LocalServer, answers
 with LocalServer(Path(sys.argv[1])) as local, local.environment():
     print(local.url, flush=True)
@@ -109,3 +109,24 @@ def test_what_is_not_a_server_or_an_address_does_not_answer(address):
         with pytest.raises(UserError, match=r"^PREFECT_API_URL: no Prefect server answers at .*; start one with"):
             reach(address.format(served.server_address[1]))
         served.shutdown()
+
+
+HOMELESS = """
+import sys
+from pathlib import Path
+from flows import pipeline, server
+pipeline.prepare_environment(Path(sys.argv[1]))
+pipeline.prepare_environment(Path(sys.argv[1]))
+(server.home() / "prefect.db").touch()
+"""
+
+
+@pytest.mark.parametrize("home", ["/proc/none", "/dev/null"])
+def test_without_a_home_prefect_uses_a_folder_of_the_checkout_and_says_so(tmp_path, home):
+    env = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"} | {"HOME": home}
+    command = [sys.executable, "-c", HOMELESS, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    instead = tmp_path / ".dvc/tmp/home"
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"warning: {home}/.prefect cannot be written: Prefect uses {instead}\n"
+    assert (instead / "prefect/prefect.db").exists()
