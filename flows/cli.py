@@ -16,7 +16,7 @@ from typer import Argument, Option
 from flows import upkeep, using
 from flows.command import Json, evidence_folders, project, task
 from flows.outcome import UserError
-from plm_core.shared import paths, stores
+from plm_core.shared import paths, shell, stores
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
 app = typer.Typer(
@@ -32,6 +32,10 @@ Reason = Annotated[str, Option(help="Say why; it is kept in the ledger of decisi
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with a status."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # which Python reads at its start: names of files and lines of DVC are UTF-8
+        os.execv(sys.executable, sys.orig_argv)
+    shell.lead()
     # The environment that `plm` is installed in comes first on the PATH, so that all processes use one interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     try:

@@ -33,6 +33,7 @@ from flows.reproducing import Reproducer
 from flows.room import FullError
 from flows.stages import GraphError, Registration, Stage
 from flows.tracking import Track, pipeline_run, send_leftovers
+from plm_core.shared import shell
 from plm_core.shared.limits import SAVING_S
 
 RETRY_DELAYS_S = [2.0, 10.0, 30.0]
@@ -208,6 +209,7 @@ def make_flow(
 @contextlib.contextmanager
 def _taken(folder: Path, force: bool) -> Iterator[Checkout]:
     """Hold the checkout for a scheduled run, and record why if that is not possible."""
+    shell.lead()  # a worker's shell may be anyone's
     with contextlib.ExitStack() as stack:
         try:
             held = stack.enter_context(checked_out(folder, force, get_run_logger().warning))

@@ -41,6 +41,9 @@ LIBRARIES = (
 """The libraries that are slow to import. None of them starts a thread, which a fork would lack, or calls CUDA's driver,
 which a fork could not call again."""
 
+READ = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+"""The environment of a stage, whose lines the flow reads as they come."""
+
 REQUEST_BYTES = 1 << 18
 DESCRIPTORS = 64
 """The limits of a request."""
@@ -59,7 +62,7 @@ class ForkServer:
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(its.fileno()), *LIBRARIES],
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env=os.environ | READ,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
                 start_new_session=True,

@@ -21,7 +21,7 @@ from typing import NamedTuple, TextIO
 
 from flows import room, supervisor
 from flows.failures import CancelledError, failure
-from flows.forkserver import ForkServer
+from flows.forkserver import READ, ForkServer
 from plm_core.shared.limits import SAVING_S
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
 
@@ -198,7 +198,7 @@ class StageProcesses:
         Raises:
             CancelledError: ``interrupt_all`` was called before it could start.
         """
-        whole = {**os.environ, "PYTHONUNBUFFERED": "1", **env}
+        whole = {**os.environ, **READ, **env}
         forkable = command if may_fork and not launcher else ()
         running = self._start(self._supervised(command, launcher), forkable, whole, pass_fds)
         try:

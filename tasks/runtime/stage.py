@@ -15,7 +15,7 @@ from typing import Any
 
 from plm_core.config import UserError, digest
 from plm_core.files import atomic_text, sha256_path
-from plm_core.shared import paths
+from plm_core.shared import paths, shell
 from plm_core.shared.gpus import claimed
 from plm_core.shared.memory import is_out_of_memory, needs_less
 from plm_core.shared.statuses import BUDGET_SPENT, INTERRUPTED, USER_ERROR
@@ -103,6 +103,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     else uses them in the meantime; under a torchrun of their own, users share GPUs themselves. What torch compiles is
     kept below ``artifacts/`` for later processes, unless the environment says where.
     """
+    shell.prepare()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
     # Python's own format has two lines, and one of them is code.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
@@ -110,6 +111,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     @functools.wraps(task)
     def run(*arguments: Any, **options: Any) -> None:
         try:
+            shell.require_launcher()
             wanted = 0 if "RANK" in os.environ else gpus if isinstance(gpus, int) else gpus()
             with claimed(wanted, lambda said: print(said, file=sys.stderr, flush=True)):
                 task(*arguments, **options)

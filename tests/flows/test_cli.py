@@ -1,6 +1,7 @@
 """The `plm` command as a process: what it imports, what it prints, how it ends."""
 
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -17,10 +18,9 @@ from plm_core.shared.sampling import SamplingConfig
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
 
 
-def plm(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+def plm(folder, *arguments, before=(), **env):
+    command = [*before, sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=os.environ | env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -286,3 +286,51 @@ def test_no_page_but_prefect_s_own_may_call_its_server(project, monkeypatch):
         "http://127.0.0.1:4300,http://localhost:4300",
         "https://prefect.example",
     ]
+
+
+@pytest.fixture
+def child(project):
+    """A project in which `plm init` only tells what a process of the project's finds around it."""
+    (project / "tasks").mkdir()
+    (project / "tasks/__init__.py").touch()
+    code = "import getpass, os\nfrom pathlib import Path\nPath('\u00fc.txt').write_text('\u2581')\n"
+    code += "print('\u2581', getpass.getuser(), sorted(os.environ))\n"
+    (project / "tasks/init.py").write_text(code, encoding="utf-8")
+    return project
+
+
+def test_what_another_job_left_in_the_shell_reaches_no_process_and_is_told_once(child):
+    of_mlflow = dict.fromkeys(["MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_REGISTRY_URI"], "77")
+    of_ranks = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1"}
+    done = plm(child, "init", ".", **of_mlflow, **of_ranks, MLFLOW_TRACKING_TOKEN="of the server")
+    assert done.returncode == 0, done.stderr
+    assert not [name for name in of_mlflow | of_ranks if f"'{name}'" in done.stdout]
+    assert "MLFLOW_TRACKING_TOKEN" in done.stdout
+    first, second = done.stderr.splitlines()
+    assert first.startswith("warning: MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, MLFLOW_REGISTRY_URI of the shell ignored: ")
+    assert second.startswith("warning: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT of the shell ignored: ")
+
+
+@pytest.mark.parametrize(
+    ("env", "shown"),
+    [
+        ({"PYTHONIOENCODING": "ascii"}, "\\u2581"),
+        ({"PYTHONIOENCODING": "latin-1"}, "\\u2581"),
+        ({"PYTHONUTF8": "0", "LC_ALL": "C"}, "\u2581"),
+    ],
+)
+def test_a_terminal_without_unicode_gets_escapes_and_files_are_utf_8(child, env, shown):
+    done = plm(child, "init", ".", **env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == shown
+    assert (child / "\u00fc.txt").read_bytes() == "\u2581".encode()
+
+
+def test_a_user_without_a_name_is_named_by_the_number(child):
+    other = ["unshare", "--user", "--map-user=54321"]
+    if subprocess.run([*other, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces of users here")
+    names = ("LOGNAME", "USER", "LNAME", "USERNAME")
+    done = plm(child, "init", ".", before=[*other, "env", *(f"--unset={name}" for name in names)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1] == "54321"

@@ -111,6 +111,13 @@ def test_lines_come_as_they_are_written_and_processor_seconds_are_told(tmp_path,
     assert 1e6 < used.memory < 1e9
 
 
+def test_lines_are_utf_8_whatever_the_terminal_shows(tmp_path, make, command, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    lines: list[str] = []
+    make(one(tmp_path, "print('\u2581', '\\udce9')")).run("one", command, lines.append)
+    assert lines == ["\u2581 \\udce9"]
+
+
 ENDING = """
 import atexit, sys, threading, time
 class Kept:

@@ -71,3 +71,24 @@ def test_a_process_that_has_failed_for_good_fails_again_without_working(tmp_path
     with tried_once():
         worked.append("alone")
     assert worked[-1] == "alone"
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "out", "err"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "1"}, 0, "\u2581 []\n", ""),
+        ({"RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "gpt"}, 0, "\u2581 []\n", ""),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, 2, "", "error: RANK: found 3, and torchrun has not started this process"),
+        ({"RANK": "0", "WORLD_SIZE": "8"}, 2, "", "error: WORLD_SIZE: found 8, and torchrun has not started"),
+        ({"MLFLOW_RUN_ID": "77"}, 0, "\u2581 []\n", "warning: MLFLOW_RUN_ID of the shell ignored"),
+        ({"PYTHONIOENCODING": "ascii"}, 0, "\\u2581 []\n", ""),
+    ],
+)
+def test_a_stage_started_by_hand_takes_only_what_is_meant_for_it(project, env, code, out, err):
+    names = "[name for name in os.environ if name.startswith('MLFLOW_RUN')]"
+    work = f"import os\nfrom tasks.runtime.stage import main\nmain(lambda: print('\\u2581', {names}))"
+    command, env = [sys.executable, "-c", work], os.environ | {"PYTHONIOENCODING": "utf-8"} | env
+    done = subprocess.run(command, cwd=project, env=env, capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert done.stderr.startswith(err)
+    assert done.stderr.count("\n") == bool(err)

@@ -1,0 +1,57 @@
+"""What a process takes from the shell that it was started in, and what not. Called first by ``plm`` and every stage."""
+
+import getpass
+import os
+import sys
+from collections.abc import Iterable
+
+from plm_core.shared.errors import UserError
+
+ANOTHER_RUN = (
+    "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_ACTIVE_MODEL_ID", "MLFLOW_REGISTRY_URI",
+)  # fmt: skip
+"""Variables that would send what is logged to another job's run, experiment, model or registry."""
+
+RANKS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
+)
+"""Variables of torchrun and of clusters that make a process train together with others."""
+
+
+def prepare() -> None:
+    """Ignore another job's MLflow, escape what the terminal cannot show, and name a user whom the system does not."""
+    _ignore(ANOTHER_RUN, "params.yaml names the experiment and the model, MLFLOW_TRACKING_URI the server")
+    if sys.stdout and sys.stdout.errors != "backslashreplace":
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # a container's user without an entry in /etc/passwd
+        os.environ |= {"USER": str(os.getuid()), "HOME": os.environ.get("HOME", "/")}
+
+
+def lead() -> None:
+    """``prepare``, for a process that starts stages: each of them is alone, and reads and writes UTF-8."""
+    prepare()
+    _ignore(RANKS, "`plm` starts the processes of a training run itself: see PLM_RANKS and PLM_CLUSTER")
+    # What they print is shown where this process prints.
+    encoding = "utf-8" if sys.stdout and sys.stdout.encoding == "utf-8" else "ascii"
+    os.environ |= {"PYTHONUTF8": "1", "PYTHONIOENCODING": f"{encoding}:backslashreplace"}
+
+
+def require_launcher() -> None:
+    """Raise UserError if this process is to train with others but no torchrun has started it: it would wait for them,
+    or take itself for one that writes no results."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return
+    for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1")):
+        if (found := os.environ.get(name, alone)) != alone:
+            raise UserError(
+                f"{name}: found {found}, and torchrun has not started this process; expected torchrun, or "
+                f"`env -u RANK -u WORLD_SIZE` before the command"
+            )
+
+
+def _ignore(names: Iterable[str], instead: str) -> None:
+    if found := [name for name in names if os.environ.pop(name, None) is not None]:
+        print(f"warning: {', '.join(found)} of the shell ignored: {instead}", file=sys.stderr, flush=True)
