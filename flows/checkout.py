@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows import settings
 from flows.graph import Graph
 from flows.outcome import Outcome, Result, UserError
 from flows.stages import GraphError, Registration
@@ -66,7 +67,7 @@ def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterat
 
 
 def check_parameters(root: Path) -> None:
-    """Have all sections of the parameters read and compared, before stages run that would find an error late.
+    """Have all sections of the parameters read and compared, before an error in them is found late.
 
     Raises:
         UserError: something is wrong, with a line per problem.
@@ -77,6 +78,7 @@ def check_parameters(root: Path) -> None:
     checked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if checked.returncode:
         raise UserError(checked.stderr.strip().removeprefix("error: "))
+    settings.read(root)
 
 
 @contextlib.contextmanager

@@ -37,8 +37,12 @@ class Tracking:
 class Promotion:
     """The section ``promotion``, without the gate's parameters (``plm_core/evaluation/rules.py``)."""
 
-    registered_model: Name
+    registered_model: str
     """The name of the registered model; every model of this pipeline becomes a version of it."""
+
+    def __post_init__(self) -> None:
+        if not self.registered_model or {*self.registered_model} & {*"/:"}:
+            raise ValueError(f"registered_model: found {self.registered_model!r}; expected a name without / and :")
 
 
 @config.section

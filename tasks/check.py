@@ -5,7 +5,8 @@ and no output if all is well; otherwise 2 and a line per problem.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,8 +64,9 @@ def problems() -> list[str]:
         tried(_model, name)
     for name in tried(params.section_names, "examples") or []:
         tried(_examples, name)
-    for name in tried(params.section_names, "pairs") or []:
+    for name in (sets := tried(params.section_names, "pairs") or []):
         tried(_pairs, name)
+    tried(_require_distinct, "pairs", sets)
     tried(_finetune)
     if fewshot := tried(params.section, "fewshot", FewshotConfig):
         for name in fewshot.models:
@@ -126,6 +128,17 @@ def _finetune() -> None:
     config = params.section("finetune", FinetuneConfig)
     params.require_examples("finetune.tasks", config.tasks)
     params.require_examples("finetune.transfers", (transfer.task for transfer in config.transfers))
+    _require_distinct("finetune.tasks", config.tasks)
+    _require_distinct("finetune.transfers", (transfer.task for transfer in config.transfers))
+
+
+def _require_distinct(where: str, names: Iterable[str]) -> None:
+    """Raise UserError if a model with one of these names would be the same stage as another model with another one."""
+    made: dict[str, str] = {}
+    for model, name in product(params.names("models"), names):
+        this = f"{model} with {name}"
+        if (other := made.setdefault(f"{model}-{name}", this)) != this:
+            raise UserError(f"models, {where}: {other} and {this} would both be {model}-{name}; expected other names")
 
 
 def _asked_model(name: str, config: FewshotConfig) -> None:

@@ -19,7 +19,8 @@ def test_what_is_the_gates_alone_is_left_to_it(tmp_path):
         ("", "promotion: found None"),
         ("promotion: [plm]\n", r"promotion: found \['plm'\]"),
         ("promotion: {primary: score}\n", r"promotion\.registered_model: missing"),
-        ("promotion: {registered_model: ''}\n", r"promotion\.registered_model: found the text ''"),
+        ("promotion: {registered_model: ''}\n", r"promotion\.registered_model: found ''; expected a name"),
+        ("promotion: {registered_model: team/plm}\n", r"promotion\.registered_model: found 'team/plm'; expected"),
     ],
 )
 def test_a_promotion_without_a_name_is_refused(tmp_path, section, said):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from projects import ROOT, Project, source
 
 from flows.checkout import check_parameters
@@ -61,6 +62,22 @@ def test_every_section_is_checked_and_all_problems_are_told_at_once(changed):
     with pytest.raises(UserError) as refused:
         check_parameters(changed.root)
     assert f"error: {refused.value}".splitlines() == found
+
+
+def test_two_stages_that_would_have_one_name_are_told(changed):
+    params = yaml.safe_load((changed.root / "params.yaml").read_text())
+    task = {"input": "data", "kind": "classification", "a": "text", "label": "l", "labels": ["x", "y"]}
+    changed.change(**{"models": ["gpt", "gpt-b"], "pretrain__gpt-b": params["pretrain"]["gpt"]})
+    changed.change(**{"examples__b-next": task | {"score": "accuracy"}, "finetune__tasks": ["next", "b-next"]})
+    changed.change(**{"pairs__b-own-pairs": params["pairs"]["own-pairs"]})
+    assert lines(changed) == [
+        "error: models, pairs: gpt with b-own-pairs and gpt-b with own-pairs would both be gpt-b-own-pairs; "
+        "expected other names",
+        "error: models, finetune.tasks: gpt with b-next and gpt-b with next would both be gpt-b-next; "
+        "expected other names",
+    ]
+    changed.change(**{"finetune__tasks": ["next"], "pairs__b-own-pairs": ...})
+    changed.run("tasks.check")
 
 
 @pytest.mark.parametrize(
