@@ -246,7 +246,7 @@ def form(value):
 def test_one_statement_names_several_things_only_if_they_are_alike():
     """`rows, columns = len(a), len(b)` reads as one thought and `error, seconds = "", 0.0` as two; B, T are shapes."""
     found = []
-    for path, node in ((path, node) for path in SOURCES for node in ast.walk(tree(path))):
+    for path, node in ((file, node) for file in SOURCES for node in ast.walk(tree(file))):
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Tuple)
