@@ -1,5 +1,6 @@
 """The `plm` command. Everything heavy is imported by the command that needs it: `--help` answers at once."""
 
+import contextlib
 import json
 import os
 import signal
@@ -226,7 +227,7 @@ def ui(
     port: Annotated[int | None, Option(show_default="5000, and 4200 for Prefect", help="Listen on this port.")] = None,
 ) -> None:
     """Serve the user interface of MLflow or Prefect."""
-    from flows import settings
+    from flows import server, settings, supervisor
     from flows.pipeline import prepare_environment
 
     root = project()
@@ -249,8 +250,22 @@ def ui(
         command += ["--workers", "1"]
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     print(f"{which}: http://127.0.0.1:{port}   (Ctrl-C stops it)", flush=True)
-    done = subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=False)
-    raise typer.Exit(done.returncode)
+    # The servers start processes that no signal reaches: the supervisor ends all of them, however this one ends.
+    # Its last line is for the pipeline's eyes, so it alone writes to stdout.
+    whole = [sys.executable, "-P", supervisor.__file__, str(server.STOP_S), "sh", "-c", 'exec "$@" >&2', "sh", *command]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
+    with (
+        subprocess.Popen(
+            whole,
+            cwd=root,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        raise typer.Exit(process.wait())
 
 
 UPKEEP = (upkeep.doctor, upkeep.backup, upkeep.restore, upkeep.gc)

@@ -1,20 +1,28 @@
 """The `plm` command as a process: what it imports, what it prints, how it ends."""
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import urllib.request
 from dataclasses import asdict, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import typer
+from toys import alive, free_port, wait_for
 
 from flows import cli
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.shared.sampling import SamplingConfig
 
+REPOSITORY = Path(__file__).parents[2]
 HEAVY = ["prefect", "dvc", "mlflow", "torch", "rich", "pandas"]
 
 
@@ -275,8 +283,8 @@ def test_the_address_of_a_server_is_shown_without_its_password(tmp_path, monkeyp
 def test_no_page_but_prefect_s_own_may_call_its_server(project, monkeypatch):
     started = []
     monkeypatch.chdir(project)
-    monkeypatch.setattr(cli.subprocess, "run", lambda command, **options: started.append(options["env"]) or done)
-    done = subprocess.CompletedProcess([], 0)
+    process = contextlib.nullcontext(SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(cli.subprocess, "Popen", lambda command, **options: started.append(options["env"]) or process)
     for given in ({}, {"PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": "https://prefect.example"}):
         for name, value in given.items():
             monkeypatch.setenv(name, value)
@@ -334,3 +342,33 @@ def test_a_user_without_a_name_is_named_by_the_number(child):
     done = plm(child, "init", ".", before=[*other, "env", *(f"--unset={name}" for name in names)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[1] == "54321"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("which", "path", "sent"), [("prefect", "api/health", signal.SIGTERM), ("mlflow", "health", signal.SIGKILL)]
+)
+def test_a_server_ends_with_its_command(project, which, path, sent):
+    port = free_port()
+    command = [sys.executable, "-m", "flows.cli", "ui", which, "--port", str(port)]
+    process = subprocess.Popen(command, cwd=project, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    started = []
+    try:
+        wait_for(lambda: process.poll() is not None or _answers(f"http://127.0.0.1:{port}/{path}"))
+        assert process.poll() is None
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(sent)
+        process.wait()
+        wait_for(lambda: not any(alive(each.pid) for each in started))
+        assert len(started) > 1
+    finally:
+        for each in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.kill()
+
+
+def _answers(address):
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+        return answer.status == 200
+    return False
