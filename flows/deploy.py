@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows import nights, prefects, server
+from flows.checkout import at_work
 from flows.outcome import UserError
 from flows.pipeline import prepare_environment
 from flows.prefects import FLOW
@@ -28,7 +29,7 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
     """Run the flow of this checkout on a cron schedule (UTC) until interrupted.
 
     A run that is due while another is at work in the checkout is skipped. Of the runs that were due while nobody served
-    them, the newest is made up for.
+    them, the newest is made up for; so is the last one if it was killed.
 
     Raises:
         UserError: the cron line is wrong, no Prefect server is configured or answers, or for the reasons of
@@ -41,6 +42,11 @@ def serve(root: Path, cron: str, name: str = "scheduled") -> None:
             " and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         )
     prepare_environment(root)
+    deadline = time.monotonic() + server.START_S  # it may be starting, too
+    if not server.answers(url):
+        print(f"waiting up to {server.START_S:.0f} s for the Prefect server at {shown(url)}", flush=True)
+    while not server.answers(url) and time.monotonic() < deadline:
+        time.sleep(1)
     prefects.require(url, "is `plm ui prefect` running?")
     counted = _schedule(cron)
     from prefect.schedules import Cron
@@ -92,6 +98,8 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
 def _tidy(root: Path, name: str) -> None:
     """Delete all but the newest of the runs that wait for this schedule: each run covers everything.
 
+    If none waits and the last run was killed, have one start now.
+
     Raises:
         UserError: the schedule of this name belongs to another checkout, which would never run again.
     """
@@ -119,6 +127,10 @@ def _tidy(root: Path, name: str) -> None:
         )
         for run in late[1:]:
             client.delete_flow_run(run.id)
+        last = nights.Nights.read(root)
+        if not late and last.begun and not last.ended and not at_work(root):
+            client.create_flow_run_from_deployment(known.id)
+            print(f"the run that began at {nights.moment(last.begun)} was killed: it is made up for now", flush=True)
 
 
 def _schedule(cron: str) -> "CronSchedule":

@@ -18,7 +18,7 @@ import yaml
 from ears import told, webhook
 from toys import alive, free_port, hear_sigint, pids, start_server, wait_for
 
-from flows import checkout, deploy, liveness, prefects
+from flows import checkout, deploy, liveness, prefects, server
 from flows.nights import Nights
 from flows.outcome import UserError
 
@@ -222,6 +222,27 @@ def test_of_the_runs_that_nobody_served_the_newest_is_made_up_for(tmp_path, on_s
     assert [run.id in left for run in made] == [False, True, False, True]
 
 
+def test_a_last_run_that_was_killed_is_made_up_for_unless_one_waits(tmp_path, on_server, deployed, capsys):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter
+
+    (tmp_path / ".dvc/tmp").mkdir(parents=True)
+    where = DeploymentFilter.model_validate({"id": {"any_": [deployed("killed", tmp_path)]}})
+    with get_client(sync_client=True) as client:
+        for nights, runs in (
+            (Nights(), 0),
+            (Nights(begun=1.0, ended=2.0), 0),
+            (Nights(begun=1.0), 1),
+            (Nights(begun=1.0), 1),
+        ):
+            nights.write(tmp_path)
+            with checkout.only_one(tmp_path, pipeline=True):  # it is still at work
+                deploy._tidy(tmp_path, "killed")
+            deploy._tidy(tmp_path, "killed")
+            assert len(client.read_flow_runs(deployment_filter=where)) == runs
+    assert capsys.readouterr().out == "the run that began at 1970-01-01 00:00 UTC was killed: it is made up for now\n"
+
+
 def test_when_the_next_run_is_due(on_server):
     from flows import due
 
@@ -348,9 +369,11 @@ def test_a_wrong_cron_line_is_refused_before_anything_starts(tmp_path, prefect_u
         deploy.serve(tmp_path, cron)
 
 
-def test_a_schedule_without_a_server_says_what_to_do(tmp_path, monkeypatch):
+def test_a_schedule_without_a_server_says_what_to_do(tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match=r"PREFECT_API_URL: not set.*plm ui prefect"):
         deploy.serve(tmp_path, "0 3 * * *")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr(server, "START_S", 0.1)
     with pytest.raises(UserError, match="no Prefect server answers"):
         deploy.serve(tmp_path, "0 3 * * *")
+    assert capsys.readouterr().out.startswith("waiting up to 0 s for the Prefect server at http://127.0.0.1:9/api")
