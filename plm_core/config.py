@@ -161,7 +161,11 @@ def _names(cls: Any) -> list[str]:
 
 
 def _hint(kind: str, value: Any) -> str:
-    """YAML 1.1 reads 1e-4 as text, YAML 1.2 as a number: only the spelling with a dot means one thing everywhere."""
+    """YAML 1.1 reads 1e-4 as text, YAML 1.2 as a number: only the spelling with a dot means one thing everywhere. To
+    YAML 1.1 No, Off, Yes and On are false and true."""
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        written = ("No", "Yes")[value] if isinstance(value, bool) else value
+        return f" (in YAML, quote it: '{written}')"
     try:
         if kind == "int_type" and isinstance(value, str):
             return f" (in YAML write it as {int(value)}, without quotes)"
