@@ -119,6 +119,8 @@ def _made(path: Path, rules: Iterable[Rule]) -> Iterator[Pair]:
 
 def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:
     files = sorted(p for p in path.iterdir() if p.name.endswith(FILES)) if path.is_dir() else [path]
+    left_out += [f"{file}: hidden, and not read" for file in files if file.name.startswith(".")]
+    files = [file for file in files if not file.name.startswith(".")]
     if not files or not files[0].name.endswith(FILES):
         raise UserError(f"{path}: is not a file of pairs; expected {' or '.join(FILES)}, or a folder of such files")
     counts = Counter[str]()

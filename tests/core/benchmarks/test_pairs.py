@@ -186,6 +186,13 @@ def test_a_prefix_stands_before_both_texts_and_changes_neither_the_choice_nor_th
     assert behind == [replace(p, good=f"It was so.\n{p.good}", bad=f"It was so.\n{p.bad}") for p in plain]
 
 
+def test_hidden_files_of_a_folder_of_pairs_are_left_out_and_told(tmp_path):
+    for name in ("a.jsonl", "._a.jsonl"):
+        (tmp_path / name).write_text('{"good": "A.", "bad": "B."}\n')
+    found, left_out = read_pairs("own", PairsConfig(str(tmp_path)))
+    assert (len(found), left_out) == (1, [f"{tmp_path}/._a.jsonl: hidden, and not read"])
+
+
 def test_the_pairs_of_blimp_that_are_none_are_left_out_and_told(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         rows(*({"sentence_good": text, "sentence_bad": "Same.", "UID": "x"} for text in ("Same. ", "Other.")))
