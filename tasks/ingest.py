@@ -33,17 +33,22 @@ def ingest(name: str) -> None:
         parts = parts_of((result / DOCUMENTS for result in read), unique=False)
         joined = workers.map("join", join_part, [(name, part) for part in parts])
         counts = sum((Counter[str](json.loads((result / COUNTS).read_bytes())) for result in joined), Counter[str]())
-        reasons = Counter[str]()
-        first = None
+        reasons, lost = Counter[str](), Counter[Quarantined]()
+        first: dict[str, Quarantined] = {}
         # The quarantine is written before anything is refused, so that people can look at what was wrong.
         with quarantine_writer(rejected) as refuse:
             for record in refused([*read, *joined]):
                 refuse(record)
                 reasons[record.reason] += 1
-                first = first or record
+                first.setdefault(record.reason, record)
+                if record.lost_bytes:
+                    lost[record] = record.lost_bytes
         bad = reasons.total()
         count, size = counts["documents"], counts["bytes"]
-        _require_enough(name, source, first, bad, count + bad)
+        if pointer := first.get("lfs_pointer"):
+            raise UserError(f"{pointer.place}: {pointer.detail} (the first of {reasons['lfs_pointer']} such files)")
+        _require_bytes(name, source, lost, size)
+        _require_enough(name, source, next(iter(first.values()), None), bad, count + bad)
         gather([result / DOCUMENTS for result in joined], documents)
         found = {"records": count + bad, "documents": count, "bytes": size}
         known = {"reader": given["reader"]} | source.origin() | found
@@ -53,6 +58,17 @@ def ingest(name: str) -> None:
         run.outputs += [documents, rejected, origin]
         kept = f"{dict(sorted(reasons.items()))} (see {rejected})" if bad else "none"
         print(f"{name}: {count} documents, {size / 1e6:.1f} MB; quarantined: {kept}")
+
+
+def _require_bytes(name: str, source: Source, lost: Counter[Quarantined], read: int) -> None:
+    """Refuse a source of which too many bytes are not read, however few records stand for them."""
+    if (missing := lost.total()) > source.max_quarantined * (read + missing):
+        [(worst, size)] = lost.most_common(1)
+        raise UserError(
+            f"{worst.place}: {worst.reason} ({worst.detail}); {size:,} bytes of the file are not read, in all "
+            f"{missing / (read + missing):.2%} of the source; expected a share of at most {source.max_quarantined} "
+            f"(sources.{name}.max_quarantined): mend or replace the file, or take it out of {source.input}"
+        )
 
 
 def _require_enough(name: str, source: Source, first: Quarantined | None, bad: int, read: int) -> None:

@@ -1,14 +1,11 @@
 """A file as bytes and lines of a bounded size, plain or compressed. Used by ``records``."""
 
-import contextlib
 import gzip
 import io
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-import pyarrow as pa
+import zstandard
 
 from plm_core.corpus.quarantine import Refused
 
@@ -17,8 +14,10 @@ HEAD = 1024
 """Bytes kept of a record's beginning, enough for an excerpt of 4-byte characters."""
 PIECE = 1 << 16
 """Bytes read at once when a line is skipped."""
-ZSTD_PIECE = 1 << 12
-"""Bytes requested from zstd at once: what it had unpacked of a piece is lost if the stream breaks within it."""
+ZSTD_PIECE = 1 << 7
+"""Packed bytes given to zstd at once: four of them can unfold to 128 kB, and what they unfold to is held."""
+LONGEST_WINDOW = 1 << 31
+"""How far back zstd may refer, as in files that are packed with ``zstd --long=31``."""
 MOST_VALUES = 1_000_000
 """The most fields of a record, or values in its lists and objects. Each takes up to a hundred bytes of memory, however
 few it takes in the file."""
@@ -29,27 +28,49 @@ BOM = b"\xef\xbb\xbf"
 Stream = IO[bytes] | gzip.GzipFile
 
 
-@contextlib.contextmanager
-def opened(file: Path) -> Iterator[Stream]:
-    """The bytes of a file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
+class _Zstd(io.RawIOBase):
+    """The bytes in a zstd file. Unlike ``zstandard``'s stream it notices when the file ends within a frame."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._unpacker = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW)
+        self._frame: Any = None
+        self._packed = b""
+        self._unpacked = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._unpacked:
+            packed = self._packed or self._raw.read(ZSTD_PIECE)
+            if not packed and self._frame:
+                raise EOFError("the file ends within a zstd frame")
+            if not packed:
+                return 0
+            self._frame = self._frame or self._unpacker.decompressobj()
+            self._unpacked = memoryview(self._frame.decompress(packed))
+            self._packed = self._frame.unused_data
+            self._frame = None if self._frame.eof else self._frame
+        count = min(len(buffer), len(self._unpacked))
+        buffer[:count] = self._unpacked[:count]
+        self._unpacked = self._unpacked[count:]
+        return count
+
+
+def opened(raw: IO[bytes], packing: str) -> Stream:
+    """The bytes of an open file as a stream, decompressed when its name ends with one of ``COMPRESSIONS``.
 
     Raises, here or while the stream is read:
         OSError: the file cannot be read, then with an ``errno``; or it is not a compressed file, then without.
-        EOFError, zlib.error, pyarrow.ArrowException: it is damaged or truncated.
+        EOFError, zlib.error, zstandard.ZstdError: it is damaged or truncated.
     """
-    packing = file.suffix.lower()
-    with file.open("rb") as raw:
-        if packing in COMPRESSIONS and not file.stat().st_size:
-            raise EOFError("the file is empty; a compressed file never is")
-        if packing == ".gz":
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield unpacked
-        elif packing == ".zst":
-            # Arrow's stream has no readline.
-            with io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), ZSTD_PIECE) as unpacked:  # type: ignore[type-var]
-                yield unpacked
-        else:
-            yield raw
+    if packing not in COMPRESSIONS:
+        return raw
+    if not raw.read(1):
+        raise EOFError("the file is empty; a compressed file never is")
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if packing == ".gz" else io.BufferedReader(_Zstd(raw), PIECE)
 
 
 class Lines:

@@ -15,10 +15,12 @@ EXCERPT = 200
 class Refused(Exception):
     """A record breaks a rule; the caller that knows its place makes a ``Quarantined`` of it."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, lost_bytes: int = 0) -> None:
+        """``lost_bytes``: at least so many of the file are not read either, if the record stands for the rest of it."""
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+        self.lost_bytes = lost_bytes
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,16 @@ class Quarantined:
     """What was found and what was expected, at most 200 characters."""
     excerpt: str
     """The record's beginning, at most 200 characters."""
+    lost_bytes: int = 0
+    """At least so many bytes of the file are not read, if the record stands for all the rest of it."""
 
 
 def quarantined(place: str, refused: Refused, head: bytes | str) -> Quarantined:
     """The record at ``place``, which begins with ``head``, for the reason of ``refused``."""
     text = head if isinstance(head, str) else head.decode("utf-8", errors="backslashreplace")
     # A file name may contain anything, but is needed whole to find the file.
-    return Quarantined(printable(place), refused.reason, _shortened(refused.detail), _shortened(text))
+    detail = _shortened(refused.detail)
+    return Quarantined(printable(place), refused.reason, detail, _shortened(text), refused.lost_bytes)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ is yielded with the reason why it was refused, and the unreadable rest of a dama
 
 import csv
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -19,23 +20,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
+from zstandard import ZstdError
 
 from plm_core.corpus.lines import BOM, COMPRESSIONS, HEAD, Lines, Stream, decoded, opened, too_long
-from plm_core.corpus.pages import Damaged, largest_pages, row_groups
 from plm_core.corpus.quarantine import Refused
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-READABLE = f"{', '.join(FORMATS)}; all but the last also with {' or '.join(COMPRESSIONS)}"
-MARKS = {kind: re.compile(marks) for kind, marks in ((".jsonl", rb'\\.|[",[{]'), (".csv", b'[",]'), (".tsv", b"\t"))}
+READABLE = (
+    "Only .txt, .jsonl, .csv, .tsv and .parquet files are read. All except .parquet may be compressed (.gz, .zst)."
+)
+MARKS = {kind: re.compile(marks) for kind, marks in ((".jsonl", rb'\\.|[",[{]'), (".tsv", b"\t"), (".txt", b"(?!)"))}
 """The characters that separate the values of a record, and quote them."""
+DELIMITERS = ",;|\t"
+"""What separates the columns of a .csv, the most usual first."""
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
+"""How the file begins that stands for another one in a clone without Git LFS."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 
-ROWS_AT_ONCE = 64
+ROWS_AT_ONCE = 8
 """The most rows of Parquet in memory."""
 BYTES_AT_ONCE = 1 << 25
-"""The most bytes of these rows, unless a single row has more."""
-PAGES = 1 << 29
-"""The most bytes of Parquet pages that are in memory together, one per column; more are refused."""
+"""The most bytes of these rows if they are of similar size, unless a single row has more."""
+ROW_GROUP = 1 << 34
+"""The most bytes of a row group; Arrow holds a page of it, whose size is not known beforehand."""
 
 
 @dataclass(frozen=True)
@@ -58,33 +65,45 @@ def format_of(file: Path) -> str | None:
     return suffix if suffix in FORMATS and not (packed and suffix == ".parquet") else None
 
 
-def records(file: Path, limit: int, header: Sequence[str] | None = None) -> Iterator[Record]:
+def records(
+    file: Path, limit: int, header: Sequence[str] | None = None, delimiter: str = ",", split: str | int | None = None
+) -> Iterator[Record]:
     """Yield the records of a file that ``format_of`` knows; one of more than ``limit`` bytes is refused.
 
-    ``header`` names the columns of a table without a header line.
+    ``header`` names the columns of a table without one; ``delimiter`` and ``split`` are those of the source ``folder``.
 
     Raises:
         OSError: the file itself cannot be read (permissions, a failing disk), as opposed to what is in it.
     """
     kind = format_of(file)
     assert kind, f"{file} is of no known format"
-    if kind == ".parquet":
-        yield from _parquet_records(file, limit)
-        return
     lines = None
     # This limit is process-wide, 131,072 characters by default; Lines refuses a long record before the reader does.
     before = csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
-    try:
-        with opened(file) as stream:
-            if kind == ".txt":
-                yield _text_record(stream, limit)
+    with file.open("rb") as raw:
+        size = file.stat().st_size
+        try:
+            if raw.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise Refused("lfs_pointer", "a pointer of Git LFS, not the file itself; run `git lfs pull` to get it")
+            raw.seek(0)
+            if kind == ".parquet":
+                yield from _parquet_records(file, limit, size)
                 return
-            lines = Lines(stream, limit, MARKS[kind], quotes=kind == ".csv")
-            yield from _json_records(lines) if kind == ".jsonl" else _table_records(lines, kind == ".csv", header)
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        yield _damage(error, lines.start if lines else 1, lines.head if lines else b"")
-    finally:
-        csv.field_size_limit(before)
+            stream = opened(raw, file.suffix.lower())
+            if kind == ".txt" and split is None:
+                yield _text_record(stream, limit, size)
+                return
+            marks = re.compile(b'"|' + re.escape(delimiter.encode())) if kind == ".csv" else MARKS[kind]
+            lines = Lines(stream, limit, marks, quotes=kind == ".csv")
+            found = {".txt": _split_records(lines, split), ".jsonl": _json_records(lines)}.get(kind)
+            yield from found or _table_records(lines, delimiter if kind == ".csv" else "", header)
+        except Refused as refused:  # the whole file
+            refused.lost_bytes = size
+            yield Record(lines.start if lines else 1, refused, lines.head if lines else b"")
+        except (OSError, EOFError, zlib.error, ZstdError) as error:
+            yield _damage(error, lines.start if lines else 1, lines.head if lines else b"", size - raw.tell())
+        finally:
+            csv.field_size_limit(before)
 
 
 def within(row: Mapping[str, object], limit: int) -> Mapping[str, object] | Refused:
@@ -96,16 +115,42 @@ def within(row: Mapping[str, object], limit: int) -> Mapping[str, object] | Refu
     return too_long(limit)
 
 
-def _text_record(stream: Stream, limit: int) -> Record:
+def _text_record(stream: Stream, limit: int, size: int) -> Record:
     data = stream.read(limit + 1)
     if len(data) > limit:
-        return Record(1, too_long(limit), data[:HEAD])
+        why = f"more than {limit} bytes; expected at most max_record_bytes of its source, or `split` to divide it"
+        return Record(1, Refused("too_long", why, size), data[:HEAD])
     try:
         return Record(1, decoded(data.removeprefix(BOM)), data[:HEAD])
     except Refused as refused:
         position = data.find(b"\0") if refused.reason == "nul_byte" else _first_invalid(data)
         begin = data.rfind(b"\n", 0, position) + 1
         return Record(data.count(b"\n", 0, position) + 1, refused, data[begin : begin + HEAD])
+
+
+def _split_records(lines: Lines, split: str | int | None) -> Iterator[Record]:
+    piece: list[bytes] = []
+    line: bytes | None = b""
+    filled = 0
+    while line is not None:
+        if not piece:
+            lines.begin()
+            filled = 0
+        content: str | Refused
+        try:
+            line = next(lines, None)
+            blank = not (line or b"").strip()
+            if piece or not blank:
+                piece.append(line or b"")
+                filled += not blank
+            least, most = (split, 2 * split) if isinstance(split, int) else (0, 1 if split == "lines" else math.inf)
+            if not piece or not (line is None or filled >= most or (blank and filled >= least)):
+                continue
+            content = decoded(b"".join(piece)).strip()
+        except Refused as refused:
+            content = refused
+        piece = []
+        yield Record(lines.start, content, lines.head)
 
 
 def _json_records(lines: Lines) -> Iterator[Record]:
@@ -134,11 +179,12 @@ def _json_object(text: str) -> Mapping[str, object]:
     return row
 
 
-def _table_records(lines: Lines, comma: bool, header: Sequence[str] | None) -> Iterator[Record]:
-    """Rows under a header, in the file or given: with commas, quoted as in RFC 4180, or with tabs and no quoting."""
+def _table_records(lines: Lines, delimiter: str, header: Sequence[str] | None) -> Iterator[Record]:
+    """Rows under a header, in the file or given, quoted as in RFC 4180; without a delimiter: tabs, nothing quoted."""
     # Invalid UTF-8 must not end the record, or its other lines would be taken for records.
     text = map(partial(str, encoding="utf-8", errors="surrogateescape"), lines)
-    reader = csv.reader(text, strict=True) if comma else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    plain = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    reader = csv.reader(text, strict=True, delimiter=delimiter) if delimiter else plain
     while True:
         lines.begin()
         content: Mapping[str, object] | Refused
@@ -150,7 +196,8 @@ def _table_records(lines: Lines, comma: bool, header: Sequence[str] | None) -> I
                 continue
             _require_utf8(row)
             if header is None:
-                header = _header(row)
+                _require_names(row, delimiter)
+                header = row
                 continue
             if len(row) != len(header):
                 raise Refused("wrong_fields", f"{len(row)} fields; expected the {len(header)} of the header")
@@ -160,17 +207,20 @@ def _table_records(lines: Lines, comma: bool, header: Sequence[str] | None) -> I
         except Refused as refused:
             content = refused
         if header is None and isinstance(content, Refused):
-            detail = f"{content.detail}; without a header the rest of the file is not read"
-            yield Record(lines.start, Refused("broken_header", detail), lines.head)
-            return
+            raise Refused("broken_header", f"{content.detail}; without a header the file is not read")
         yield Record(lines.start, content, lines.head)
 
 
-def _header(row: list[str]) -> list[str]:
+def _require_names(row: Sequence[str], delimiter: str = "") -> None:
+    """Refuse names of columns of which two are the same, or that were not separated."""
     # Tables with an index or with empty columns have empty names.
-    if twice := sorted(name for name, count in Counter(row).items() if name and count > 1):
-        raise Refused("broken_header", f"the name {twice[0]!r} appears twice; expected names that differ")
-    return row
+    if twice := next((name for name, count in Counter(row).items() if name and count > 1), None):
+        places = " and ".join(str(place) for place, name in enumerate(row, start=1) if name == twice)
+        found = f"the name {twice!r} appears twice (columns {places})"
+        raise Refused("broken_header", f"{found}; expected names that differ")
+    if delimiter and len(row) == 1 and (other := next((each for each in DELIMITERS if each in row[0]), None)):
+        found = f"{row[0][:50]!r} is one column, because {delimiter!r} separates them"
+        raise Refused("broken_header", f"{found}; set `delimiter: {json.dumps(other)}` of its source, or save it so")
 
 
 def _require_utf8(row: list[str]) -> None:
@@ -180,34 +230,30 @@ def _require_utf8(row: list[str]) -> None:
             raise Refused("invalid_utf8", f"byte 0x{byte:02x} in field {column}; expected UTF-8 text")
 
 
-def _parquet_records(file: Path, limit: int) -> Iterator[Record]:
-    number = 0
+def _parquet_records(file: Path, limit: int, size: int) -> Iterator[Record]:
+    number = rows = 0
     try:
         with pq.ParquetFile(file, buffer_size=1 << 20, page_checksum_verification=True) as table:
+            rows = table.metadata.num_rows
+            _require_names(table.schema_arrow.names)
             columns = _useful(table.schema_arrow)
-            for group, described in enumerate(row_groups(file)):
-                pages = largest_pages(file, described, set(columns))
-                if pages > max(PAGES, limit):
-                    rows = table.metadata.row_group(group).num_rows
-                    yield Record(number + 1, _large_pages(pages, rows))
-                    number += rows
+            for position in range(table.num_row_groups):
+                # Not by column: Arrow's Python reads that part of a footer unguarded, and damage ends the process.
+                group = table.metadata.row_group(position)
+                if (held := group.total_byte_size) > ROW_GROUP:
+                    why = f"{group.num_rows} rows of {held} bytes in a row group; expected at most {ROW_GROUP}"
+                    yield Record(number + 1, Refused("too_long", f"{why}: write the file with smaller ones", held))
+                    number += group.num_rows
                     continue
-                # No row is longer than a page, not even if rows share a text that occurs in it once.
-                rows = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, pages)))
-                for batch in table.iter_batches(rows, row_groups=[group], columns=columns):
+                at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * group.num_rows // max(1, held)))
+                for batch in table.iter_batches(at_once, row_groups=[position], columns=columns):
                     for content in _rows(batch, limit):
                         number += 1
                         yield Record(number, content)
-            if number != (told := table.metadata.num_rows):
-                raise Damaged(f"{number} rows, though it says {told}")
-    # The last two are for the name of a column, and the header of a page.
-    except (OSError, pa.ArrowException, UnicodeDecodeError, Damaged) as error:
-        yield _damage(error, number + 1, b"")
-
-
-def _large_pages(size: int, rows: int) -> Refused:
-    found = f"{rows} rows in pages of {size} bytes"
-    return Refused("too_long", f"{found}; expected at most {PAGES}: write the file with smaller row groups")
+            if number != rows:
+                raise pa.ArrowInvalid(f"{number} rows, though it says {rows}")
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last is for the name of a column
+        yield _damage(error, number + 1, b"", max(0, size * (rows - number) // rows) if rows else size)
 
 
 def _useful(schema: pa.Schema) -> list[str]:
@@ -218,7 +264,7 @@ def _useful(schema: pa.Schema) -> list[str]:
 
 
 def _rows(batch: pa.RecordBatch, limit: int) -> Iterator[Mapping[str, object] | Refused]:
-    if batch.nbytes <= limit:
+    if batch.nbytes <= min(limit, BYTES_AT_ONCE):
         try:
             yield from batch.to_pylist()
             return
@@ -247,8 +293,8 @@ def _first_invalid(data: bytes) -> int:
     return 0
 
 
-def _damage(error: Exception, number: int, head: bytes) -> Record:
+def _damage(error: Exception, number: int, head: bytes, lost: int) -> Record:
     """The record for the rest of a damaged file. An error of the machine has an errno; libraries' own errors do not."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
-    return Record(number, Refused("damaged_file", f"{error}; what is before this place was read"), head)
+    return Record(number, Refused("damaged_file", f"{error}; what is before this place was read", lost), head)

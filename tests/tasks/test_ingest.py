@@ -97,6 +97,32 @@ def test_when_nothing_is_left_the_stage_ends_whatever_the_share(small):
     assert err.startswith("error: data: no documents in it")
 
 
+def test_a_damaged_file_that_is_much_of_the_source_fails_however_few_records_it_is(small):
+    lines = (json.dumps({"key": i, "text": random.Random(i).randbytes(99).hex()}) + "\n" for i in range(2000))
+    packed = gzip.compress("".join(lines).encode())
+    (small.root / "data/most.jsonl.gz").write_bytes(gzip.compress(b'{"key": "one", "text": "a"}\n') + b"??" + packed)
+    _, err = small.run("tasks.ingest", "own", code=2)
+    (line,) = err.splitlines()
+    assert re.match(
+        r"error: data/most\.jsonl\.gz:2: damaged_file \(.*\); \d\d\d,\d\d\d bytes of the file are not read", line
+    )
+    assert "% of the source; expected a share of at most 0.01 (sources.own.max_quarantined): mend or replace" in line
+    assert kept(small)[0]["lost_bytes"] > 100_000
+    (small.root / "data/most.jsonl.gz").write_bytes(packed[:500])  # how much there was, nobody can say
+    out, _ = small.run("tasks.ingest", "own")
+    assert "quarantined: {'damaged_file': 1}" in out
+
+
+def test_pointers_of_git_lfs_fail_the_stage_however_few_they_are(small):
+    for name in ("a.txt", "b.txt"):
+        (small.root / f"data/{name}").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 7\n")
+    small.change(sources__own__max_quarantined=1.0)
+    _, err = small.run("tasks.ingest", "own", code=2)
+    expected = "a pointer of Git LFS, not the file itself; run `git lfs pull` to get it (the first of 2 such files)"
+    assert err == f"error: data/a.txt:1: {expected}\n"
+    assert [row["reason"] for row in kept(small)] == ["lfs_pointer"] * 2
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_every_record_of_a_damaged_folder_is_a_document_or_quarantined(small, seed):
     draw = random.Random(seed)

@@ -4,17 +4,17 @@ The source ``folder``. A record that cannot be used does not stop it, but is yie
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
-from plm_core.config import UserError, section
+from plm_core.config import UserError, listed, section
 from plm_core.corpus.document import Document
 from plm_core.corpus.lines import COMPRESSIONS
 from plm_core.corpus.parts import in_parts, least_bytes
 from plm_core.corpus.quarantine import Quarantined, Refused
-from plm_core.corpus.records import READABLE, Record, format_of, records
+from plm_core.corpus.records import FORMATS, READABLE, Record, format_of, records
 from plm_core.corpus.sources.fields import documents_of
 from plm_core.corpus.sources.source import Records
 
@@ -30,6 +30,13 @@ class Folder(Records):
     """The licence of the text, for the dataset card."""
     pattern: str = "**/*"
     """Which files are read, such as ``**/*.jsonl.gz``; ``**`` matches any subfolders."""
+    formats: list[Literal["txt", "jsonl", "csv", "tsv", "parquet"]] = field(default_factory=list)
+    """Which formats are read, compressed or not; []: all."""
+    delimiter: str = ","
+    """What separates the columns of a .csv, one character such as ``;``."""
+    split: str | int | None = None
+    """What a document is in a .txt: a line (``lines``), what is between blank lines (``blank_lines``), or a number of
+    lines up to twice as many, until a blank line; null: the whole file. Its id is the file's name and the line."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,20 +45,48 @@ class Folder(Records):
         parts = PurePosixPath(self.pattern).parts
         if not parts or any("**" in part and part != "**" for part in parts):
             raise ValueError(f"pattern: found {self.pattern!r}; expected ** alone between slashes, such as **/*.jsonl")
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n':
+            raise ValueError(f"delimiter: found {self.delimiter!r}; expected one character, such as ;")
+        if self.split not in (None, "lines", "blank_lines") and not (isinstance(self.split, int) and self.split > 0):
+            raise ValueError(f"split: found {self.split!r}; expected lines, blank_lines, a number of lines, or null")
 
     def origin(self) -> dict[str, Any]:
         """The folder and its licence."""
         return {"input": self.input, "license": self.license or "not stated"}
 
+    def files(self) -> list[Path]:
+        """What is read, in the order of the names; warnings say what else is there. UserError if there is nothing."""
+        root = Path(self.input)
+        if not root.exists():
+            raise UserError(f"{root}: does not exist; expected a file or a folder (input of the source)")
+        below = [] if root.is_file() else sorted(root.rglob("*"))
+        for link in below:
+            if link.is_symlink() and link.is_dir():
+                warnings.warn(f"{link}: a link to a folder, which is not followed; make it a source", stacklevel=2)
+        every = [path for path in below if path.is_file()]
+        if hidden := [name for path in every if (name := _hidden(path, root))]:
+            names = listed(sorted(set(hidden)))
+            warnings.warn(f"{root}: {len(hidden)} hidden files are not read ({names})", stacklevel=2)
+        if others := [_kind(path) for path in every if not _hidden(path, root) and not format_of(path)]:
+            what = f"files of other kinds are not read ({listed(sorted(set(others)))}). {READABLE}"
+            warnings.warn(f"{root}: {len(others)} {what}", stacklevel=2)
+        chosen = [root] if root.is_file() else sorted(path for path in root.glob(self.pattern) if path.is_file())
+        formats = {f".{kind}" for kind in self.formats} or set(FORMATS)
+        files = [path for path in chosen if format_of(path) in formats and not _hidden(path, root)]
+        if not files:
+            where = f"input of the source, pattern {self.pattern!r}, formats {listed(sorted(formats))}"
+            raise UserError(f"{root}: nothing to read in it ({where}). {READABLE}")
+        return files
+
     def parts(self) -> list["Files"]:
         """The source in parts of some files; UserError if none can be read."""
-        files = _files(Path(self.input), self.pattern)
+        files = self.files()
         sizes = [file.stat().st_size for file in files]
         return [Files(self, files[some]) for some in in_parts(sizes, least_bytes(sum(sizes), MOST_PARTS))]
 
     def read(self) -> Iterator[Document | Quarantined]:
         """As ``Source.read``; also UserError if no file can be read."""
-        return Files(self, _files(Path(self.input), self.pattern)).read()
+        return Files(self, self.files()).read()
 
 
 @dataclass(frozen=True)
@@ -63,39 +98,29 @@ class Files:
 
     def read(self) -> Iterator[Document | Quarantined]:
         """As ``Source.read``."""
-        return documents_of(_records(self.files, Path(self.folder.input), self.folder.max_record_bytes), self.folder)
+        return documents_of(self._records(), self.folder)
+
+    def _records(self) -> Iterator[tuple[str, str, Record]]:
+        """Each record with its place and the id that it has if it states none."""
+        given = self.folder
+        root = Path(given.input)
+        for file in self.files:
+            name = file.name if file == root else file.relative_to(root).as_posix()
+            if file != root and not (target := file.resolve()).is_relative_to(root.resolve()):
+                detail = f"a link to {target}; expected a file in the folder: copy it there, or make it its own source"
+                yield str(file), name, Record(1, Refused("outside_folder", detail))
+                continue
+            if file.suffix.lower() in COMPRESSIONS:
+                # Compressing a file must not move its documents to another side of the split.
+                name = name[: -len(file.suffix)]
+            for record in records(file, given.max_record_bytes, delimiter=given.delimiter, split=given.split):
+                whole = isinstance(record.content, str) and given.split is None
+                yield f"{file}:{record.number}", name if whole else f"{name}#{record.number}", record
 
 
-def _records(files: Iterable[Path], root: Path, limit: int) -> Iterator[tuple[str, str, Record]]:
-    """Each record with its place and the id that it has if it states none."""
-    for file in files:
-        name = file.name if file == root else file.relative_to(root).as_posix()
-        if file != root and not (target := file.resolve()).is_relative_to(root.resolve()):
-            detail = f"a link to {target}; expected a file in the folder: copy it there, or make it a source of its own"
-            yield str(file), name, Record(1, Refused("outside_folder", detail))
-            continue
-        if file.suffix.lower() in COMPRESSIONS:
-            # Compressing a file must not move its documents to another side of the split.
-            name = name[: -len(file.suffix)]
-        for record in records(file, limit):
-            default_id = name if isinstance(record.content, str) else f"{name}#{record.number}"
-            yield f"{file}:{record.number}", default_id, record
-
-
-def _files(root: Path, pattern: str) -> list[Path]:
-    if not root.exists():
-        raise UserError(f"{root}: does not exist; expected a file or folder with {READABLE} (input of the source)")
-    found = [root] if root.is_file() else sorted(path for path in root.glob(pattern) if path.is_file())
-    files = [file for file in found if format_of(file)]
-    if not files:
-        where = "input of the source" if root.is_file() else f"input of the source, and pattern {pattern!r}"
-        raise UserError(f"{root}: nothing to read in it; expected {READABLE} ({where})")
-    for link in sorted(path for path in root.rglob("*") if path.is_symlink() and path.is_dir()):
-        warnings.warn(f"{link}: a link to a folder, which is not followed; make it a source of its own", stacklevel=3)
-    if others := sorted({_kind(file) for file in found if not format_of(file)}):
-        what = f"{len(found) - len(files)} files of other kinds are not read ({', '.join(others)})"
-        warnings.warn(f"{root}: {what}; only {READABLE} are", stacklevel=3)
-    return files
+def _hidden(path: Path, root: Path) -> str | None:
+    """The part of a name below a folder that hides a file: copies of editors and systems, which nobody sees."""
+    return next((part for part in path.relative_to(root).parts if part.startswith(".")), None)
 
 
 def _kind(file: Path) -> str:

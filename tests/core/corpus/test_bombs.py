@@ -18,7 +18,6 @@ from plm_core.corpus.lines import MOST_VALUES
 from plm_core.corpus.masking import mask
 from plm_core.corpus.measures.text import CLOSING, Text
 from plm_core.corpus.normalize import MARKS_AT_ONCE, normalize
-from plm_core.corpus.pages import largest_pages, row_groups
 from plm_core.corpus.quarantine import EXCERPT, Refused, quarantined
 from plm_core.corpus.records import records
 from plm_core.corpus.sources import SOURCES, open_source
@@ -83,28 +82,16 @@ def test_what_a_file_takes_in_memory_is_bounded_whatever_it_unfolds_to(project, 
     assert int(grown) < 200
 
 
-def test_pages_that_no_memory_holds_are_refused_by_their_headers_and_the_rest_is_read(tmp_path, monkeypatch):
+def test_a_row_group_that_no_memory_holds_is_refused_and_the_rest_is_read(tmp_path, monkeypatch):
     path = tmp_path / "x.parquet"
-    with pq.ParquetWriter(path, pa.schema([("text", pa.string())]), compression="zstd", use_dictionary=False) as file:
+    with pq.ParquetWriter(path, pa.schema([("text", pa.string())]), use_dictionary=False) as file:
         for texts in (["a", "b"], [TEXT] * 3, ["c"]):
             file.write_table(pa.table({"text": texts}))
-    sizes = [largest_pages(path, group, {"text"}) for group in row_groups(path)]
-    assert sizes == [16, 12_000_018, 11]
-    monkeypatch.setattr("plm_core.corpus.records.PAGES", sizes[1] - 1)
-    found = [(r.number, r.content.reason if isinstance(r.content, Refused) else r.content) for r in records(path, 1000)]
-    assert found == [(1, {"text": "a"}), (2, {"text": "b"}), (3, "too_long"), (6, {"text": "c"})]
-
-
-def test_the_pages_of_files_as_they_are_written_are_found(tmp_path):
-    path = tmp_path / "x.parquet"
-    table = pa.table({"text": [f"{i} " * 999 for i in range(999)], "year": list(range(999)), "score": [0.5] * 999})
-    for how in ({}, {"data_page_version": "2.0"}, {"write_page_index": True}, {"compression": "none"}):
-        pq.write_table(table, path, write_page_checksum=True, data_page_size=1 << 16, **how)
-        group = pq.read_metadata(path).row_group(0)
-        [described] = row_groups(path)
-        by_column = [largest_pages(path, described, {name}) for name in table.column_names]
-        assert all(0 < size <= group.column(i).total_uncompressed_size for i, size in enumerate(by_column))
-        assert largest_pages(path, described, set(table.column_names)) == sum(by_column)
+    held = pq.read_metadata(path).row_group(1).total_byte_size
+    monkeypatch.setattr("plm_core.corpus.records.ROW_GROUP", held - 1)
+    one, two, many, last = records(path, 1000)
+    assert [r.content for r in (one, two, last)] == [{"text": "a"}, {"text": "b"}, {"text": "c"}]
+    assert (many.number, many.content.reason, many.content.lost_bytes, last.number) == (3, "too_long", held, 6)
 
 
 @pytest.mark.parametrize("count", [MOST_VALUES - 3, MOST_VALUES - 2])

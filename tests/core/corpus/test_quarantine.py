@@ -115,11 +115,44 @@ def test_a_quote_that_is_never_closed_is_one_record(tmp_path):
     assert summary(read(tmp_path), tmp_path) == ["one", ("x.csv:3", "broken_csv")]
 
 
-@pytest.mark.parametrize("header", [b"te\xe9xt", b'"te"xt', b"text" + b"x" * 999, b"text,text"])
+HEADERS = [b"te\xe9xt", b'"te"xt', b"text" + b"x" * 999, b"text,text", b"id;text", b"id|text", b"id\ttext"]
+
+
+@pytest.mark.parametrize("header", HEADERS)
 def test_a_csv_file_with_a_broken_header_is_one_record(tmp_path, header):
     (tmp_path / "x.csv").write_bytes(header + b"\none\ntwo\n")
     (tmp_path / "y.csv").write_bytes(b"text\nthree\n")
     assert summary(read(tmp_path, max_record_bytes=800), tmp_path) == [("x.csv:1", "broken_header"), "three"]
+
+
+def test_a_csv_file_with_another_delimiter_is_refused_with_what_to_set(tmp_path):
+    (tmp_path / "x.csv").write_text("id;text\n7;one, two\n")
+    (found,) = read(tmp_path)
+    assert found.detail.startswith(
+        "'id;text' is one column, because ',' separates them; set `delimiter: \";\"` of its source"
+    )
+    assert found.lost_bytes == len("id;text\n7;one, two\n")
+
+
+def test_two_columns_of_parquet_of_one_name_are_refused(tmp_path):
+    names = ["text", "year", "text"]
+    pq.write_table(
+        pa.Table.from_arrays([pa.array(["a"]), pa.array([7]), pa.array(["b"])], names), tmp_path / "x.parquet"
+    )
+    (found,) = read(tmp_path)
+    assert (found.place, found.reason) == (f"{tmp_path}/x.parquet:1", "broken_header")
+    assert found.detail == "the name 'text' appears twice (columns 1 and 3); expected names that differ"
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 73400320\n"
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.txt.gz", "x.jsonl", "x.jsonl.zst", "x.csv", "x.tsv", "x.parquet"])
+def test_a_pointer_of_git_lfs_is_never_taken_for_text(tmp_path, name):
+    (tmp_path / name).write_bytes(POINTER)
+    (found,) = read(tmp_path)
+    assert (found.place, found.reason, found.lost_bytes) == (f"{tmp_path}/{name}:1", "lfs_pointer", len(POINTER))
+    assert "run `git lfs pull`" in found.detail
 
 
 def test_columns_without_a_name_do_no_harm(tmp_path):
@@ -218,6 +251,19 @@ def test_a_damaged_parquet_file_keeps_the_rows_before(tmp_path):
     *documents, last = read(tmp_path)
     assert 300 < len(documents) < 600
     assert (last.place, last.reason) == (f"{tmp_path}/x.parquet:{len(documents) + 1}", "damaged_file")
+    assert last.lost_bytes == len(data) * (999 - len(documents)) // 999
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("zst", zstd)])
+def test_what_is_not_read_of_a_damaged_file_is_measured(tmp_path, ending, pack):
+    draw = random.Random(5)
+    whole = pack(b"".join(json.dumps({"text": draw.randbytes(999).hex()}).encode() + b"\n" for _ in range(99)))
+    for before, texts in ((b"", 0), (whole, 99)):
+        (tmp_path / f"x.jsonl.{ending}").write_bytes(before + b"??" + whole)
+        *documents, last = read(tmp_path)
+        assert (len(documents), last.reason) == (texts, "damaged_file")
+        # It is noticed a little later, within what was read ahead.
+        assert 0.9 < last.lost_bytes / len(whole) <= 1
 
 
 def test_a_file_that_may_not_be_read_is_an_error_of_the_machine(tmp_path, monkeypatch):

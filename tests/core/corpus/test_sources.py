@@ -223,11 +223,103 @@ def test_a_pattern_chooses_among_the_files_of_the_folder(tmp_path):
     assert "pattern '*.csv'" in refusal(tmp_path, pattern="*.csv")
 
 
-def test_files_of_other_kinds_are_counted_in_a_warning(tmp_path):
+@pytest.mark.parametrize("fields", [{}, {"pattern": "*.txt"}, {"formats": ["txt"]}])
+def test_files_of_other_kinds_are_counted_in_a_warning(tmp_path, fields):
     for name in ("a.txt", "b.pdf", "c.parquet.gz", "d.tar.gz", "README"):
         (tmp_path / name).write_text("x")
-    with pytest.warns(UserWarning, match=r"4 files of other kinds .*\(\.parquet\.gz, \.pdf, \.tar\.gz, README\)"):
-        assert [d.id for d in read(tmp_path)] == ["a.txt"]
+    with pytest.warns(
+        UserWarning, match=r"4 files of other kinds .*\(\.parquet\.gz, \.pdf, \.tar\.gz, README\)\. Only"
+    ):
+        assert [d.id for d in read(tmp_path, **fields)] == ["a.txt"]
+
+
+def test_hidden_files_are_counted_in_a_warning_and_never_read(tmp_path):
+    root = tmp_path / ".kept"  # what is above the folder hides nothing
+    (root / "more/.ipynb_checkpoints").mkdir(parents=True)
+    for name in ("a.txt", "more/b.txt", "more/.ipynb_checkpoints/b-checkpoint.txt", "._a.txt", ".c.pdf"):
+        (root / name).write_text("x")
+    message = r"3 hidden files are not read \(\._a\.txt, \.c\.pdf, \.ipynb_checkpoints\)$"
+    with pytest.warns(UserWarning, match=message) as caught:
+        assert [d.id for d in read(root)] == ["a.txt", "more/b.txt"]
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=message):
+        assert "nothing to read" in refusal(root, pattern="**/.ipynb_checkpoints/*")
+
+
+def test_formats_choose_among_the_files_whatever_the_case_and_the_compression(tmp_path):
+    for name, data in (("a.TXT", b"x"), ("b.txt.GZ", gzip.compress(b"x")), ("c.Jsonl.Zst", zstd(b'{"text": "y"}\n'))):
+        (tmp_path / name).write_bytes(data)
+    assert [d.id for d in read(tmp_path)] == ["a.TXT", "b.txt", "c.Jsonl#1"]
+    assert [d.id for d in read(tmp_path, formats=["txt"])] == ["a.TXT", "b.txt"]
+    assert [d.id for d in read(tmp_path, formats=["csv", "jsonl"])] == ["c.Jsonl#1"]
+    assert "formats .csv" in refusal(tmp_path, formats=["csv"])
+
+
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_columns_are_separated_by_the_delimiter_that_is_set(tmp_path, delimiter):
+    (tmp_path / "x.csv").write_text(f'text{delimiter}key\n"one, a{delimiter}""b"""{delimiter}7\n')
+    (tmp_path / "y.tsv").write_text("text\tkey\ntwo; |\t8\n")
+    assert [(d.id, d.text) for d in read(tmp_path, delimiter=delimiter, id_field="key")] == [
+        ("7", f'one, a{delimiter}"b"'),
+        ("8", "two; |"),
+    ]
+
+
+TEXT = "\ufeffa\nb\n\n \nc\nd\ne\n\nf\n"
+
+
+@pytest.mark.parametrize(
+    ("split", "documents"),
+    [
+        (None, [("x.txt", TEXT[1:])]),
+        (
+            "lines",
+            [
+                ("x.txt#1", "a"),
+                ("x.txt#2", "b"),
+                *((f"x.txt#{n}", t) for n, t in ((5, "c"), (6, "d"), (7, "e"), (9, "f"))),
+            ],
+        ),
+        ("blank_lines", [("x.txt#1", "a\nb"), ("x.txt#5", "c\nd\ne"), ("x.txt#9", "f")]),
+        (1, [("x.txt#1", "a\nb"), ("x.txt#5", "c\nd"), ("x.txt#7", "e"), ("x.txt#9", "f")]),
+        (3, [("x.txt#1", "a\nb\n\n \nc\nd\ne"), ("x.txt#9", "f")]),
+    ],
+)
+def test_a_text_file_is_divided_into_documents(tmp_path, split, documents):
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    (tmp_path / "y.jsonl").write_text('{"text": "one\\n\\ntwo"}\n')
+    expected = [*documents, ("y.jsonl#1", "one\n\ntwo")]
+    assert [(d.id, d.text) for d in read(tmp_path, split=split)] == expected
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress((TEXT + "g\n\nh").encode()))
+    same = len(documents) - 1
+    assert [(d.id, d.text) for d in read(tmp_path, split=split)][:same] == documents[:same]
+
+
+def test_a_divided_text_may_be_longer_than_a_record(tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"a\n\n" * 99 + b"x" * 100 + b"\n\n\xff\n\nend")
+    source = SOURCES["folder"](str(tmp_path), split="blank_lines", max_record_bytes=50)
+    *good, long, bad, last = open_source("own", source)
+    assert ([d.text for d in good], last.text) == (["a"] * 99, "end")
+    assert [(r.place, r.reason) for r in (long, bad)] == [
+        (f"{tmp_path}/x.txt:199", "too_long"),
+        (f"{tmp_path}/x.txt:201", "invalid_utf8"),
+    ]
+
+
+def test_zstd_with_the_longest_window_and_with_frames_to_skip_is_read_to_the_end(tmp_path):
+    lines = [f'{{"text": "{i}"}}\n'.encode() for i in range(5)]
+    data = b"".join(lines)
+    window = bytes([(31 - 10) << 3])  # 2 GiB; then one block of plain bytes, the last one
+    long = b"\x28\xb5\x2f\xfd\0" + window + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+    def skipped(data):
+        return (0x184D2A50).to_bytes(4, "little") + len(data).to_bytes(4, "little") + data
+
+    (tmp_path / "a.jsonl.zst").write_bytes(skipped(b"1") + long + skipped(b"2" * 999) + zstd(lines[0]) + skipped(b""))
+    assert [d.text for d in read(tmp_path)] == [*"01234", "0"]
+    (tmp_path / "a.jsonl.zst").write_bytes(long + long[:-1])
+    *good, bad = open_source("own", SOURCES["folder"](str(tmp_path)))
+    assert (len(good), bad.reason, "ends within" in bad.detail) == (9, "damaged_file", True)
 
 
 def test_an_input_that_is_missing_or_holds_nothing_is_named(tmp_path):
@@ -257,6 +349,13 @@ def test_an_unknown_source_is_refused():
         ({"pattern": "**.jsonl"}, "pattern: found .*; expected \\*\\* alone"),
         ({"pattern": "."}, "pattern: found"),
         ({"pattern": "/etc/*"}, "pattern: found"),
+        ({"formats": ["TXT"]}, "formats\\[0\\]: found the text 'TXT'; expected one of txt, jsonl, csv, tsv, parquet"),
+        ({"delimiter": ""}, "delimiter: found ''; expected one character"),
+        ({"delimiter": ";;"}, "delimiter: found ';;'; expected one character"),
+        ({"split": "line"}, "split: found 'line'; expected lines, blank_lines, a number of lines, or null"),
+        ({"split": 0}, "split: found 0; expected"),
+        ({"id_field": False}, r"id_field: found False; expected text \(in YAML, quote it: 'No'\)"),
+        ({"text_field": 7}, r"text_field: found 7; expected text \(in YAML, quote it: '7'\)"),
         ({"max_record_bytes": 0}, "max_record_bytes: found 0; expected above 0"),
         ({"max_quarantined": 1.5}, "max_quarantined: found 1.5; expected at most 1"),
         ({"max_quarantined": -0.1}, "max_quarantined: found -0.1; expected at least 0"),

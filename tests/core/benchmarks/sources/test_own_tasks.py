@@ -172,6 +172,26 @@ def test_a_wrong_file_is_refused_with_its_line(folder, file, content, error):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (
+            "text;category\na;other\n",
+            r"test\.csv:1: 'text;category' is one column, because ',' separates them; .* save it so",
+        ),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 7\n",
+            r"test\.csv:1: a pointer of Git LFS, .*pull`",
+        ),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(folder, content, error):
+    (folder / "test.csv").write_text(content)
+    with pytest.raises(UserError, match=error) as caught:
+        read(folder)
+    assert "\n" not in str(caught.value)
+
+
 def test_bytes_that_are_no_text_are_refused_with_their_line(folder):
     (folder / "train.tsv").write_bytes(b"text\tcategory\na\tother\n\xff\tother\n")
     with pytest.raises(UserError, match=r"train\.tsv:3: byte 0xff in field 1; expected UTF-8 text"):
