@@ -49,11 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @app.command()
 def init(
     folder: Annotated[Path, Argument(help="Read the .txt, .jsonl, .csv, .tsv or .parquet files in this folder.")],
+    add: Annotated[bool, Option("--add", help="Keep the sources that there are, and add this folder.")] = False,
     yes: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
 ) -> None:
     """Look at a folder of text and propose the parameters for it."""
-    task("init", folder.resolve(), yes=yes, dry_run=dry_run)
+    task("init", folder.resolve(), add=add, yes=yes, dry_run=dry_run)
 
 
 @app.command()

@@ -1,9 +1,10 @@
-"""The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--yes | --dry-run]``.
+"""The command init: parameters for a folder of text. ``python -m tasks.init FOLDER [--add] [--yes | --dry-run]``.
 
 It looks at the folder, shows what it would change in ``params.yaml``, and changes it after confirmation.
 """
 
 import difflib
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -15,10 +16,11 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from plm_core.benchmarks.pair_rules import ENGLISH
-from plm_core.config import UserError
+from plm_core.config import UserError, from_dict
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.normalize import paragraphs
-from plm_core.corpus.survey import ALL_FILES, Survey, survey
+from plm_core.corpus.sources.folder import Folder
+from plm_core.corpus.survey import Surveyed, joined, survey, surveyed
 from plm_core.files import atomic_text
 from plm_core.shared import paths
 from tasks.runtime.stage import main
@@ -36,62 +38,93 @@ PIECES = (512, 16384)
 """Bytes of text per piece of the vocabulary, as in the demo, and the smallest and largest vocabulary."""
 EPOCHS, BYTES_A_TOKEN, FEWEST_STEPS = 4, 3, 40
 """How often pretraining reads the text at most (Muennighoff et al. 2023), bytes per token, and the fewest steps."""
+MOST_STEPS = 1500
+"""The most steps when text is added, about those of the demo."""
 
 
 def init(
     folder: Annotated[Path, Argument(help="Read the text in this folder.")],
+    add: Annotated[bool, Option("--add", help="Keep the sources that there are.")] = False,
     agreed: Annotated[bool, Option("--yes", help="Write the parameters without asking.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the parameters.")] = False,
 ) -> None:
     """Propose the parameters for a folder of text, and write them after confirmation.
 
     Raises:
-        UserError: the folder holds nothing to read, or too few documents.
+        UserError: the folder holds nothing to read, or too few documents, or is to be added and is a source already.
     """
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     if not folder.exists():
         raise UserError(f"{folder}: missing; expected a folder of text")
+    old = _sources(folder) if add else []
     found = survey(folder)
-    if found.documents < FEWEST:
-        raise UserError(f"{folder}: holds {found.documents} documents; expected at least {FEWEST}: add some")
-    _describe(folder, found)
-    old = params.PARAMS.read_text(encoding="utf-8")
-    new = edited(old, proposed(folder, found))
-    _show(old.splitlines(), new.splitlines())
+    kept = [surveyed(source, source.files()) for source in old]
+    if (count := joined([*found, *kept]).documents) < FEWEST:
+        raise UserError(
+            f"{folder}: holds {count} documents; expected at least {FEWEST}: add some (a .txt is one document, unless "
+            "`split` of its source divides it by lines or blank lines, and it has many)"
+        )
+    for each in [*found, *kept]:
+        _describe(each)
+    before = params.PARAMS.read_text(encoding="utf-8")
+    after = edited(before, proposed(folder, found, kept, add))
+    _show(before.splitlines(), after.splitlines())
     if dry_run or not (agreed or _asked()):
         print(f"{params.PARAMS}: nothing was written")
         return
-    atomic_text(params.PARAMS, new)
+    atomic_text(params.PARAMS, after)
     print(f"{params.PARAMS}: written. Next: `plm run` (how long it takes depends on `training.steps`)")
 
 
-def proposed(folder: Path, found: Survey) -> dict[str, Any]:
-    """The parameters to change, by dotted name."""
-    changes: dict[str, Any] = {
-        "sources": {re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine": _source(folder, found)},
-        **_cleaning(found),
-        **_sizes(found),
-        **_pairs(found),
-        "mixture.shares": None,
-        "examples": {"next": {"input": paths.CORPUS.as_posix()}},
-        "finetune.tasks": ["next"],
-        "finetune.transfers": [],
-        "fewshot.tasks": None,
-        "fewshot.prompts": {},
-        "evaluate.prompts": None,
-        "evaluate.cloze": None,
-    }
+def proposed(
+    folder: Path, found: Sequence[Surveyed], kept: Sequence[Surveyed] = (), add: bool = False
+) -> dict[str, Any]:
+    """The parameters to change, by dotted name, for what the folder holds and the sources that are kept beside it."""
+    whole = joined([*found, *kept])
+    sources = _named(folder, found, params.section_names("sources") if add else [])
+    changes: dict[str, Any] = {f"sources.{name}": source for name, source in sources.items()}
+    changes = (changes if add else {"sources": sources}) | _cleaning(whole) | _sizes(whole, add) | _pairs(whole)
+    if not add:
+        changes |= {
+            "mixture.shares": None,
+            "examples": {"next": {"input": paths.CORPUS.as_posix()}},
+            "finetune.tasks": ["next"],
+            "finetune.transfers": [],
+            "fewshot.tasks": None,
+            "fewshot.prompts": {},
+            "evaluate.prompts": None,
+            "evaluate.cloze": None,
+        }
     return {name: value for name, value in changes.items() if _value(name) != value}
 
 
-def _source(folder: Path, found: Survey) -> dict[str, Any]:
-    source: dict[str, Any] = {"reader": "folder", "input": folder.as_posix()}
-    source |= {"pattern": found.pattern} if found.pattern != ALL_FILES else {}
-    source |= {"text_field": found.text_field} if found.text_field != "text" else {}
-    return source | ({"id_field": found.id_field} if found.id_field else {})
+def _sources(folder: Path) -> list[Folder]:
+    """The sources in the parameters that are folders; UserError if this folder is one of them."""
+    found: list[Folder] = []
+    for name in params.section_names("sources"):
+        given = dict(params.read(f"sources.{name}"))
+        if given.pop("reader", None) == "folder":
+            found.append(from_dict(Folder, given, f"sources.{name}"))
+            if Path(found[-1].input).resolve() == folder.resolve():
+                raise UserError(f"sources.{name}: reads {folder} already; expected a folder that is no source yet")
+    return found
 
 
-def _cleaning(found: Survey) -> dict[str, Any]:
+def _named(folder: Path, found: Sequence[Surveyed], taken: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The sections of sources, without what is the default."""
+    base = re.sub(r"[^\w-]+", "-", folder.stem).strip("-") or "mine"
+    default = asdict(Folder(found[0].source.input))
+    sections: dict[str, dict[str, Any]] = {}
+    for each in found:
+        stem = f"{base}-{each.source.formats[0]}" if len(found) > 1 else base
+        names = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
+        stated = {name: value for name, value in asdict(each.source).items() if value != default[name]}
+        section = {"reader": "folder", "input": folder.as_posix()} | stated
+        sections[next(name for name in names if name not in taken)] = section
+    return sections
+
+
+def _cleaning(found: Surveyed) -> dict[str, Any]:
     """Without the rules that remove much of this text, and with the language that nearly all of it is in."""
     rules = params.section("clean", CleanConfig)
     language = found.common_language()
@@ -107,10 +140,10 @@ def _cleaning(found: Survey) -> dict[str, Any]:
     return changes
 
 
-def _sizes(found: Survey) -> dict[str, Any]:
-    """The splits, the vocabulary and the steps that suit this amount of text."""
+def _sizes(found: Surveyed, more: bool) -> dict[str, Any]:
+    """The splits, the vocabulary and the steps that suit this amount of text; with ``more`` text, also more steps."""
     changes: dict[str, Any] = {"split.valid": 0.15, "split.test": 0.2} if found.documents < FEW else {}
-    least = max(PIECES[0], 300 + 2 * found.characters)
+    least = max(PIECES[0], 300 + 2 * len(found.characters))
     pieces = 1 << max(1, found.bytes // BYTES_A_PIECE).bit_length() - 1
     changes["tokenizer.vocab_size"] = max(least, min(PIECES[1], pieces))
     for name in params.names("models"):
@@ -118,15 +151,16 @@ def _sizes(found: Survey) -> dict[str, Any]:
         training = params.read(f"{section}.training")
         context = _value(f"{section}.model.context")
         if {"steps", "batch"} <= training.keys() and context:
+            now = training["steps"]
             positions = EPOCHS * found.bytes / BYTES_A_TOKEN
             steps = max(FEWEST_STEPS, int(positions / training["batch"] / context) // 10 * 10)
-            if steps < training["steps"]:
+            if (steps := min(steps, max(now, MOST_STEPS) if more else now)) != now:
                 changes[f"{section}.training.steps"] = steps
                 changes[f"{section}.training.optimizer.warmup_steps"] = steps // 5
     return changes
 
 
-def _pairs(found: Survey) -> dict[str, Any]:
+def _pairs(found: Surveyed) -> dict[str, Any]:
     """Without the rules for English pairs, if most of the text is not English."""
     if found.languages().most_common(1)[0][0] == "en":
         return {}
@@ -143,12 +177,14 @@ def _value(name: str) -> Any:
         return None
 
 
-def _describe(folder: Path, found: Survey) -> None:
-    each = [len(paragraphs(document.text)) for document in found.sample]
+def _describe(found: Surveyed) -> None:
+    source = found.source
+    formats = f" (.{', .'.join(source.formats)})" if source.formats else ""
+    each = median(len(paragraphs(document.text)) for document in found.sample) if found.sample else 0
     languages = ", ".join(f"{name} {count / len(found.sample):.0%}" for name, count in found.languages().items())
     print(
-        f"{folder}: {found.documents:,} documents, {found.bytes / 1e6:.2f} MB, {found.quarantined} unreadable records; "
-        f"a median of {median(each):g} paragraphs per document; languages: {languages}"
+        f"{source.input}{formats}: {found.documents:,} documents, {found.bytes / 1e6:.2f} MB, {found.quarantined} "
+        f"unreadable records; a median of {each:g} paragraphs per document; languages: {languages}"
     )
 
 

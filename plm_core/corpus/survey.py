@@ -1,45 +1,54 @@
-"""A survey of a folder of text: what a recipe for it needs to know. Used by the command init."""
+"""A survey of folders of text: what a recipe for them needs to know. Used by the command init."""
 
+import math
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
+from typing import Any
 
-from plm_core.config import UserError, from_dict
+from plm_core.config import UserError, from_dict, listed
 from plm_core.corpus.clean import CleanConfig, clean_document
 from plm_core.corpus.document import Document
 from plm_core.corpus.language import UNDETERMINED, LanguageConfig, language_of
-from plm_core.corpus.quarantine import Quarantined
-from plm_core.corpus.records import READABLE, format_of, records
-from plm_core.corpus.sources.folder import Folder
+from plm_core.corpus.quarantine import Quarantined, Refused
+from plm_core.corpus.records import DELIMITERS, READABLE, Record, format_of, records
+from plm_core.corpus.sources.folder import Files, Folder
 
 LIMIT = 100_000_000
 """The bytes of the longest record, as in a source's default."""
 LOOKED_AT = 500
 """The number of documents to examine for fields, language and cleaning: the first of each format, then every k-th."""
-ALL_FILES = "**/*"
+IDS = ("id", "key", "uid", "uuid", "url", "no")
+"""Names of fields, in small letters, that may be ids."""
+SHORTEST_TEXT = 20
+"""Characters of a field of text, on average: one of shorter values is not proposed, unless it is called text."""
+FEW, LARGE = 20, 10_000
+"""Fewer text files than this, of more bytes than this on average, are divided into documents."""
+SHORTEST, PIECE = 200, 1000
+"""Characters of such a document: at least in the median, and at least in pieces of lines."""
+BEGINNING = 1 << 20
+"""Characters of each text that are looked at for this."""
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The result of a survey."""
+class Surveyed:
+    """What a source holds."""
 
-    pattern: str
-    """Which files are read."""
-    text_field: str
-    id_field: str | None
-    """A field that every record has, with a different value in each; None: there is none."""
+    source: Folder
     documents: int
     quarantined: int
     """The number of records that are not documents."""
     bytes: int
     """The UTF-8 bytes of the texts."""
-    characters: int
-    """The number of distinct characters in the texts."""
+    characters: set[str]
+    """Those that occur in the texts."""
     sample: list[Document]
-    """A sample of the documents, from all over the folder."""
+    """Every ``step``-th document."""
+    step: int
 
     def languages(self) -> Counter[str]:
         """The languages of the sample, most frequent first."""
@@ -59,24 +68,52 @@ class Survey:
         return LanguageConfig((language,)) if known else None
 
 
-def survey(root: Path) -> Survey:
-    """Survey a folder, or a file.
+def survey(root: Path) -> list[Surveyed]:
+    """The sources that a folder, or a file, makes: one for all formats, or one for each group that needs its own.
 
     Raises:
-        UserError: there is nothing to read in it, or no record has a text.
+        UserError: there is nothing to read in it, or no record has a text, or a file is a pointer of Git LFS.
         OSError: a file cannot be read.
     """
-    pattern, text_field, id_fields = _described(root)
-    count = 0
-    bad = 0
-    size = 0
+    kinds = defaultdict[str, list[Path]](list)
+    for file in Folder(str(root)).files():
+        kinds[format_of(file) or ""].append(file)
+    groups: dict[str, dict[str, Any]] = {}
+    # Text files have no fields and go with any others: they come last.
+    for kind in sorted(kinds, key=lambda kind: (kind == ".txt", -_bytes(kinds[kind]))):
+        files = kinds[kind]
+        ids, given = ([], {"split": _split(files)}) if kind == ".txt" else _fields(files, root)
+        if not given:
+            continue
+        # Ids are unique in files of one format, and may not be in those of two.
+        without = next((name for name, group in groups.items() if not group["ids"]), "text")
+        name = kind if ids else given.get("text_field", without)
+        known = groups.setdefault(name, {"formats": [], "files": [], "ids": ids})
+        groups[name] = known | given | {"formats": [*known["formats"], kind[1:]], "files": [*known["files"], *files]}
+    found = []
+    for group in groups.values():
+        files, ids = group.pop("files"), group.pop("ids")
+        group |= {"input": str(root)} | ({} if len(group["formats"]) < len(kinds) else {"formats": []})
+        found.append(surveyed(from_dict(Folder, group, "init"), files, ids))
+        if not found[-1].documents:
+            what = f"{len(files)} files are left out ({listed(file.name for file in files)})"
+            warnings.warn(f"{root}: {what}; {found.pop().quarantined} unreadable records", stacklevel=2)
+    if not found:
+        raise UserError(f"{root}: no document in it; expected a text in each row. {READABLE}")
+    return found
+
+
+def surveyed(source: Folder, files: Sequence[Path], id_fields: Sequence[str] = ()) -> Surveyed:
+    """Read these files of a source, whose id becomes the first of these fields that has a different value in each."""
+    count = bad = size = 0
     characters = set[str]()
     sample = list[Document]()
     values: dict[str, set[object]] = {name: set() for name in id_fields}
     step = 1
-    source = {"input": str(root), "pattern": pattern, "text_field": text_field}
-    for found in from_dict(Folder, source, "init").read():
+    for found in Files(source, files).read():
         if isinstance(found, Quarantined):
+            if found.reason == "lfs_pointer":
+                raise UserError(f"{found.place}: {found.detail}")
             bad += 1
             continue
         if count % step == 0:
@@ -90,42 +127,67 @@ def survey(root: Path) -> Survey:
         for name in id_fields:
             values[name].add(found.metadata.get(name))
     unique = [name for name, seen in values.items() if len(seen) == count and not seen & {None, ""}]
-    if not count:
-        raise UserError(f"{root}: no document in it; expected {READABLE}, with a text in each row")
-    return Survey(pattern, text_field, next(iter(unique), None), count, bad, size, len(characters), sample)
+    source = replace(source, id_field=next(iter(unique), source.id_field))
+    return Surveyed(source, count, bad, size, characters, sample, step)
 
 
-def _described(root: Path) -> tuple[str, str, Sequence[str]]:
-    """The files to read, the field of the text, and the fields that may be ids."""
-    kinds: dict[str, list[Mapping[str, object]]] = defaultdict(list)
-    sizes: Counter[str] = Counter()
-    for file in [root] if root.is_file() else sorted(root.rglob("*")):
-        if file.is_file() and (kind := format_of(file)):
-            sizes[kind] += file.stat().st_size
-            if kind != ".txt" and len(kinds[kind]) < LOOKED_AT:
-                kinds[kind] += [row for row in _rows(file) if row]
-    main, _ = (sizes.most_common(1) or [(".txt", 0)])[0]
-    rows = kinds.get(main, [])
-    text_field = _text_field(rows)
-    others = [kind for kind in sizes if kind not in (main, ".txt") and text_field not in _names(kinds[kind])]
-    # Text files can be combined with any others; tables whose text has another name cannot.
-    pattern = f"**/*{main}*" if others or (main == ".txt" and len(sizes) > 1) else ALL_FILES
-    return pattern, text_field, [name for name in _names(rows) if name.lower() in ("id", "key", "uid", "uuid", "url")]
+def joined(parts: Sequence[Surveyed]) -> Surveyed:
+    """Several as one, whose source is the first; of each the same share is in the sample."""
+    step = max(part.step for part in parts)
+    return Surveyed(
+        parts[0].source,
+        sum(part.documents for part in parts),
+        sum(part.quarantined for part in parts),
+        sum(part.bytes for part in parts),
+        set[str]().union(*(part.characters for part in parts)),
+        [document for part in parts for document in part.sample[:: step // part.step]],
+        step,
+    )
 
 
-def _rows(file: Path) -> list[Mapping[str, object]]:
-    first = islice(records(file, LIMIT), LOOKED_AT)
-    return [record.content for record in first if isinstance(record.content, Mapping)]
+def _bytes(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
 
 
-def _names(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
+def _fields(files: Sequence[Path], root: Path) -> tuple[list[str], dict[str, Any]]:
+    """The fields of tables that may be ids, and how their text is read; nothing if there is none, with a warning."""
+
+    found: dict[str, list[Record]] = {}
+    for each in DELIMITERS if format_of(files[0]) == ".csv" else ",":
+        every = chain.from_iterable(records(file, LIMIT, delimiter=each) for file in files)
+        found[each] = list(islice(every, LOOKED_AT))
+    delimiter = max(found, key=lambda each: sum(isinstance(record.content, Mapping) for record in found[each]))
+    rows = [record.content for record in found[delimiter] if isinstance(record.content, Mapping)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lengths = {name: mean(len(v) if isinstance(v := row.get(name), str) else 0 for row in rows) for name in names}
+    text = "text" if lengths.get("text") else max(lengths, key=lambda name: lengths[name], default="")
+    if text == "text" or lengths.get(text, 0) >= SHORTEST_TEXT:
+        ids = [name for name in names if name.lower() in IDS]
+        return ids, {"text_field": text} | ({"delimiter": delimiter} if delimiter != "," else {})
+    bad = next((f"{files[0]}: {r.content}" for r in found[delimiter] if isinstance(r.content, Refused)), "")
+    why = bad or f"no field of text among {listed(names) or 'no rows'}"
+    warnings.warn(f"{root}: {len(files)} {format_of(files[0])} files are left out; {why}", stacklevel=3)
+    return [], {}
 
 
-def _text_field(rows: Sequence[Mapping[str, object]]) -> str:
-    """The field called text, or otherwise the one with the longest texts."""
-    lengths = {
-        name: mean(len(value) if isinstance(value := row.get(name), str) else 0 for row in rows)
-        for name in _names(rows)
-    }
-    return "text" if not lengths or lengths.get("text") else max(lengths, key=lambda name: lengths[name])
+def _split(files: Sequence[Path]) -> str | int | None:
+    """What the documents in a few large texts are, as their beginnings suggest; None if they are no such texts."""
+    if len(files) >= FEW or _bytes(files) <= LARGE * len(files):
+        return None
+    lines: list[int] = []
+    blocks: list[int] = []
+    for file in files:
+        before = read = 0
+        for record in records(file, LIMIT, split="lines"):  # without the blank ones
+            size = len(record.content) if isinstance(record.content, str) else 0
+            lines.append(size)
+            blocks += [] if record.number == before + 1 > 1 else [0]
+            blocks[-1] += size
+            before = record.number
+            if (read := read + size) > BEGINNING:
+                break
+    for name, sizes in (("blank_lines", blocks), ("lines", lines)):
+        if len(sizes) >= FEW and median(sizes) >= SHORTEST:
+            return name
+    number = min(math.ceil(PIECE / max(1, mean(lines or [0]))), len(lines) // (2 * FEW))
+    return number or ("lines" if len(lines) >= FEW else None)

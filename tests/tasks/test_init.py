@@ -1,12 +1,15 @@
 """The command init: what it proposes follows from the folder, and nothing is written unless it is agreed to."""
 
+import csv
 import json
 
 import pytest
 import yaml
 from projects import ROOT
+from ruamel.yaml import YAML
 
-from plm_core.config import UserError
+from plm_core.config import UserError, choose
+from plm_core.corpus.sources import SOURCES
 from tasks.init import init, proposed, survey
 
 SENTENCE = "The weather was fine that day, and so we went for a long walk along the river in the morning. "
@@ -34,22 +37,22 @@ def test_nothing_is_written_unless_it_is_agreed_to(folder, monkeypatch, capsys):
     before = (folder.parent / "params.yaml").read_text()
     init(folder, agreed=True, dry_run=True)
     assert "+  my-texts: {reader: folder, input: my texts}" in capsys.readouterr().out
-    init(folder, agreed=False, dry_run=False)  # no terminal
+    init(folder, agreed=False)  # no terminal
     assert "--yes" in capsys.readouterr().out
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer in ("", "n"):
         monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
-        init(folder, agreed=False, dry_run=False)
+        init(folder, agreed=False)
     assert (folder.parent / "params.yaml").read_text() == before
     monkeypatch.setattr("builtins.input", lambda _: "y")
-    init(folder, agreed=False, dry_run=False)
+    init(folder, agreed=False)
     assert params(folder)["sources"] == {"my-texts": {"reader": "folder", "input": "my texts"}}
     assert proposed(folder.relative_to(folder.parent), survey(folder)) == {}
 
 
 def test_rules_that_take_much_of_the_text_are_dropped_and_others_stay(folder):
     write(folder, 30, SENTENCE)
-    init(folder, agreed=True, dry_run=False)
+    init(folder, agreed=True)
     clean = params(folder)["clean"]
     assert clean["documents"] == {}
     assert clean["paragraphs"] == {"words": {"min": 4, "max": 2000}}
@@ -89,4 +92,68 @@ def test_the_sizes_follow_from_the_text(folder):
 def test_a_folder_with_too_little_is_refused(folder, count, error):
     write(folder, count, SENTENCE)
     with pytest.raises(UserError, match=error):
-        init(folder, agreed=True, dry_run=False)
+        init(folder, agreed=True)
+
+
+def mixed(folder):
+    """Three formats: two that agree, and a table with names and a separator of its own."""
+    write(folder, 30, SENTENCE)
+    (folder / "b.TXT").write_text(SENTENCE)
+    with (folder / "c.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([["No", "Text"], *([i, SENTENCE * 9] for i in range(70))])
+
+
+def test_each_group_of_formats_is_a_source_and_sizes_come_from_all(folder, capsys):
+    mixed(folder)
+    (folder / "d.pdf").write_text("x")
+    with pytest.warns(UserWarning, match="1 files of other kinds are not read"):
+        init(folder, agreed=True)
+    out = capsys.readouterr().out
+    assert "my texts (.csv): 70 documents, 0.06 MB, 0 unreadable records" in out
+    assert "my texts (.jsonl, .txt): 31 documents, 0.00 MB, 0 unreadable records" in out
+    table = {"formats": ["csv"], "text_field": "Text", "id_field": "No", "delimiter": ";"}
+    text = {"formats": ["jsonl", "txt"]}
+    expected = {
+        "my-texts-csv": {"reader": "folder", "input": "my texts"} | table,
+        "my-texts-jsonl": {"reader": "folder", "input": "my texts"} | text,
+    }
+    assert params(folder)["sources"] == expected
+    assert YAML(typ="safe").load((folder.parent / "params.yaml").read_text())["sources"] == expected  # YAML 1.2
+    for name in expected:
+        ingest = choose(SOURCES, "reader", expected[name], "x")
+        assert len(list(ingest.read())) == (70 if name.endswith("csv") else 31)
+
+
+def test_a_folder_is_added_to_the_sources_that_there_are(folder, capsys):
+    write(folder, 30, SENTENCE)
+    init(folder, agreed=True)
+    small = params(folder)
+    other = folder.parent / "more/my texts"
+    other.mkdir(parents=True)
+    write(other, 3000, SENTENCE * 9)
+    init(other, add=True, agreed=True)
+    out = capsys.readouterr().out
+    assert "my texts: 30 documents" in out
+    assert "more/my texts: 3,000 documents" in out
+    large = params(folder)
+    added = {"my-texts-2": {"reader": "folder", "input": "more/my texts"}}
+    assert large["sources"] == small["sources"] | added
+    assert large["tokenizer"]["vocab_size"] > small["tokenizer"]["vocab_size"]
+    assert large["pretrain"]["gpt"]["training"]["steps"] > small["pretrain"]["gpt"]["training"]["steps"]
+    with pytest.raises(
+        UserError, match=r"^sources\.my-texts: reads my texts already; expected a folder that is no source"
+    ):
+        init(folder, add=True, agreed=True)
+
+
+def test_one_large_text_is_divided(folder, capsys):
+    (folder / "input.txt").write_text("\n".join(f"{i} {SENTENCE}" for i in range(3000)))
+    init(folder, agreed=True)
+    assert params(folder)["sources"] == {"my-texts": {"reader": "folder", "input": "my texts", "split": 11}}
+    assert "137 documents" in capsys.readouterr().out
+
+
+def test_a_text_that_nothing_divides_is_refused_with_what_to_do(folder):
+    (folder / "input.txt").write_text(SENTENCE * 3000)
+    with pytest.raises(UserError, match=r"holds 1 documents; expected at least 20: .*`split` of its source divides it"):
+        init(folder, agreed=True)

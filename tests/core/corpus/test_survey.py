@@ -1,13 +1,17 @@
 """What a survey of a folder says is what its files hold."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from plm_core.config import UserError
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.rules import Bounds
+from plm_core.corpus.sources.folder import Folder
 from plm_core.corpus.survey import LOOKED_AT, survey
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 7\n"
 
 ENGLISH = "The weather was fine that day, and so we went for a long walk along the river. "
 
@@ -16,55 +20,99 @@ def write(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def stated(path):
+    """What the sources state that a folder makes, beside its name."""
+    return [
+        {name: value for name, value in asdict(found.source).items() if value != getattr(Folder(str(path)), name)}
+        for found in survey(path)
+    ]
+
+
 def test_text_files_are_documents(tmp_path):
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text(f"Ä{number}")
-    found = survey(tmp_path)
-    assert (found.pattern, found.text_field, found.id_field) == ("**/*", "text", None)
-    assert (found.documents, found.quarantined, found.bytes, found.characters) == (5, 0, 15, 6)
+    (found,) = survey(tmp_path)
+    assert stated(tmp_path) == [{}]
+    assert (found.documents, found.quarantined, found.bytes, len(found.characters)) == (5, 0, 15, 6)
 
 
 def test_the_field_with_the_longest_texts_is_the_text_and_a_unique_one_the_id(tmp_path):
     write(tmp_path / "a.jsonl", [{"id": i, "key": "x", "title": "t", "body": ENGLISH} for i in range(7)])
-    found = survey(tmp_path)
-    assert (found.text_field, found.id_field) == ("body", "id")
+    assert stated(tmp_path) == [{"text_field": "body", "id_field": "id"}]
     write(tmp_path / "b.jsonl", [{"id": 3, "body": ENGLISH}, {"id": 8}])
-    found = survey(tmp_path)
-    assert (found.id_field, found.documents, found.quarantined) == (None, 8, 1)
+    (found,) = survey(tmp_path)
+    assert (found.source.id_field, found.documents, found.quarantined) == (None, 8, 1)
     write(tmp_path / "a.jsonl", [{"text": "so", "body": ENGLISH}])
-    assert survey(tmp_path / "a.jsonl").text_field == "text"
+    assert stated(tmp_path / "a.jsonl") == [{}]
 
 
-def test_files_whose_text_has_another_name_are_left_out_by_the_pattern(tmp_path):
+def test_each_group_of_formats_that_needs_its_own_source_has_one(tmp_path):
     write(tmp_path / "a.jsonl", [{"body": ENGLISH}] * 99)
-    (tmp_path / "b.csv").write_text("comment,number\nfine,1\n")
-    (tmp_path / "c.txt").write_text("A note.")
-    assert survey(tmp_path).pattern == "**/*.jsonl*"
-    (tmp_path / "b.csv").write_text("body,number\nfine,1\n")
-    found = survey(tmp_path)
-    assert (found.pattern, found.documents) == ("**/*", 101)
+    (tmp_path / "b.CSV").write_text(f'Text;No\n"{ENGLISH}";1\n"{ENGLISH}";2\n')
+    (tmp_path / "c.TXT").write_text("A note.")
+    assert stated(tmp_path) == [
+        {"formats": ["jsonl", "txt"], "text_field": "body"},
+        {"formats": ["csv"], "text_field": "Text", "id_field": "No", "delimiter": ";"},
+    ]
+    assert [found.documents for found in survey(tmp_path)] == [100, 2]
+    assert [len(list(found.source.read())) for found in survey(tmp_path)] == [100, 2]
+    (tmp_path / "b.CSV").write_text(f"body;number\n{ENGLISH};1\n")
+    assert stated(tmp_path) == [{"text_field": "body", "delimiter": ";"}]
+
+
+def test_a_table_without_text_is_left_out_with_a_warning(tmp_path):
+    (tmp_path / "a.txt").write_text(ENGLISH)
+    (tmp_path / "b.csv").write_text("author,year\nGrey,1871\n")
+    with pytest.warns(UserWarning, match=r"1 \.csv files are left out; no field of text among author, year"):
+        assert stated(tmp_path) == [{"formats": ["txt"]}]
+
+
+def test_a_pointer_of_git_lfs_is_no_document(tmp_path):
+    (tmp_path / "a.txt").write_text(ENGLISH)
+    (tmp_path / "b.txt").write_text(POINTER)
+    with pytest.raises(UserError, match=r"b\.txt:1: a pointer of Git LFS, .* `git lfs pull`"):
+        survey(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "split", "documents"),
+    [
+        ("\n\n".join(f"{i} {ENGLISH * 3}\n{ENGLISH}" for i in range(40)), "blank_lines", 40),
+        ("\n".join(f"{i} {ENGLISH * 3}" for i in range(50)), "lines", 50),
+        ("\n".join(f"{i} {ENGLISH}" for i in range(800)), 13, 31),
+        ("\n\n".join(f"A:\nSay {i}." for i in range(2000)), 100, 40),
+        ("\n".join(ENGLISH * 20 for _ in range(7)), None, 1),
+    ],
+)
+def test_a_large_text_is_divided_into_sensible_documents(tmp_path, text, split, documents):
+    (tmp_path / "all.txt").write_text(text)
+    (found,) = survey(tmp_path)
+    assert (found.source.split, found.documents) == (split, documents)
 
 
 def test_the_sample_is_bounded_and_comes_from_all_over_the_folder(tmp_path):
     write(tmp_path / "a.jsonl", [{"text": f"{number}"} for number in range(9 * LOOKED_AT)])
-    numbers = [int(document.text) for document in survey(tmp_path).sample]
+    numbers = [int(document.text) for document in survey(tmp_path)[0].sample]
     assert LOOKED_AT <= len(numbers) < 2 * LOOKED_AT
     assert numbers == [*range(0, 9 * LOOKED_AT, numbers[1])]
 
 
 def test_the_language_of_nearly_all_and_what_rules_keep_are_measured(tmp_path):
     write(tmp_path / "a.jsonl", [{"text": (ENGLISH * 2).strip()}] * 30)
-    found = survey(tmp_path)
+    (found,) = survey(tmp_path)
     assert found.common_language().keep == ("en",)
     assert found.kept(CleanConfig(documents={"words": Bounds(min=5)})) == 1
     assert found.kept(CleanConfig(documents={"words": Bounds(min=50)})) == 0
     write(tmp_path / "b.jsonl", [{"text": "Das Wetter war schön, und wir gingen am Fluss spazieren. "}] * 5)
-    assert survey(tmp_path).common_language() is None
+    assert survey(tmp_path)[0].common_language() is None
 
 
 def test_a_folder_without_text_is_refused(tmp_path):
     with pytest.raises(UserError, match="nothing to read in it"):
         survey(tmp_path)
     (tmp_path / "a.jsonl").write_text("{\n")
-    with pytest.raises(UserError, match="no document in it"):
+    with (
+        pytest.warns(UserWarning, match=r"a\.jsonl: broken_json"),
+        pytest.raises(UserError, match="no document in it"),
+    ):
         survey(tmp_path)
