@@ -33,6 +33,9 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     The run ends as FINISHED, as FAILED if the block raises an ``Exception``, as KILLED if it is interrupted. After the
     block, MLflow has the runs of all stages, or a line on stderr says what is left to send. Yields None with
     ``PLM_TRACKING=off``.
+
+    Raises:
+        UserError: MLflow answers, and a person has to mend it.
     """
     if os.environ.get("PLM_TRACKING") == "off":
         yield None
@@ -40,6 +43,9 @@ def pipeline_run(root: Path, name: str = "pipeline") -> Iterator[str | None]:
     recorder = _start(root, name)
     assert recorder.stdout is not None
     key = recorder.stdout.readline().strip()
+    if key.startswith("error: "):
+        recorder.communicate()
+        raise UserError(key.removeprefix("error: "))
     status = "KILLED"
     try:
         yield f"{stores.BY_JOURNAL}{key}" if key else None

@@ -10,6 +10,9 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from plm_core.shared.errors import UserError
 
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -65,6 +68,22 @@ def shown(text: str) -> str:
     As always in an address, a ``/`` in a password must be written ``%2F``.
     """
     return re.sub(r"(?<=://)[^/\s]*@", "", text)
+
+
+def require_usable(uri: str, experiment: Any = None, error: Exception | None = None) -> None:
+    """Raise UserError, with the command that mends it, if no retry would help: the experiment was deleted, or
+    ``error`` says that the tables are those of another version of MLflow."""
+    uri = shown(uri)
+    if experiment and experiment.lifecycle_stage == "deleted":
+        raise UserError(
+            f"MLflow at {uri}: somebody has deleted the experiment {experiment.name}; `MLFLOW_TRACKING_URI={uri} "
+            f"mlflow experiments restore --experiment-id {experiment.experiment_id}` restores it and its runs"
+        )
+    if error and "out-of-date database schema" in str(error):
+        raise UserError(
+            f"MLflow at {uri}: another version of MLflow made the tables; `plm backup FOLDER`, then "
+            f"`mlflow db upgrade {uri}` adapts them"
+        )
 
 
 def artifacts_of(uri: str) -> str | None:

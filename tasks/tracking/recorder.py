@@ -23,7 +23,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plm_core.config import UserError
 from plm_core.shared.paths import JOURNALS
+from plm_core.shared.statuses import USER_ERROR
 from plm_core.shared.stores import QUIET
 from tasks.tracking import service
 from tasks.tracking.client import origin
@@ -219,7 +221,19 @@ class Recorder:
 
 
 def _send_pipeline(recorder: Recorder, name: str, key: str | None = None) -> None:
-    """Send for a pipeline until stdin says how it ended, and keep its run; one that ends silently is KILLED."""
+    """Send for a pipeline until stdin says how it ended, and keep its run; one that ends silently is KILLED.
+
+    If a person has to mend MLflow first, print why, and end."""
+    if not key:
+        from tasks.tracking.store import connect
+
+        try:
+            recorder.connection = connect()
+        except UserError as error:
+            print(f"error: {error}", flush=True)
+            sys.exit(USER_ERROR)
+        except Exception:  # noqa: BLE001 it is told when there is something to send
+            pass
     journal = Journal.existing(path_of(key)) if key else Journal.new(name)
     journal.lock(WRITER)
     if not key:
