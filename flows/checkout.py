@@ -39,8 +39,8 @@ class Checkout:
     held: int
     """The descriptor of the lock, which stages inherit."""
     force: bool
-    stale: int
-    """How many stages have to run."""
+    stale: tuple[str, ...]
+    """The names of the stages that have to run."""
 
 
 @contextlib.contextmanager
@@ -60,7 +60,8 @@ def checked_out(root: Path, force: bool, say: Callable[[str], object]) -> Iterat
             raise
         for said in graph.mended:
             say(said)
-        stale = len(graph.stages) if force else sum(map(bool, graph.status().values()))
+        reasons = {stage.name: ["forced"] for stage in graph.stages} if force else graph.status()
+        stale = tuple(name for name, why in reasons.items() if why)
         if stale:
             check_parameters(root)
         yield Checkout(root, graph, held, force, stale)

@@ -8,20 +8,25 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 from flows import timing
 from flows.failures import StageError
 from flows.outcome import Result
+from flows.stages import Stage
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left +(.*)")
+_PROGRESS = re.compile(r"\S+: (\d+)/(\d+) \(\d+%\), (\d+) s left *(.*)")
 """The format in which ``tasks/runtime/progress.py`` reports progress."""
+_ENDED = re.compile("(done|failed|up to date)(?: in |: |$)")
+"""The line with which a stage ends."""
+WORTH_SAYING_S = 60.0
+"""An estimate of less is not shown."""
 
 
 @cache
@@ -32,15 +37,56 @@ def console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else 140)
 
 
+class Estimate(logging.Handler):
+    """Says how long the stages will still take, as soon as that is known, and when it has changed by a third."""
+
+    def __init__(self, stages: Sequence[Stage], took: Mapping[str, float]) -> None:
+        """``stages`` have to run; ``took`` are the seconds of those that have run on this machine before."""
+        super().__init__()
+        self._stages, self._took = stages, took
+        self._ends: dict[str, float] = {}
+        """When a stage that runs will end, as far as is known, or when it ended (monotonic)."""
+        self._said = 0.0
+        """When the run was said to end."""
+        if new := self._unknown():
+            first = f"{len(new)} of these {len(stages)} stages are new to this machine"
+            console().print(f"{first}: how long the run takes is said once a training has begun", highlight=False)
+
+    def _unknown(self) -> list[str]:
+        return [stage.name for stage in self._stages if stage.name not in self._ends.keys() | self._took.keys()]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take in a line of a stage."""
+        name, text, now = getattr(record, "task_run_name", None), record.getMessage(), time.monotonic()
+        progress = _PROGRESS.match(text)
+        if name is None or not (progress or _ENDED.match(text) or (text.startswith("runs: ") and name in self._took)):
+            return
+        self._ends[name] = now + (int(progress[3]) if progress else 0 if _ENDED.match(text) else self._took[name])
+        ends: dict[str, float] = {}
+        own: dict[str, float] = {}
+        for stage in self._stages:
+            begin = max((ends.get(upstream, now) for upstream in stage.upstream), default=now)
+            ends[stage.name] = max(now, self._ends.get(stage.name, begin + self._took.get(stage.name, 0)))
+            own[stage.name] = ends[stage.name] - begin
+        end, new = max(ends.values(), default=now), self._unknown()
+        if (progress or not new) and end - now > WORTH_SAYING_S and abs(end - self._said) > (end - now) / 3:
+            self._said = end
+            left = f"about {(end - now) / 60:.0f} min left, most of it for {max(own, key=lambda name: own[name])}"
+            more = f", and {len(new)} stage{'s' * (len(new) > 1)} of unknown length" if new else ""
+            console().print(left + more, markup=False, highlight=False)
+
+
 class Stages(logging.Handler):
     """Receives what the flow logs about each stage, and shows the running ones as a table."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        """``stages`` have to run."""
         super().__init__()
+        self._names = {stage.name for stage in stages}
         self._running: dict[str, tuple[float, str]] = {}
         """When it began (monotonic), and its last line."""
-        self._ended: dict[str, int] = {}
-        """How many stages ended how."""
+        self._ended: dict[str, str] = {}
+        """How a stage ended."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in a line; what is wrong is also printed above the table."""
@@ -52,10 +98,9 @@ class Stages(logging.Handler):
             return
         if text.startswith("runs: "):
             self._running[name] = (time.monotonic(), text)
-        elif text == "up to date" or re.match(r"done in |failed: ", text):
+        elif found := _ENDED.match(text):
             self._running.pop(name, None)
-            how = text.split(":")[0].split(" in ")[0]
-            self._ended[how] = self._ended.get(how, 0) + 1
+            self._ended[name] = found[1]
         elif name in self._running:
             self._running[name] = (self._running[name][0], text)
 
@@ -63,8 +108,9 @@ class Stages(logging.Handler):
         """The table of this moment."""
         from rich.table import Table
 
-        ended = ", ".join(f"{number} {how}" for how, number in self._ended.items())
-        title = f"Stages: {ended}" if ended else "Stages"
+        how = [how for name, how in self._ended.items() if name in self._names]
+        failed = f", {how.count('failed')} failed" if "failed" in how else ""
+        title = f"Stages: {len(how) - how.count('failed')} of {len(self._names)} done{failed}"
         table = Table("stage", "for", "progress", "left", "", title=title, expand=True)
         for name, (begun, line) in list(self._running.items()):
             found = _PROGRESS.match(line)
@@ -86,30 +132,29 @@ def not_said_yet(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[None]:
-    """Show the stages that the block runs; at a terminal as a table instead of Prefect's lines."""
-    if not sys.stdout.isatty():
-        yield
-        return
+def shown(stages: Sequence[Stage], took: Mapping[str, float]) -> Iterator[None]:
+    """Show the stages that the block runs, and an estimate; at a terminal as a table instead of Prefect's lines.
+
+    ``stages`` have to run; ``took`` are the seconds of those that have run on this machine before.
+    """
     from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
     from rich.live import Live
 
     setup_logging()
-    stages = Stages()
-    replaced = []
-    for logger in (logging.getLogger(name) for name in ("prefect", "prefect.flow_runs", "prefect.task_runs")):
-        for handler in [each for each in logger.handlers if isinstance(each, PrefectConsoleHandler)]:
-            logger.removeHandler(handler)
-            replaced.append((logger, handler))
-        logger.addHandler(stages)
+    log = logging.getLogger("prefect")  # all others pass their lines on to it
+    table = Stages(stages) if sys.stdout.isatty() else None
+    added: list[logging.Handler] = [Estimate(stages, took), *([table] if table else [])]
+    replaced = [each for each in log.handlers if table and isinstance(each, PrefectConsoleHandler)]
+    log.handlers = [*(each for each in log.handlers if each not in replaced), *added]
+    live = (
+        Live(get_renderable=table.__rich__, console=console(), refresh_per_second=2, transient=True) if table else None
+    )
     try:
-        with Live(get_renderable=stages.__rich__, console=console(), refresh_per_second=2, transient=True):
+        with live or contextlib.nullcontext():
             yield
     finally:
-        for logger, handler in replaced:
-            logger.removeHandler(stages)
-            logger.addHandler(handler)
+        log.handlers = [*(each for each in log.handlers if each not in added), *replaced]
 
 
 def show_end(result: Result, whole: float, cores: int) -> None:

@@ -235,7 +235,7 @@ def execute(checkout: Checkout, track: Track | None, registration: Registration)
         return result
     execution = Execution(checkout)
     track = (track or pipeline_run) if checkout.stale else lambda _: contextlib.nullcontext()
-    forked = execution.processes.forked() if checkout.stale >= WORTH_FORKING else contextlib.nullcontext()
+    forked = execution.processes.forked() if len(checkout.stale) >= WORTH_FORKING else contextlib.nullcontext()
     error = ""
     models: list[Any] = []  # filled as versions are judged: decisions are reported, whatever fails afterwards
     registering = 0.0

@@ -120,10 +120,10 @@ def _evaluate_again(
     A task's file is named ``<task>.<seed>.csv``: all of its seeds are replaced together. Minimal pairs, for which
     nothing is trained, have the seed 0.
     """
-    said = f"{registry.name} version {version.number} is re-evaluated on the current examples: {', '.join(files)}"
-    print(said, file=sys.stderr, flush=True)
+    said = f"{registry.name} version {version.number} is re-evaluated on the current examples"
     checkpoint = registry.checkpoint(version, _new_folder(work, "model"))
-    for task, seed in dict(map(task_and_seed, files)).items():
+    for number, (task, seed) in enumerate((tasks := dict(map(task_and_seed, files))).items(), 1):
+        print(f"{said}: {task or 'likelihood'} ({number} of {len(tasks)})", file=sys.stderr, flush=True)
         module = {"": "tasks.evaluate", "0": "tasks.minimal_pairs"}.get(seed, "tasks.finetune")
         output = _new_folder(work, "again")
         command = [module, version.tags["plm.model"], *([task] if task else [])]

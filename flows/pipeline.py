@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, nights, placement, prefects, promotion, server
+from flows import display, nights, placement, prefects, promotion, server, timing
 from flows.checkout import Checkout, checked_out, idle
 from flows.outcome import FailedError, Result
 from flows.stages import Registration
@@ -38,8 +38,11 @@ def run(
     root = root.resolve()
     prepare_environment(root)
     placement.detect()
+    print("reading dvc.yaml and the parameters", flush=True)
     with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
         nights.tell_missed(root)
+        if checkout.stale:
+            print(f"{len(checkout.stale)} stages have to run; Prefect and MLflow are started", flush=True)
         if configured := server.configured_url():
             prefects.require(configured, "start one with `plm ui prefect`, or unset it to run without")
             return _run_flow(checkout, track, registration)
@@ -90,7 +93,7 @@ def _run_flow(checkout: Checkout, track: Track | None, registration: Registratio
     from flows import flow
 
     results: list[Result] = []
-    with display.shown():
+    with display.shown([s for s in checkout.graph.stages if s.name in checkout.stale], timing.took(checkout.root)):
         plm = flow.make_flow(track, registration, results.append, checkout)
         state = plm(str(checkout.root), force=checkout.force, return_state=True)
     if not results:

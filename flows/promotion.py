@@ -79,6 +79,7 @@ def register(
     if not wanted:
         return []
     outcomes: list[Outcome] = []
+    print(f"registration: {len(wanted)} checkpoints are tried in a fresh process, and judged by the gate", flush=True)
     # The packager imports its libraries while this process imports its own.
     with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
         judged = _register(root, registry, packager, graph, wanted, parent_run_id)

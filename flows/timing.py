@@ -36,6 +36,11 @@ def expected(root: Path, stages: Sequence[Stage]) -> dict[str, tuple[float, floa
     return {name: (own[name], path[name]) for name in own}
 
 
+def took(root: Path) -> dict[str, float]:
+    """The seconds that each stage took when it last ran on this machine, if known."""
+    return {name: seconds for name, (seconds, _) in _remembered(root).items()}
+
+
 def peaks(root: Path) -> dict[str, int]:
     """The bytes of memory that each stage took when it last ran, if known."""
     return {name: memory for name, (_, memory) in _remembered(root).items()}

@@ -415,7 +415,7 @@ def test_a_pipeline_waits_a_moment_for_a_command_that_holds_the_checkout_and_say
             pass
         patch.setattr(checkout.time, "sleep", lambda _: waited.append(1) or (len(waited) == 3 and other.close()))
         with checkout.checked_out(root, False, print) as held:
-            assert held.stale == 1
+            assert len(held.stale) == 1
     assert len(waited) == 3
 
 

@@ -1,10 +1,16 @@
 """Where the time of a run goes: what is expected, recorded and printed."""
 
 import json
+import logging
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from flows import timing
+from flows import display, timing
 from flows.outcome import Outcome, Result, Spent
 from flows.stages import Stage
 from plm_core.shared.paths import METERS
@@ -59,3 +65,58 @@ def test_the_figures_of_a_run_are_kept_in_the_order_in_which_its_stages_began(tm
     assert [stage["name"] for stage in figures["stages"]] == ["a<b", "late"]
     assert (figures["seconds"], figures["registered"], figures["cores"]) == (80.0, 2.0, 2)
     assert (tmp_path / METERS / "index.html").exists()
+
+
+STAGES = [Stage("first"), Stage("train@a", ("first",)), Stage("train@b", ("first",)), Stage("last", ("train@a",))]
+
+
+def said(name, text):
+    logging.getLogger("prefect.task_runs").info(text, extra={"task_run_name": name})
+
+
+@pytest.mark.parametrize(
+    ("took", "lines", "expected"),
+    [
+        (
+            {stage.name: 90.0 for stage in STAGES},
+            [("first", "runs: forced")],
+            ["about 4 min left, most of it for first"],
+        ),
+        (
+            {"last": 60.0},
+            [
+                ("first", "runs: forced"),
+                ("first", "done in 1.0 s"),
+                ("train@a", "train: 1/100 (1%), 600 s left   loss 1"),
+                ("train@a", "train: 2/100 (2%), 601 s left   loss 1"),
+                ("train@b", "train: 1/100 (1%), 1800 s left"),
+            ],
+            [
+                "3 of these 4 stages are new to this machine: how long the run takes is said once a training has begun",
+                "about 11 min left, most of it for train@a, and 1 stage of unknown length",
+                "about 30 min left, most of it for train@b",
+            ],
+        ),
+    ],
+)
+def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_different(capsys, took, lines, expected):
+    with display.shown(STAGES, took):
+        for line in lines:
+            said(*line)
+    assert [line for line in capsys.readouterr().out.splitlines() if " | " not in line] == expected
+
+
+@pytest.mark.slow
+def test_at_a_terminal_a_table_counts_each_stage_once():
+    code = (
+        "import test_timing as t\nfrom flows import display\n"
+        "with display.shown(t.STAGES, {}):\n"
+        "    for name in ('first', 'train@a', 'up', 'first'):\n"
+        "        t.said(name, 'runs: forced')\n        t.said(name, 'done in 1.0 s')\n"
+        "    t.said('train@b', 'failed: why')\n    t.said('last', 'up to date')\n"
+    )
+    leader, follower = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=follower, check=True)
+    os.close(follower)
+    assert "Stages: 3 of 4 done, 1 failed" in os.read(leader, 65536).decode()
+    os.close(leader)
