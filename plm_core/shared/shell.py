@@ -20,8 +20,12 @@ RANKS = (
 
 
 def prepare() -> None:
-    """Ignore another job's MLflow, escape what the terminal cannot show, and name a user whom the system does not."""
+    """Ignore another job's MLflow, reach this machine's servers without a proxy, escape what the terminal cannot show,
+    and name a user whom the system does not."""
     _ignore(ANOTHER_RUN, "params.yaml names the experiment and the model, MLFLOW_TRACKING_URI the server")
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if direct != "*" and "127.0.0.1" not in direct:
+        os.environ |= dict.fromkeys(("no_proxy", "NO_PROXY"), f"127.0.0.1,localhost,{direct}".rstrip(","))
     if sys.stdout and sys.stdout.errors != "backslashreplace":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:

@@ -320,6 +320,21 @@ def test_what_another_job_left_in_the_shell_reaches_no_process_and_is_told_once(
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "mlflow.example.org"}, "127.0.0.1,localhost,mlflow.example.org"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_servers_on_this_machine_are_reached_without_a_proxy(child, monkeypatch, before, after):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    (child / "tasks/init.py").write_text("import os\nprint(os.environ['no_proxy'])\n")
+    assert plm(child, "init", ".", **before).stdout == f"{after}\n"
+
+
+@pytest.mark.parametrize(
     ("env", "shown"),
     [
         ({"PYTHONIOENCODING": "ascii"}, "\\u2581"),
