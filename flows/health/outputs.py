@@ -7,6 +7,7 @@ from pathlib import Path
 from flows import cache
 from flows.checkout import LOCK, HeldError, only_one
 from flows.health.finding import Finding, Note
+from flows.nights import Nights, moment
 
 WORDS = {"modified": "is not what dvc.lock records", "deleted": "is missing", "not in cache": "is not in DVC's cache"}
 
@@ -18,10 +19,15 @@ def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     """
     try:
         with only_one(root):
+            last = Nights.read(root)
             ours = (root / LOCK).read_text()
     except HeldError as error:
         yield Note(f"outputs: not compared with dvc.lock: {error}")
         return
+    if killed := None if last.ended else last.begun:
+        yield Finding(
+            f"the last run, of {moment(killed)}, was killed", "outputs", "`plm run` settles this and the rest"
+        )
     found = cache.differing(root)
     if (root / LOCK).read_text() != ours:
         yield Note("outputs: not compared with dvc.lock, because a run or another command has started; try again")
@@ -32,7 +38,7 @@ def outputs(root: Path, _everything: bool) -> Iterator[Finding | Note]:
         found = [output for output in found if not output.cached]
     for output in found:
         what = f"the output {WORDS.get(output.state, output.state)}"
-        if output.state == "deleted" and output.cached:
+        if output.state == "deleted" and output.cached and not killed:  # a stage deletes its outputs before it runs
             mend = f"`dvc checkout {output.path}` restores it"
             yield Finding(what, output.path, mend, partial(cache.restore, root, output.path))
         elif output.state == "modified" and output.cached:

@@ -15,6 +15,7 @@ from toys import wait_for
 from flows import doctor
 from flows.checkout import checked_out, only_one
 from flows.health import local, outputs
+from flows.nights import Nights
 
 REPOSITORY = Path(__file__).parents[3]
 GRAPH = """
@@ -91,6 +92,15 @@ def test_outputs_that_differ_from_the_lock_are_found_and_what_is_missing_is_brou
     mended(root, outputs.outputs, ("d", "the output is missing"))
     assert (root / "d/y").read_text() == "2\n"
     assert (root / "f").read_text() == "9\n"
+
+
+def test_after_a_kill_one_run_settles_all_and_no_old_output_is_brought_back(root):
+    """A stage's outputs are deleted before it runs."""
+    Nights(begun=1.0).write(root)
+    shutil.rmtree(root / "d")
+    (first, _), (what, lost) = found(root, outputs.outputs).items()
+    assert first == ("outputs", "the last run, of 1970-01-01 00:00 UTC, was killed")
+    assert (what, lost.safe, lost.mend.split(",")[0]) == (("d", "the output is missing"), None, "`plm run` rebuilds it")
 
 
 def test_an_output_that_is_not_in_the_cache_is_found(root):
