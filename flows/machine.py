@@ -229,6 +229,8 @@ def beside_others(say: Callable[[str], object]) -> Iterator[None]:
     """Be visible to other pipelines of this machine for the block, and say which ones run on the same cores."""
     for name in set(re.findall(r"@(plm run \d+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)):
         if who := holder(name):
-            say(f"another pipeline runs on this machine and uses the same cores: {who}; set PLM_CORES to divide them")
+            half = max(1, len(os.sched_getaffinity(0)) // 2)
+            why = f"both may take twice as long; PLM_CORES={half} for each divides them"
+            say(f"another pipeline runs on this machine and uses the same cores: {who}; {why}")
     with bind(f"plm run {os.getpid()}") or contextlib.nullcontext():
         yield

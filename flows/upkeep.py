@@ -60,7 +60,7 @@ def backup(
     """Copy the registry, snapshots, imports and results."""
     from flows import backup as backups
 
-    _show(backups.backup(project(), _address(target), keep))
+    _show(backups.backup(project(), _address(target), keep), "copied")
 
 
 def restore(
@@ -72,15 +72,15 @@ def restore(
     """Restore a backup; nothing that is here is lost."""
     from flows import backup as backups
 
-    _show(backups.restore(project(), _address(source), at))
+    _show(backups.restore(project(), _address(source), at), "restored from it")
 
 
 def _address(given: str) -> str:
     return given if "://" in given else str(Path(given).resolve())
 
 
-def _show(summary: "Summary") -> None:
-    copied = f"{summary.moved / 1e6:,.1f} MB copied"
-    print(f"backup {summary.name}: {summary.files:,} files of {summary.size / 1e6:,.1f} MB, {copied}")
+def _show(summary: "Summary", done: str) -> None:
+    moved = f"{summary.moved / 1e6:,.1f} MB {done}"
+    print(f"backup {summary.name}: {summary.files:,} files of {summary.size / 1e6:,.1f} MB, {moved}")
     for note in summary.notes:
         print(note)

@@ -49,6 +49,9 @@ def _say(name: str, found: Read, overlap: dict[str, int]) -> None:
     sizes = ", ".join(f"{len(some):,} {split}" for split, some in found.splits.items())
     *both, groups = (f"{n:,} of {key.replace('_', ' ')}" for key, n in overlap.items())
     print(f"{name}: {sizes} examples; the same texts: {', '.join(both)}; {groups}")
+    if number := overlap["test_groups_also_in_train"]:
+        why = "the scores do not show what a model can do with new ones"
+        print(f"warning: {name}: {number:,} groups of test are also in train: {why}", file=sys.stderr)
 
 
 def _metric(name: str) -> str:

@@ -84,6 +84,8 @@ def opened(name: str) -> Training:
     folder = paths.MODELS / name
     values = params.read(section)
     loop = from_dict(LoopConfig, sized(values, section)["training"], f"{section}.training")
+    if not folder.is_dir():
+        raise UserError(f"{folder}: not trained yet, or still training; `plm status` shows what has to run")
     described = checkpoint.describe(folder)
     remedy = f"`dvc repro pretrain@{name}` trains on what is there now"
     if described.lineage is None:

@@ -55,6 +55,15 @@ def test_a_task_of_ones_own_becomes_files_and_counts_the_same_each_time(project)
     assert project.files() == before
 
 
+def test_groups_of_test_that_are_also_in_train_are_a_warning(project):
+    for split, numbers in (("train", range(60)), ("test", range(60, 68))):
+        lines = [f"number {n}\t{'c++' if n % 3 else 'other'}\tp{n % 7}" for n in numbers]
+        (project.root / f"tickets/{split}.tsv").write_text("\n".join(["text\tkind\twho", *lines]))
+    project.change(examples={"tickets": TICKETS | {"group": "who"}})
+    _, err = project.run("tasks.examples", "tickets")
+    assert err.startswith("warning: tickets: 6 groups of test are also in train: the scores do not show ")
+
+
 def test_ones_own_checks_are_taken_over_and_a_wrong_one_is_named_by_its_line(project):
     """Only the word of letters alone can have a typo: "say" is too short, and numbers have none."""
     own = {"id": "plus", "check": "names", "a": "say c++", "expect": {"label": "c++"}}

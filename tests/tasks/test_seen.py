@@ -1,6 +1,7 @@
 """`seen` shows the batch that a checkpoint was trained on, names its documents, and refuses when they are gone."""
 
 import json
+import shutil
 
 import pytest
 from projects import TRAINING
@@ -131,3 +132,5 @@ def test_a_checkpoint_that_names_no_lineage_is_refused(small):
     (folder / checkpoint.CONFIG_FILE).write_text(json.dumps(described | {"lineage": None}))
     write_checksums(folder)
     assert "artifacts/models/gpt: does not say what it was trained on" in small.refused("tasks.seen", "gpt", "--step=1")
+    shutil.rmtree(folder)
+    assert "artifacts/models/gpt: not trained yet, or still training" in small.refused("tasks.seen", "gpt", "--step=1")
