@@ -78,7 +78,7 @@ def serve_schedule(root: Path, schedule: "Schedule", name: str, url: str) -> Non
             # A run that was due while nobody served it waits, and is made up for.
             pause_on_shutdown=False,
             parameters={"root": str(root.resolve())},
-            tags=[f"{prefects.TAG}{checkout_name(root)}"],
+            tags=[f"{prefects.TAG}{checkout_name(root)}", root.resolve().name],
             # Not the file's path, which would be relative to the folder in which this process started.
             entrypoint_type=EntrypointType.MODULE_PATH,
         )

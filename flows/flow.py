@@ -179,7 +179,7 @@ def make_flow(
     """
     runner: TaskRunner[Any] = ThreadPoolTaskRunner()
 
-    @prefect.flow(name=FLOW, task_runner=runner, persist_result=False)
+    @prefect.flow(name=FLOW, flow_run_name="{root}", task_runner=runner, persist_result=False)
     def plm(root: str = ".", force: bool = False) -> State[Any]:
         """Bring every stage of a checkout up to date, then register what they made.
 

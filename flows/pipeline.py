@@ -90,12 +90,15 @@ def prepare_environment(root: Path) -> None:
 
 
 def _run_flow(checkout: Checkout, track: Track | None, registration: Registration) -> Result:
+    import prefect
+
     from flows import flow
 
     results: list[Result] = []
     with display.shown([s for s in checkout.graph.stages if s.name in checkout.stale], timing.took(checkout.root)):
         plm = flow.make_flow(track, registration, results.append, checkout)
-        state = plm(str(checkout.root), force=checkout.force, return_state=True)
+        with prefect.tags(checkout.root.name):
+            state = plm(str(checkout.root), force=checkout.force, return_state=True)
     if not results:
         state.result()  # raises what kept the stages from being checked
     return results[0]

@@ -193,6 +193,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(toy, tracker, on_server)
     assert tracker.events == ["open", "failed"]
     last = _flow_runs()[0]
     assert (last.state.type, last.state.message) == ("FAILED", result.error)
+    assert ("toy" in last.tags, last.name.endswith("/toy")) == (True, True)
 
 
 OPTIONAL = """
