@@ -127,10 +127,15 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show which stages are up to date, and what the registry holds."""
-    from flows import standing
+    from flows import cache, checkout, settings, standing
     from flows.graph import Graph
 
     root = project()
+    if not as_json and cache.empty(root):
+        settings.read(root)
+        checkout.check_parameters(root)
+        print("nothing was run yet: `plm run`")
+        return
     stages: list[dict[str, Any]] = [
         {"name": name, "up_to_date": not reasons, "reasons": reasons} for name, reasons in Graph(root).status().items()
     ]
@@ -206,7 +211,7 @@ def promote(
     outcome = promotion.promote(project(), version, reason, force=force)
     notify.tell_models(project(), [outcome])
     if outcome.action == "refused":
-        against = outcome.reasons[1:]  # the first one is the user's own
+        against = outcome.reasons[:-1]  # the last one is the user's own
         print(f"version {outcome.version}: refused by the gate: {'; '.join(against)}; `--force` overrules it")
         raise typer.Exit(1)
     print(f"version {outcome.version}: {outcome.action}: {'; '.join(outcome.reasons)}")

@@ -112,11 +112,11 @@ def promote(root: Path, version: str, reason: str, force: bool = False) -> Outco
                 reasons = [reason, "the gate was not asked (force)"]
                 return _decision("promoted by hand", target, champion, reasons, "overruled", None)
             found = judge(root, registry, target, champion)
-            reasons = [reason, *found["reasons"]]
             if not found["passed"]:
+                reasons = [*found["reasons"], f"asked for by hand: {reason}"]
                 return _decision("refused", target, champion, reasons, "refused", found)
             _must_work(root, registry, target)
-            return _decision("promoted by hand", target, champion, reasons, "passed", found)
+            return _decision("promoted by hand", target, champion, [reason, *found["reasons"]], "passed", found)
 
         return _commit_against_champion(registry, target, decide)
 

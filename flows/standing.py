@@ -125,8 +125,10 @@ def show(console: Any, registry: Mapping[str, Any], every: bool = False) -> None
         for note, metrics in _left_out(version).items():
             console.print(f"version {version['version']}: {', '.join(metrics)} not compared: {note}")
     for version in reversed(shown):
-        names = "".join(f" ({alias})" for alias in version["aliases"])
-        verdict = f"{version['gate'] or 'not judged yet'}. {version['reasons'] or ''}".rstrip()
+        first = "champion" in version["aliases"]
+        names = " (champion)" if first else "".join(f" ({alias})" for alias in version["aliases"])
+        by_hand = "made the champion by hand after it was " if first and version["gate"] == "refused" else ""
+        verdict = f"{by_hand}{version['gate'] or 'not judged yet'}. {version['reasons'] or ''}".rstrip()
         console.print(f"version {version['version']}{names}, {version['stage']}: {verdict}")
     if registry["notice"]:
         console.print(f"[yellow]warning[/yellow]        {registry['notice']}")
@@ -152,20 +154,20 @@ def _in_groups(row: Mapping[str, Any]) -> str:
 
 
 def _compared(version: Mapping[str, Any]) -> list[list[str]]:
-    """A row per metric that both sides have."""
+    """A row per metric that both sides have, or that the first model has."""
     found = version["compared"] or {"table": []}
     return [
         [
-            row.get("earlier") or found["champion"],
+            row.get("earlier") or found["champion"] or "",
             row["metric"],
-            *(f"{row[side]:.4f}" for side in ("champion", "challenger")),
-            f"{row['difference']:+.4f}",
+            *("" if row[side] is None else f"{row[side]:.4f}" for side in ("champion", "challenger")),
+            "" if row["difference"] is None else f"{row['difference']:+.4f}",
             f"{row['tolerance']:g}",
             f"{row['examples']:,}" + _in_groups(row) if row["examples"] else "",
             row["verdict"],
         ]
         for row in found["table"]
-        if row.get("difference") is not None
+        if row.get("difference") is not None or row["verdict"] == "no champion"
     ]
 
 
@@ -174,6 +176,7 @@ def _left_out(version: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     compared = version["compared"] or {"champion": None, "table": []}
     for row in compared["table"] if compared["champion"] else []:
-        if row.get("difference") is None:
+        known = {row.get("champion", 0), row.get("challenger")} != {None}  # None: a likelihood that neither has
+        if row.get("difference") is None and known:
             found.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
     return found

@@ -64,10 +64,10 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
     busy = cpu / (cores * max(1e-9, end - ran[0].spent.begun))
     longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
     rows = [
-        ("stages", f"{clock(end)} for {len(ran)} of them, {clock(cpu)} of CPU time: {busy:.0%} busy"),
+        ("stages", f"{clock(end)} for {len(ran)}, with {busy:.0%} of the cores busy"),
         ("longest", ", ".join(f"{outcome.name} {clock(outcome.spent.seconds)}" for outcome in longest)),
         ("registration", clock(result.registered)),
-        ("start and end", clock(max(0.0, whole - end - result.registered))),
+        ("the rest", f"{clock(max(0.0, whole - end - result.registered))} to start and end Prefect and MLflow"),
     ]
     return [("total", f"{clock(whole)} on {cores} core{'s' * (cores > 1)}"), *rows]
 

@@ -103,7 +103,7 @@ def decide(
     if primary.verdict in UNJUDGED:
         against.append(_objection(primary, rules))
     if champion is None:
-        reasons = against or ["there is no champion yet, and every metric is finite"]
+        reasons = against or ["there is no champion yet, so it becomes the champion"]
         return Decision(not against, reasons, table)
     if primary.interval is None:
         return Decision(False, against, table, differ)
@@ -112,6 +112,8 @@ def decide(
     p = significance.permutation(results, significance.generator(), resamples)
     passed, reason, lacking = _on_the_primary(primary, p, (challenger.parameters, champion.parameters), rules, level)
     reason += f"; {primary.note}" if primary.note else ""
+    if " is significantly worse: " in reason:  # the same again
+        against = [each for each in against if not each.startswith(f"{primary.metric}: worse by ")]
     if against or not passed:
         return Decision(False, against if passed else [*against, reason], table, differ + lacking)
     return Decision(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
@@ -167,7 +169,8 @@ def _on_the_primary(
     """Whether the challenger passes by the primary, why or why not, and files without which this cannot be decided."""
     assert row.strict is not None
     low, high = row.gains(row.strict)
-    found = f"{row.gain:+.4g}, {100 - 100 * level:.4g}% interval {low:+.4g} to {high:+.4g}, p = {p:.2g}"
+    ends = f"{row.strict.low:+.4g} to {row.strict.high:+.4g}"
+    found = f"{row.difference:+.4g}, {100 - 100 * level:.4g}% interval {ends}, p = {p:.2g}"
     if low > 0 and p <= level:
         return True, f"{row.metric} is significantly better: {found}", []
     if high < 0 and p <= level:

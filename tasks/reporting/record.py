@@ -92,6 +92,8 @@ def _notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Which metrics were not judged and why, grouped by reason."""
     metrics: dict[str, list[str]] = {}
     for row in rows:
+        if row["verdict"] == "not measured" and {row.get("champion", 0), row.get("challenger")} == {None}:
+            continue  # a likelihood of another paper, which neither has
         metrics.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
     return [f"{', '.join(names)}: {why}" for why, names in metrics.items()]
 
@@ -134,7 +136,7 @@ def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str
         except UserError as error:
             notes.append(f"{name} by slice: {error}")
             continue
-        if found is None:
+        if found is None and not tables[0].of_pairs:
             notes.append(f"{name} by slice: nothing is known of its examples, because stage slices has not run")
         for parts in found or ():
             title = f"{name}, {parts[0].kind}: {parts[0].name}"

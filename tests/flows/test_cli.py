@@ -108,6 +108,11 @@ def test_status_as_json_names_each_stage_with_its_reasons_and_the_registry(proje
     assert status["registry"]["versions"] == []
 
 
+def test_before_the_first_run_the_status_is_a_line_and_parameters_are_read(project):
+    done = plm(project, "status")
+    assert (done.returncode, done.stdout) == (0, "nothing was run yet: `plm run`\n")
+
+
 def test_outside_a_project_the_error_says_where_to_go(tmp_path):
     done = plm(tmp_path, "status")
     assert done.returncode == 2

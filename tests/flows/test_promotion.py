@@ -157,7 +157,7 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
         assert opened.client.get_run(opened.champion().run_id).data.tags["mlflow.parentRunId"] == parent
         assert (opened.run_of("journal:k8"), opened.run_of(None)) == ("", "")
     assert (outcome.version, outcome.action) == ("1", "promoted")
-    assert outcome.reasons == ["there is no champion yet, and every metric is finite"]
+    assert outcome.reasons == ["there is no champion yet, so it becomes the champion"]
     assert aliases(root) == {"1": ["champion"]}
     (again,) = promotion.register(root, [STAGE], None)
     assert again.action == "unchanged"
@@ -165,8 +165,8 @@ def test_the_life_of_a_registered_model(root, tokenizer, capfd):
     train(root, tokenizer, seed=2, nats=210.0)
     (worse,) = promotion.register(root, [STAGE], "journal:unknown")
     assert (worse.version, worse.action) == ("2", "refused")
-    assert capfd.readouterr().out.startswith("pretrain@gpt: plm version 1 promoted: there is no champion yet, and")
-    assert any("bits_per_byte: worse by" in reason for reason in worse.reasons)
+    assert capfd.readouterr().out.startswith("pretrain@gpt: plm version 1 promoted: there is no champion yet, so it")
+    assert any("bits_per_byte is significantly worse: +" in reason for reason in worse.reasons)
     assert aliases(root) == {"1": ["champion"], "2": ["challenger"]}
 
     train(root, tokenizer, seed=3, nats=190.0)

@@ -111,23 +111,33 @@ def test_the_gate_s_own_numbers_are_shown_and_what_was_left_out_with_its_reason(
         ["champion"],
         gate="passed",
         reasons="there is no champion yet",
-        compared={"champion": None, "table": [left]},
+        compared={
+            "champion": None,
+            "table": [left, row | {"champion": None, "difference": None, "verdict": "no champion"}],
+        },
     )
+    third = version("3", ["challenger", "champion"], gate="refused", reasons="worse by 0.1")
+    neither = {"metric": "x", "champion": None, "challenger": None, "difference": None, "verdict": "not measured"}
+    compared["table"].append(neither | {"note": "neither has it"})
     second = version("2", ["challenger"], gate="refused", reasons="worse by 0.053", compared=compared)
     out = io.StringIO()
     standing.show(
-        Console(file=out, width=200), {"model": "plm", "versions": [second, first, version("0", [])], "notice": "odd"}
+        Console(file=out, width=200),
+        {"model": "plm", "versions": [third, second, first, version("0", [])], "notice": "odd"},
     )
     text = out.getvalue()
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "era/score" in line]
-    assert cells == [["2", "1", "era/score", "0.7285", "0.6755", "-0.0530", "0.03", "1,234", "worse"]]
+    assert cells == [
+        ["2", "1", "era/score", "0.7285", "0.6755", "-0.0530", "0.03", "1,234", "worse"],
+        ["1", "", "era/score", "", "0.6755", "", "0.03", "1,234", "no champion"],
+    ]
     assert text[text.index("version 2: ") :].splitlines() == [
         "version 2: tickets/score not compared: the challenger was not measured on it",
-        "version 0, pretrain@gpt: not judged yet.",
         "version 1 (champion), pretrain@gpt: passed. there is no champion yet",
         "version 2 (challenger), pretrain@gpt: refused. worse by 0.053",
+        "version 3 (champion), pretrain@gpt: made the champion by hand after it was refused. worse by 0.1",
         "warning        odd",
-        "champion       plm version 1",
+        "champion       plm version 3",
     ]
 
 

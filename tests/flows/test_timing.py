@@ -53,9 +53,9 @@ def test_what_cannot_be_read_is_not_known(tmp_path, content):
 def test_the_summary_adds_up():
     said = dict(timing.summary(RESULT, 80.0, 2))
     assert said["total"] == "1 min 20 s on 2 cores"
-    assert said["stages"] == "15.0 s for 2 of them, 12.0 s of CPU time: 43% busy"
+    assert said["stages"] == "15.0 s for 2, with 43% of the cores busy"
     assert said["longest"] == "late 10.0 s, a<b 3.0 s"
-    assert (said["registration"], said["start and end"]) == ("2.0 s", "1 min 03 s")
+    assert (said["registration"], said["the rest"]) == ("2.0 s", "1 min 03 s to start and end Prefect and MLflow")
     assert timing.summary(Result(RESULT.stages[2:]), 1.0, 2) == []
 
 

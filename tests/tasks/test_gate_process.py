@@ -146,7 +146,7 @@ def test_a_record_has_both_sides_and_what_is_not_known(tmp_path):
     judged = ["bits_per_byte (lower is better)", "9", "0.2885", "0.1443", difference, "0", "better"]
     assert judged in rows
     unknown = "architecture, objective, tokens read, energy, cost, data, commit"
-    assert f"- known of neither side: {unknown}\n" in text
+    assert f"- not known: {unknown}\n" in text
     assert "the champion's run (deleted)" in text
     assert '; while this version is the champion, `plm rollback --reason "..."` goes back to the one before\n' in text
     assert "plm promote" not in text
