@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shell.lead()
     # The environment that `plm` is installed in comes first on the PATH, so that all processes use one interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    # Containers often say otherwise, and then every process compiles the thousands of files that MLflow imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     try:
         app(arguments, prog_name="plm")
     except UserError as error:

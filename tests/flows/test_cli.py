@@ -392,3 +392,10 @@ def _answers(address):
     with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
         return answer.status == 200
     return False
+
+
+def test_what_a_command_imports_is_compiled_once_whatever_the_environment_says(project, tmp_path):
+    env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
+    command = [sys.executable, "-m", "flows.cli", "nights"]
+    subprocess.run(command, cwd=project, env={**os.environ, **env}, stdout=subprocess.DEVNULL, check=True)
+    assert list(tmp_path.glob("compiled/**/flows/nights.*.pyc"))
