@@ -24,6 +24,8 @@ LARGEST = 1 << 20
 """The size in bytes up to which untracked files go into the sweep's commit; larger ones are data, and linked if a stage
 reads them."""
 IDENTITY = {f"GIT_{who}_{what}": "plm" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+HOOKLESS = ("-c", "core.hooksPath=/dev/null")
+"""The user's hooks are meant for commits and checkouts of people."""
 
 
 class Workspaces:
@@ -177,7 +179,7 @@ class Workspaces:
 
     def _git(self, *arguments: str, index: str | None = None, folder: Path | None = None, text: str = "") -> str:
         environment = IDENTITY | ({"GIT_INDEX_FILE": index} if index else {})
-        return _run(["git", *arguments], folder or self._root, environment, text)
+        return _run(["git", *HOOKLESS, *arguments], folder or self._root, environment, text)
 
 
 @contextmanager
@@ -204,5 +206,6 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | 
     )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no error message"])[0]
-        raise UserError(f"{folder}: `{' '.join(command[:4])}`: {said.removeprefix('error: ')}")
+        begun = " ".join([word for word in command if word not in HOOKLESS][:4])
+        raise UserError(f"{folder}: `{begun}`: {said.removeprefix('error: ')}")
     return done.stdout.removesuffix("\n")

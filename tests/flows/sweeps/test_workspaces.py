@@ -64,6 +64,17 @@ def test_trials_have_the_files_of_the_beginning_with_what_git_did_not_have(root,
     assert again.commit == made.commit
 
 
+def test_the_users_settings_and_hooks_for_commits_are_not_those_of_trials(root, made):
+    for name in ("pre-commit", "commit-msg", "post-checkout", "reference-transaction"):
+        hook = root / ".git/hooks" / name
+        hook.write_text("#!/bin/sh\nexit 1\n")
+        hook.chmod(0o755)
+    for name, value in {"commit.gpgSign": "true", "user.signingKey": "none", "user.useConfigOnly": "true"}.items():
+        git(root, "config", name, value)
+    made.freeze()
+    assert (made.open(1, {"a.x": 7}) / "code.py").read_text() == "one\n"
+
+
 def test_a_trial_that_is_there_is_as_it_was_left_and_one_half_made_is_made_anew(root, made):
     made.freeze()
     place = made.open(1, {"a.x": 7})
