@@ -19,9 +19,15 @@ RANKS = (
 """Variables of torchrun and of clusters that make a process train together with others."""
 
 
+HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+"""Variables that Git sets for a hook: git would work on that repository and index, wherever it runs."""
+
+
 def prepare() -> None:
-    """Ignore another job's MLflow, reach this machine's servers without a proxy, escape what the terminal cannot show,
-    and name a user whom the system does not."""
+    """Ignore another job's MLflow and a hook's repository, reach this machine's servers without a proxy, escape what
+    the terminal cannot show, and name a user whom the system does not."""
+    for name in HOOK:
+        os.environ.pop(name, None)
     _ignore(ANOTHER_RUN, "params.yaml names the experiment and the model, MLFLOW_TRACKING_URI the server")
     direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if direct != "*" and "127.0.0.1" not in direct:

@@ -315,9 +315,10 @@ def child(project):
 def test_what_another_job_left_in_the_shell_reaches_no_process_and_is_told_once(child):
     of_mlflow = dict.fromkeys(["MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_REGISTRY_URI"], "77")
     of_ranks = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1"}
-    done = plm(child, "init", ".", **of_mlflow, **of_ranks, MLFLOW_TRACKING_TOKEN="of the server")
+    of_a_hook = {"GIT_INDEX_FILE": "/its/index", "GIT_DIR": "/its/.git"}
+    done = plm(child, "init", ".", **of_mlflow, **of_ranks, **of_a_hook, MLFLOW_TRACKING_TOKEN="of the server")
     assert done.returncode == 0, done.stderr
-    assert not [name for name in of_mlflow | of_ranks if f"'{name}'" in done.stdout]
+    assert not [name for name in of_mlflow | of_ranks | of_a_hook if f"'{name}'" in done.stdout]
     assert "MLFLOW_TRACKING_TOKEN" in done.stdout
     first, second = done.stderr.splitlines()
     assert first.startswith("warning: MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, MLFLOW_REGISTRY_URI of the shell ignored: ")
