@@ -1,6 +1,5 @@
 """The checkout and its machine: journals, snapshots, locks, disk space."""
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -67,7 +66,8 @@ def snapshots(root: Path, _everything: bool) -> Iterator[Finding | Note]:
 def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     """A checkout that is held by stages of a dead pipeline."""
     path = root / LOCK
-    if not path.exists() or psutil.pid_exists(pid := _number(path)):
+    pid = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    if not pid.isdecimal() or psutil.pid_exists(int(pid)):
         return
     try:
         with only_one(root):
@@ -75,11 +75,6 @@ def locks(root: Path, _everything: bool) -> Iterator[Finding | Note]:
     except HeldError:
         what = f"the pipeline (process {pid}) has died, and processes that it left behind hold the checkout"
         yield Finding(what, LOCK, f"`fuser -v {root}` lists all processes there, your shell too; end those of tasks")
-
-
-def _number(path: Path) -> int:
-    text = path.read_text(encoding="utf-8").strip()
-    return int(text) if text.isdecimal() else os.getpid()
 
 
 def disk(root: Path, _everything: bool) -> Iterator[Finding | Note]:

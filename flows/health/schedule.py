@@ -25,8 +25,11 @@ def schedule(root: Path, _everything: bool) -> Iterator[Finding | Note]:
         yield Note("schedule: not checked, because PREFECT_API_URL is not set; set it if a server runs this checkout")
         return
     server.reach(url)
+    from prefect.client.schemas.filters import FlowFilter
+
     with client(url) as opened:
-        found = [each for each in _deployments(opened) if of_checkout(each, root)]
+        ours = FlowFilter.model_validate({"name": {"any_": [FLOW]}})
+        found = [each for each in opened.read_deployments(flow_filter=ours) if of_checkout(each, root)]
         if not found:
             yield Note(f"schedule: {shown(url)} has no deployment of this checkout; `plm deploy` makes one")
         for deployment in found:
@@ -55,12 +58,6 @@ def _looked_at(opened: Any, deployment: Any, url: str) -> Iterator[Finding | Not
     ran = f"last {last.state_name.lower()} {_at(last.end_time or last.created)}" if last else "has never run"
     coming = [at for at in waiting if at >= now]
     yield Note(f"schedule: {deployment.name} {ran}, next {_at(coming[0]) if coming else 'not scheduled'}")
-
-
-def _deployments(opened: Any) -> list[Any]:
-    from prefect.client.schemas.filters import FlowFilter
-
-    return opened.read_deployments(flow_filter=FlowFilter.model_validate({"name": {"any_": [FLOW]}}))
 
 
 def _runs(opened: Any, deployment: Any, *states: str) -> list[Any]:

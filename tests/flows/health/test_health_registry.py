@@ -9,7 +9,7 @@ import pytest
 from registries import HOUR_MS, PARAMS, everything, judge, model_of, project, register, run_of
 
 from flows import doctor, registry
-from flows.health import runs
+from flows.health import registry as health
 from flows.health.registry import registry as check
 from flows.ledger import Decision
 
@@ -217,14 +217,14 @@ def test_a_run_that_ends_while_the_doctor_looks_is_well_and_keeps_how_it_ended(r
     with registry.opened(root) as opened:
         tags = {"plm.journal": "1-s-0", "plm.host": socket.gethostname()}
         slow, slower = (opened.client.create_run(opened.experiment(), tags=tags).info.run_id for _ in range(2))
-        look = runs.journals
+        look = health.journals
 
         def ended_meanwhile(root):
             """The last lines of a journal reach MLflow, and it is deleted, after the runs were listed."""
             opened.client.set_terminated(slow, "FINISHED")
             return look(root)
 
-        monkeypatch.setattr(runs, "journals", ended_meanwhile)
+        monkeypatch.setattr(health, "journals", ended_meanwhile)
         (finding,) = doctor.look(root, checks=CHECKS).findings
         assert slower in finding.where
         opened.client.set_terminated(slower, "FINISHED")
