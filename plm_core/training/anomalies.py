@@ -1,29 +1,25 @@
-"""Losses and gradients that show that training is diverging, and what is done about them. Used by the loop."""
+"""Losses and gradients that show that training is diverging: the run ends, continues, or rolls back to a snapshot.
+
+Used by the loop.
+"""
 
 import math
 import statistics
-from typing import Annotated, Literal
+import warnings
 
-from pydantic import Field, NonNegativeInt, PositiveFloat
+from plm_core.config import UserError
+from plm_core.training.config import AnomalyConfig
+from plm_core.training.snapshot import Snapshots
+from plm_core.training.state import State, Unfit
 
-from plm_core.config import section
 
+class Diverged(UserError):
+    """The loss or the gradient is not finite or spikes, more often than is tolerated."""
 
-@section
-class AnomalyConfig:
-    """Section ``training.anomalies``."""
-
-    policy: Literal["stop", "skip", "rollback"] = "stop"
-    """``stop`` ends the run. ``skip`` leaves out the update of that step (as SkipStepOptimizer of OLMo-core does).
-    ``rollback`` returns to the last periodic snapshot and skips the batches read since (Chowdhery et al. 2022, section
-    5.1). Both check each step before its update, which waits for the GPU; ``stop`` checks at reports."""
-    sigmas: PositiveFloat | None = None
-    """A loss or gradient norm this many standard deviations above the mean of the previous steps is an anomaly too;
-    null: only one that is not finite. OLMo-core uses 6, and a window of 128."""
-    window: Annotated[int, Field(ge=4)] = 128
-    """The number of previous steps to compare with; at least half of them are needed."""
-    limit: NonNegativeInt = 10
-    """This many anomalies are tolerated in a run; the next one ends it."""
+    def __init__(self, message: str, batch: int) -> None:
+        super().__init__(message)
+        self.batch = batch
+        """The step (from 0) of ``batch_at`` that the batch belongs to."""
 
 
 def judged(loss: float, norm: float, recent: list[tuple[float, float]], config: AnomalyConfig) -> str | None:
@@ -44,3 +40,60 @@ def judged(loss: float, norm: float, recent: list[tuple[float, float]], config: 
     recent.append((loss, norm))
     del recent[: -config.window]
     return None
+
+
+def tolerate(wrong: str, step: int, batch: int, state: State, snapshots: Snapshots, weights: bool = False) -> None:
+    """Record an anomaly at a step (from 0) that read ``batch``; with ``weights`` the weights themselves are broken.
+
+    Raises:
+        Diverged: the policy tolerates no anomalies, or no more of them.
+    """
+    policy, limit = state.config.anomalies.policy, state.config.anomalies.limit
+    state.anomalies.append(step + 1)
+    # Skipping an update does not repair weights whose validation is broken.
+    if policy == "stop" or len(state.anomalies) > limit or (weights and policy == "skip"):
+        rate, warmup = state.config.optimizer.learning_rate, state.config.optimizer.warmup_steps
+        good = snapshots.newest()
+        raise Diverged(
+            f"optimizer.learning_rate: at step {step + 1} {wrong}"
+            + (f", after {limit} tolerated anomalies" if policy != "stop" and not weights else "")
+            + f"; expected a learning rate below {rate} or a warm-up longer than {warmup} steps; "
+            f"{f'the last good snapshot is {good}' if good else 'there is no snapshot'}",
+            batch,
+        )
+    done = "its update is left out" if policy == "skip" else "rolling back to the last periodic snapshot"
+    if state.ranks.first:  # the others have seen the same
+        warnings.warn(f"at step {step + 1} {wrong}: {done} ({len(state.anomalies)} of {limit})", stacklevel=2)
+
+
+def check_losses(state: State, snapshots: Snapshots, alone: bool = False) -> None:
+    """Check the steps since the last report, whose numbers are settled; with ``alone``, not against earlier steps.
+
+    Raises:
+        Diverged: as ``tolerate``.
+    """
+    for step, loss, norm in state.losses():
+        if wrong := judged(loss, norm, [] if alone else state.recent, state.config.anomalies):
+            # Under ``stop`` no batch was skipped: the batch is the step.
+            tolerate(wrong, step, step, state, snapshots)
+
+
+def go_back(state: State, snapshots: Snapshots) -> None:
+    """Roll back to the last periodic snapshot, and skip the batches read since.
+
+    Raises:
+        Unfit: there is no such snapshot.
+    """
+    # The snapshot is older, so restoring it would lose these.
+    anomalies, rollbacks = state.anomalies, state.rollbacks
+    parts = len(state.carries)
+    step = anomalies[-1]
+    saved = snapshots.find(at_most=step - 1, every=state.config.snapshot_every)
+    if saved is None:
+        raise Unfit(f"snapshot_every: no snapshot of a step up to {step - 1} in {snapshots.folder} to roll back to")
+    state.restore(saved)
+    snapshots.remove_after(state.step)
+    state.anomalies = anomalies
+    state.rollbacks = [*rollbacks, (state.step, step - state.step)]
+    # A model's memory holds text that is now skipped.
+    state.carries = [None] * max(parts, len(state.carries))

@@ -1,13 +1,12 @@
 """Section ``training`` of the parameters: everything about a training run except its model and its objective."""
 
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from plm_core.config import PositiveShare, Probability, Share, section
 from plm_core.text.samplers import stream_seed
-from plm_core.training.anomalies import AnomalyConfig
 from plm_core.training.precision import Precision
 
 DECAY_FRACTION = 0.2
@@ -53,6 +52,23 @@ class OptimizerConfig:
             raise ValueError(f"momentum: {self.name} has none; expected name: muon")
         if self.schedule != "wsd" and self.decay_fraction != DECAY_FRACTION:
             raise ValueError(f"decay_fraction: schedule {self.schedule} has none; expected schedule: wsd")
+
+
+@section
+class AnomalyConfig:
+    """Section ``training.anomalies``."""
+
+    policy: Literal["stop", "skip", "rollback"] = "stop"
+    """``stop`` ends the run. ``skip`` leaves out the update of that step (as SkipStepOptimizer of OLMo-core does).
+    ``rollback`` returns to the last periodic snapshot and skips the batches read since (Chowdhery et al. 2022, section
+    5.1). Both check each step before its update, which waits for the GPU; ``stop`` checks at reports."""
+    sigmas: PositiveFloat | None = None
+    """A loss or gradient norm this many standard deviations above the mean of the previous steps is an anomaly too;
+    null: only one that is not finite. OLMo-core uses 6, and a window of 128."""
+    window: Annotated[int, Field(ge=4)] = 128
+    """The number of previous steps to compare with; at least half of them are needed."""
+    limit: NonNegativeInt = 10
+    """This many anomalies are tolerated in a run; the next one ends it."""
 
 
 @section

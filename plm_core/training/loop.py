@@ -14,13 +14,13 @@ from torch import nn
 from plm_core.objectives.loss import Batch
 from plm_core.text.samplers import stream_seed
 from plm_core.training.ahead import Ahead
+from plm_core.training.anomalies import check_losses, go_back, tolerate
 from plm_core.training.blocks import recompute, unwrap, wrap
 from plm_core.training.compiling import LossOf, compile_blocks, compiled
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.profiler import Profiler
 from plm_core.training.ranks import ALONE, Ranks, Shared
-from plm_core.training.recovery import go_back, look_at_losses, tolerate
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import State, StepMetrics, Validation, require_fit
 from plm_core.training.step import Evaluate, Setup, evaluate, rehearse, update
@@ -132,10 +132,10 @@ def _steps(
         seeds = partial(stream_seed, config.seed, "dropout", step)
         wrong = update(setup, state, batches(number, last=step + 1 == config.steps), rate, seeds)
         if wrong is not None:
-            tolerate(wrong, step, number, state, snapshots, ranks)
+            tolerate(wrong, step, number, state, snapshots)
         moved = wrong is None or config.anomalies.policy == "skip"
         if not moved:
-            go_back(state, snapshots, config)
+            go_back(state, snapshots)
         # The clock is read only if there is a time budget: it is part of the state, and differs between runs.
         stop, state.seconds = ranks.all_reduce_max(
             interrupted(), 0.0 if config.minutes is None else perf_counter() - begun
@@ -153,16 +153,11 @@ def _steps(
                 snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
             yield report
         if stop and not ended:
-            _save_to_stop(setup, state, snapshots)
+            state.settle()
+            check_losses(state, snapshots, alone=True)  # those that no report has checked yet
+            snapshots.save(state.tensors(), state.fixed(), state.progress(), config.snapshot_every)
+            snapshots.wait()
             raise Stopped(state.step, stop)
-
-
-def _save_to_stop(setup: Setup, state: State, snapshots: Snapshots) -> None:
-    """Save the state, after checking the losses that no report has checked yet."""
-    state.settle()
-    look_at_losses(state, snapshots, setup.ranks, alone=True)
-    snapshots.save(state.tensors(), state.fixed(), state.progress(), setup.config.snapshot_every)
-    snapshots.wait()
 
 
 def _report(
@@ -175,7 +170,7 @@ def _report(
     throughput = setup.profiler.read(positions)
     throughput = replace(throughput, joules=setup.ranks.total(throughput.joules))
     if config.anomalies.policy == "stop":  # the other policies have checked each step before its update
-        look_at_losses(state, snapshots, setup.ranks)
+        check_losses(state, snapshots)
     valid = None
     if state.step % config.valid_every == 0 or state.ended:
         setup.shared.model.eval()
@@ -185,8 +180,8 @@ def _report(
         valid = Validation(tell(loss), None if score is None else tell(score))
         if not math.isfinite(valid.loss):
             last = (state.step - 1, state.batch - 1)
-            tolerate(f"the validation loss is {valid.loss}", *last, state, snapshots, setup.ranks, weights=True)
-            go_back(state, snapshots, config)
+            tolerate(f"the validation loss is {valid.loss}", *last, state, snapshots, weights=True)
+            go_back(state, snapshots)
             return None
     report = state.told(rate, valid, throughput, first=setup.profiler.reads == 1)
     if valid is not None and best_report(state.reports) is report:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from plm_core.config import digest
 from plm_core.shared import paths
+from plm_core.training.anomalies import Diverged
 from plm_core.training.loop import Stopped, best_report
-from plm_core.training.recovery import Diverged
 from plm_core.training.state import StepMetrics, Unfit
 from tasks.reporting.costs import CostReport
 from tasks.runtime.evidence import write_rows
@@ -64,49 +64,41 @@ def follow(
     if costs.taken.seconds and (spent := costs.overspent()):  # by the processes before this one
         raise BudgetSpent(f"{spent}; {HIGHER}")
     explained = _explained(steps, section, batch, edited, costs)
+
+    def reason(signalled: bool) -> int:
+        if edited:
+            return Reason.EDITED
+        return Reason.SPENT if costs.overspent() else Reason.SIGNAL * signalled
+
     with deferred_signals() as interrupted, ProgressBar(stage.name, steps) as meter, costs, explained:
-        for report in training(interrupted=lambda: _reason(edited, costs, interrupted())):
+        for report in training(interrupted=lambda: reason(interrupted())):
             if not report.restored and report.passed != passed:
                 # Also when it resumes after a rollback: points later than its snapshot may be from before that.
                 stage.tracker.repeat(report.step)
                 passed = report.passed
             if not report.restored and seen and seen[-1].restored and leads():
                 print(f"{stage.name}: resumed; the last report was after step {seen[-1].step} of {steps}", flush=True)
-            positions += _entered(seen, report)
+            while seen and seen[-1].step >= report.step:  # a rollback has made these void
+                positions -= seen.pop().positions
+            seen.append(report)
+            positions += report.positions
             costs.add(report.steps, positions, report.throughput, report.first)
             stage.tracker.log(_points(report) | costs.points(), report.step)
-            _tell(stage.name, report)
+            if (path := os.environ.get("PLM_REPORTS")) and leads():  # for outside observers
+                line = json.dumps({"stage": stage.name, "step": report.step, "metrics": _points(report)}) + "\n"
+                with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
+                    file.write(line)
             if report.restored:
                 meter.resume(report.step)
                 continue
-            meter.update(report.step, ", ".join(filter(None, (_note(report, seen), costs.note()))))
-            edited.extend(_edits(stage))
+            best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
+            valid = "" if best is None else f"best valid {best:.3f}"
+            meter.update(report.step, ", ".join(filter(None, (f"loss {report.loss:.3f}", valid, costs.note()))))
+            try:
+                stage.guard.check()
+            except Edited as error:
+                edited.append(error)
     return seen
-
-
-def _reason(edited: Sequence[Edited], costs: CostReport, signalled: bool) -> int:
-    if edited:
-        return Reason.EDITED
-    return Reason.SPENT if costs.overspent() else Reason.SIGNAL * signalled
-
-
-def _entered(seen: list[StepMetrics], report: StepMetrics) -> int:
-    """Add a report to those seen, of which it makes void those of its step and of later ones; returns how many
-    positions that adds to all that were read."""
-    positions = report.positions
-    while seen and seen[-1].step >= report.step:
-        positions -= seen.pop().positions
-    seen.append(report)
-    return positions
-
-
-def _edits(stage: Stage) -> list[Edited]:
-    """What the result depends on that was edited while the stage ran; empty, or one error."""
-    try:
-        stage.guard.check()
-    except Edited as error:
-        return [error]
-    return []
 
 
 @contextlib.contextmanager
@@ -137,14 +129,6 @@ def write_curve(path: Path, reports: list[StepMetrics]) -> None:
     write_rows(path, ("step", "loss", "valid_loss", "best"), rows)
 
 
-def _tell(stage: str, report: StepMetrics) -> None:
-    """Append a line of JSON to the file that ``PLM_REPORTS`` names, for outside observers."""
-    if (path := os.environ.get("PLM_REPORTS")) and leads():
-        line = json.dumps({"stage": stage, "step": report.step, "metrics": _points(report)}) + "\n"
-        with contextlib.suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
-            file.write(line)
-
-
 def _points(report: StepMetrics) -> dict[str, float]:
     points = {"loss": report.loss, "gradient_norm": report.gradient_norm, "learning_rate": report.learning_rate}
     if report.valid_loss is not None:
@@ -154,8 +138,3 @@ def _points(report: StepMetrics) -> dict[str, float]:
     if report.skipped:
         points["skipped"] = report.skipped
     return points
-
-
-def _note(report: StepMetrics, seen: list[StepMetrics]) -> str:
-    best = min((r.valid_loss for r in seen if r.valid_loss is not None), default=None)
-    return f"loss {report.loss:.3f}" + ("" if best is None else f", best valid {best:.3f}")

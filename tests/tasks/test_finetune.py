@@ -17,8 +17,8 @@ from plm_core.benchmarks.task import verified_task
 from plm_core.finetuning.classifier import Predicted
 from plm_core.finetuning.config import FinetuneConfig
 from plm_core.text.special import BOS, CLS, SEP
+from plm_core.training.anomalies import Diverged
 from plm_core.training.device import Device
-from plm_core.training.recovery import Diverged
 from plm_core.training.snapshot import Snapshots
 from tasks import finetune
 from tasks.settings import params

@@ -10,9 +10,9 @@ from folds import CAUSAL, CONFIG, batch_at, plain, same
 
 from plm_core.config import UserError, from_dict
 from plm_core.objectives.loss import Loss
-from plm_core.training.anomalies import AnomalyConfig, judged
+from plm_core.training.anomalies import Diverged, judged
+from plm_core.training.config import AnomalyConfig
 from plm_core.training.loop import Stopped
-from plm_core.training.recovery import Diverged
 
 
 def policy(name, **more):

@@ -10,11 +10,11 @@ from folds import CAUSAL, CONFIG, OPTIMIZER, batch_at, same, validate
 
 from plm_core.config import UserError, from_dict
 from plm_core.objectives.loss import IGNORED, Batch
+from plm_core.training.anomalies import Diverged
 from plm_core.training.config import LoopConfig
 from plm_core.training.device import Device
 from plm_core.training.loop import Stopped, best_report, train
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.recovery import Diverged
 from plm_core.training.schedule import learning_rate_at, progress_at
 from plm_core.training.snapshot import Snapshots
 from plm_core.training.state import Validation
