@@ -97,20 +97,6 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (ValueError(), "FAILED"),
-        (SystemExit(0), "FINISHED"),
-        (SystemExit(1), "FAILED"),
-        (SystemExit("text"), "FAILED"),
-        (KeyboardInterrupt(), "KILLED"),
-    ],
-)
-def test_every_ending_has_a_status(error, status):
-    assert client._status(error) == status
-
-
 def test_the_status_is_how_the_stage_ended(folder):
     body = "with tracked({0!r}, {{}}, {{}}) as t:\n    t.log({{'x': 1.0}}, 3)\n    {0}"
     stages = {ending: start(folder, body.format(ending)) for ending in ENDINGS}

@@ -13,13 +13,10 @@ from plm_core.objectives import OBJECTIVES, build_objective
 from plm_core.sections.models import MODELS
 from plm_core.text.special import CLS, EOS, PAD, SEP
 from plm_core.training.config import LoopConfig
-from plm_core.training.device import Device
 from plm_core.training.loop import Stopped, train
 from plm_core.training.optimizer import OptimizerConfig
-from plm_core.training.ranks import ALONE, Shared
 from plm_core.training.snapshot import Snapshots
-from plm_core.training.state import State, Validation
-from plm_core.training.step import Setup, evaluate, update
+from plm_core.training.state import Validation
 
 EACH = pytest.mark.parametrize("name", PAPERS)
 VOCABULARY = SIZES["vocab_size"]
@@ -237,49 +234,3 @@ def test_parameters_that_do_not_fit_the_model_are_refused_with_both_values(store
         OBJECTIVES["masked"](next_sentence=True).batches(store, PAPERS["modernbert"][1], 5)
     with pytest.raises(ValueError, match=r"model\.context: 1; expected at least 2"):
         OBJECTIVES["permutation"](predict=1, reuse=1).batches(store, replace(xlnet, context=1), 5)
-
-
-class Untimed:
-    """In place of the profiler, which has no clock for a device without numbers."""
-
-    def lap(self, name):
-        pass
-
-
-def steps_on_meta(store, name, loss_of=None):
-    """Two steps in two parts each, and a validation, on torch's meta device: where nothing has a number, so that
-    whatever asks a tensor for one fails, as it would have a GPU waited for."""
-    meta = Device(torch.device("meta"), 1, bfloat16=False)
-    model, objective = make(name)
-    batches = objective.batches(store, model.config, 6)
-    model = model.float().to(meta.device)
-    loss_of = loss_of or objective.loss
-    config = LoopConfig(1, 9, 6, OptimizerConfig(0.01, name="muon"), accumulation=2)
-    setup = Setup(Shared(model, loss_of, loss_of, ALONE, batches.at(3, 0)), config, meta, ALONE, Untimed())
-    state = State(model, config, ALONE)
-    for step in range(2):
-        update(setup, state, batches.at(3, step), 0.01, lambda part: part)
-    assert state.step == 2
-    loss = evaluate(setup, state, batches.at(3, 2).to(meta.device), None)
-    assert loss.nll.device == loss.num_targets.device == meta.device
-
-
-@EACH
-def test_neither_a_step_nor_a_validation_waits_for_the_device(store, name, monkeypatch):
-    monkeypatch.setattr(State, "_weights", lambda self: {})  # the best so far are copied, which waits
-    steps_on_meta(store, name)
-
-
-@pytest.mark.parametrize(
-    "waits", [lambda nll: float(nll), lambda nll: nll.item(), lambda nll: bool(nll > 0), lambda nll: nll.cpu().tolist()]
-)
-def test_a_loss_that_waited_would_be_noticed(store, monkeypatch, waits):
-    monkeypatch.setattr(State, "_weights", lambda self: {})
-
-    def loss(model, batch, carry=None):
-        found = make("gpt")[1].loss(model, batch, carry)
-        waits(found.nll)
-        return found
-
-    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
-        steps_on_meta(store, "gpt", loss)

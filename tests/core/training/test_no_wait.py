@@ -23,7 +23,7 @@ from plm_core.training.step import Setup, evaluate, update
 def two_steps_and_a_validation(store, monkeypatch, name, loss_of, optimizer="adamw"):
     model, objective = make(name, dtype=torch.float32, width=24)
     batches, model = objective.batches(store, model.config, 4), on_meta(model)
-    config = replace(CONFIG, batch=4, optimizer=OptimizerConfig(1e-3, 1, name=optimizer))
+    config = replace(CONFIG, batch=4, accumulation=2, optimizer=OptimizerConfig(1e-3, 1, name=optimizer))
     monkeypatch.setattr(State, "_weights", lambda self: {})  # the copy to the host, which is waited for once
     shared = Shared(model, loss_of(objective), loss_of(objective), ALONE, None)
     setup = Setup(shared, config, Device(META, 1, False), ALONE, SimpleNamespace(lap=lambda name: None))
