@@ -106,7 +106,9 @@ def restore(root: Path, source: str, at: str = "") -> Summary:
         with tempfile.TemporaryDirectory(prefix=".restore-", dir=root / paths.ARTIFACTS) as scratch:
             moved = 0
             for name, entry in entries.items():
-                if _needed(root, Path(name)):
+                # What is missing here, or belongs to what is replaced as a whole.
+                path = Path(name)
+                if path.is_relative_to(MLFLOW) or path in BESIDE or not (root / path).exists():
                     store.fetch(entry, Path(scratch) / name)
                     moved += entry.size
             notes = _put_in_place(root, Path(scratch)) + _unused(root, entries)
@@ -160,11 +162,6 @@ def _cached(root: Path) -> tuple[list[Path], list[str]]:
     left = len(found) - len(inside)
     note = f"DVC's cache is outside the checkout ({cache.path}): {left:,} result files are not in the backup; "
     return inside, [f"{note}back it up there"] if left else []
-
-
-def _needed(root: Path, path: Path) -> bool:
-    """Whether a file has to be fetched: it is missing, or belongs to what is replaced as a whole."""
-    return path.is_relative_to(MLFLOW) or path in BESIDE or not (root / path).exists()
 
 
 def _put_in_place(root: Path, scratch: Path) -> list[str]:

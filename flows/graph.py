@@ -289,14 +289,10 @@ def _reasons(node: Any) -> list[str]:
             continue
         for kind, items in entry.items():
             for path, what in items.items():
-                label, names = _change(kind, path, what)
-                changed.setdefault(label, []).extend(names)
+                if isinstance(what, Mapping):
+                    changed.setdefault("changed params", []).extend(what)
+                else:
+                    gone = what in ("deleted", "not in cache")
+                    label = f"missing {kind.removeprefix('changed ')}" if gone else kind
+                    changed.setdefault(label, []).append(path)
     return [f"{label}: {', '.join(names)}" if names else label for label, names in changed.items()]
-
-
-def _change(kind: str, path: str, what: str | Mapping[str, str]) -> tuple[str, list[str]]:
-    if isinstance(what, Mapping):
-        return "changed params", list(what)
-    if what in ("deleted", "not in cache"):
-        return "missing " + kind.removeprefix("changed "), [path]
-    return kind, [path]

@@ -148,11 +148,6 @@ def _metrics(versions: Sequence[Mapping[str, Any]]) -> Any:
     return table
 
 
-def _in_groups(row: Mapping[str, Any]) -> str:
-    groups = row.get("groups") or row["examples"]
-    return f" in {groups:,} groups" if groups < row["examples"] else ""
-
-
 def _compared(version: Mapping[str, Any]) -> list[list[str]]:
     """A row per metric that both sides have, or that the first model has."""
     found = version["compared"] or {"table": []}
@@ -163,11 +158,12 @@ def _compared(version: Mapping[str, Any]) -> list[list[str]]:
             *("" if row[side] is None else f"{row[side]:.4f}" for side in ("champion", "challenger")),
             "" if row["difference"] is None else f"{row['difference']:+.4f}",
             f"{row['tolerance']:g}",
-            f"{row['examples']:,}" + _in_groups(row) if row["examples"] else "",
+            f"{row['examples']:,}{f' in {groups:,} groups' * (groups < row['examples'])}" if row["examples"] else "",
             row["verdict"],
         ]
         for row in found["table"]
         if row.get("difference") is not None or row["verdict"] == "no champion"
+        for groups in [row.get("groups") or row["examples"]]
     ]
 
 

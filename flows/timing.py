@@ -59,7 +59,7 @@ def summary(result: Result, whole: float, cores: int) -> list[tuple[str, str]]:
     ran = _ran(result)
     if not ran:
         return []
-    end = _end(ran)
+    end = max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)  # seconds after the start of the run
     cpu = sum(outcome.spent.cpu for outcome in ran)
     busy = cpu / (cores * max(1e-9, end - ran[0].spent.begun))
     longest = sorted(ran, key=lambda outcome: -outcome.spent.seconds)[:3]
@@ -93,11 +93,6 @@ def clock(seconds: float) -> str:
 def _ran(result: Result) -> list[Outcome]:
     """The stages that took time, in the order of their start."""
     return sorted((outcome for outcome in result.stages if outcome.spent.seconds), key=lambda o: o.spent.begun)
-
-
-def _end(ran: Sequence[Outcome]) -> float:
-    """When the last stage ended, in seconds after the start of the run."""
-    return max(outcome.spent.begun + outcome.spent.seconds for outcome in ran)
 
 
 def _remembered(root: Path) -> dict[str, tuple[float, int]]:

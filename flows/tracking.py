@@ -72,7 +72,7 @@ def send_leftovers(root: Path) -> None:
 
 
 def journals(root: Path) -> list[dict[str, Any]]:
-    """The state of each journal of the checkout, with the fields of ``tasks.journals.State``.
+    """The state of each journal of the checkout, as ``tasks.journals.state`` gives it.
 
     Raises:
         UserError: the journals cannot be read.

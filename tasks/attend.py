@@ -46,13 +46,10 @@ def attend(
     input_format = input_format_of(loaded.config.objective)
     maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format)
     title = f"{loaded.config.architecture}, {loaded.config.objective}: attention weights"
-    _draw(maps.float().cpu().numpy(), [_label(loaded.tokenizer.piece(i)) for i in ids], title, out)
+    # A space is shown as an open box, a newline as an arrow.
+    labels = [loaded.tokenizer.piece(i).replace("▁", "␣").replace("\n", "↵") for i in ids]
+    _draw(maps.float().cpu().numpy(), labels, title, out)
     print(f"{out}: {maps.shape[0]} layer(s), {maps.shape[1]} head(s), {len(ids)} tokens")
-
-
-def _label(piece: str) -> str:
-    """A readable piece: the space mark as an open box, a newline as an arrow."""
-    return piece.replace("▁", "␣").replace("\n", "↵")
 
 
 def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:

@@ -57,6 +57,8 @@ def _figures(workers: Pool) -> dict[str, Any]:
     splits = {split: statistics.sizes(paths.CORPUS / f"{split}.parquet", workers) for split in SPLITS}
     rules = statistics.rules([paths.REMOVED / f"{name}.parquet" for name in ("clean", "deduplicate")], workers)
     clean = json.loads(METRICS[0].read_text(encoding="utf-8"))
+    # What ingest wrote for other sources is not part of this corpus.
+    sources = [f for n in names for f in (paths.ORIGINS / f"{n}.json", paths.QUARANTINED / f"{n}.jsonl")]
     languages = {k.removeprefix("language_"): n for k, n in clean.items() if k.startswith("language_")}
     return {
         "sources": {name: json.loads((paths.ORIGINS / f"{name}.json").read_text("utf-8")) for name in names},
@@ -70,13 +72,8 @@ def _figures(workers: Pool) -> dict[str, Any]:
         "metrics": {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in METRICS},
         # YAML may read as a date what the section takes as text.
         "parameters": json.loads(json.dumps({name: params.read(name) for name in SECTIONS}, default=str)),
-        "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *_of_sources(names)]},
+        "sha256": {path.as_posix(): sha256_path(path) for path in [*FILES, *sources]},
     }
-
-
-def _of_sources(names: Sequence[str]) -> list[Path]:
-    """The files that ingest wrote for these sources; those of other sources are not part of this corpus."""
-    return [f for n in names for f in (paths.ORIGINS / f"{n}.json", paths.QUARANTINED / f"{n}.jsonl")]
 
 
 def _quarantined(path: Path) -> list[dict[str, Any]]:
@@ -103,7 +100,8 @@ def _repeated(rules: Sequence[Rule], workers: Pool) -> list[dict[str, str]]:
     kept = {example.value.rpartition(" (similarity ")[0]: example for example in removed}
     texts = statistics.texts_of(kept, paths.CLEAN, workers)
     return [
-        {"kept": name, "removed": _place(r.document, r.paragraph), "similarity": r.value.rpartition(" ")[2].rstrip(")")}
+        {"kept": name, "removed": r.document if r.paragraph is None else f"{r.document}#{r.paragraph}"}
+        | {"similarity": r.value.rpartition(" ")[2].rstrip(")")}
         | {"kept_text": excerpt(texts[name]), "removed_text": excerpt(r.text)}
         for name, r in kept.items()
     ]
@@ -115,10 +113,6 @@ def _contamination() -> dict[str, Any]:
     worst = sorted(rows, key=lambda row: (-row["overlap"], row["evaluation"], row["example"], row["document"]))[:WORST]
     examples = [row | {"text": excerpt(row["text"]), "overlap": round(row["overlap"], 4)} for row in worst]
     return {"found": dict(sorted(counts.items())), "examples": examples}
-
-
-def _place(document: str, paragraph: int | None) -> str:
-    return document if paragraph is None else f"{document}#{paragraph}"
 
 
 def _markdown(figures: Mapping[str, Any]) -> str:

@@ -96,13 +96,13 @@ def _row(
     return row | {"splits": {word: split(tokenizer, word) for word in words}}
 
 
-def _names() -> list[Column]:
-    return [Column("kind", no_wrap=True), Column("size", no_wrap=True, justify="right")]
-
-
 def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
     console = Console()
-    table = Table(*_names(), *COLUMNS, title="Tokenizers on the validation split")
+
+    def names() -> list[Column]:  # a column belongs to one table
+        return [Column("kind", no_wrap=True), Column("size", no_wrap=True, justify="right")]
+
+    table = Table(*names(), *COLUMNS, title="Tokenizers on the validation split")
     for row in rows:
         cells = [text.format(row[name]) if name in row else "" for name, text in COLUMNS.values()]
         table.add_row(row["kind"], f"{row['vocab_size']:,}", *cells)
@@ -113,7 +113,7 @@ def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:
     if any(row["kind"] == "wordpiece" for row in rows):
         console.print("wordpiece spends no token on whitespace and one on an unknown word: its numbers flatter it.")
     # One row per word and tokenizer: pieces are read from left to right, whatever the width of the terminal.
-    splits = Table(Column("word", no_wrap=True), *_names(), "pieces", title="The same words, split into pieces")
+    splits = Table(Column("word", no_wrap=True), *names(), "pieces", title="The same words, split into pieces")
     for word in words:
         for number, row in enumerate(row for row in rows if "splits" in row):
             shown = "" if number else word

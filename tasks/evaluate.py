@@ -20,7 +20,7 @@ from plm_core.evaluation.cloze import filler_of
 from plm_core.evaluation.evidence import COST, COST_COLUMNS, LIKELIHOOD, LIKELIHOOD_COLUMNS, PARAMETERS
 from plm_core.evaluation.likelihood import named, scorer_of
 from plm_core.evaluation.likelihood.base import Likelihood, tokenized, total
-from plm_core.evaluation.overlap import Search, search_in
+from plm_core.evaluation.overlap import search_in
 from plm_core.files import atomic_text, sha256_text
 from plm_core.generation import generate
 from plm_core.objectives import OBJECTIVES
@@ -69,24 +69,20 @@ def evaluate(name: str) -> None:
         if not tokenizer.lossless:
             run.metrics["unknown_rate"] = unknown_rate(tokenizer.encode_batch(_texts()))
         continued = [sample["continuation"] for sample in sampled if "continuation" in sample]
-        run.metrics |= _reading(continued, search_in(TRAIN, workers))
+        share, longest = continuations.copied(continued, search_in(TRAIN, workers))
+        reading = {
+            "distinct_1": continuations.distinct(continued, 1),
+            "distinct_2": continuations.distinct(continued, 2),
+            "repeated_4": continuations.repeated(continued, 4),
+            f"copied_{continuations.COPIED_WORDS}": share,
+        }
+        # Those for which the texts are too short are left out.
+        run.metrics |= {name: value for name, value in reading.items() if math.isfinite(value)}
+        run.metrics |= {"longest_copy": longest} if continued else {}
         atomic_text(samples, lines + "\n")
         run.outputs += [evidence / LIKELIHOOD, evidence / COST, samples]
         run.tracker.checkpoint_metrics(loaded.digest, run.metrics)
         print(f"{name}: {result.bits_per_byte:.4f} {main_quantity} of {result.bytes:,} bytes")
-
-
-def _reading(texts: Sequence[str], search: Search) -> dict[str, float]:
-    """Measures of the continuations; those for which the texts are too short are left out."""
-    share, longest = continuations.copied(texts, search)
-    found = {
-        "distinct_1": continuations.distinct(texts, 1),
-        "distinct_2": continuations.distinct(texts, 2),
-        "repeated_4": continuations.repeated(texts, 4),
-        f"copied_{continuations.COPIED_WORDS}": share,
-    }
-    found = {name: value for name, value in found.items() if math.isfinite(value)}
-    return found | ({"longest_copy": longest} if texts else {})
 
 
 def evaluate_checkpoint(folder: Path, evidence: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from plm_core.benchmarks.behaviour import checks_of
 from plm_core.benchmarks.checks import FILE, write_checks
 from plm_core.benchmarks.examples import file_of, write_examples
-from plm_core.benchmarks.sources import ExamplesConfig, Read, read_source
+from plm_core.benchmarks.sources import ExamplesConfig, read_source
 from plm_core.benchmarks.splits import counts, shared
 from plm_core.benchmarks.task import write_task
 from plm_core.files import atomic_folder
@@ -40,18 +40,14 @@ def examples(name: str) -> None:
         overlap = shared(found.task, found.splits)
         run.metrics |= overlap | found.counts | {"checks": len(checks)}
         run.outputs.append(folder)
-        _say(name, found, overlap)
-
-
-def _say(name: str, found: Read, overlap: dict[str, int]) -> None:
-    for warning in found.warnings:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
-    sizes = ", ".join(f"{len(some):,} {split}" for split, some in found.splits.items())
-    *both, groups = (f"{n:,} of {key.replace('_', ' ')}" for key, n in overlap.items())
-    print(f"{name}: {sizes} examples; the same texts: {', '.join(both)}; {groups}")
-    if number := overlap["test_groups_also_in_train"]:
-        why = "the scores do not show what a model can do with new ones"
-        print(f"warning: {name}: {number:,} groups of test are also in train: {why}", file=sys.stderr)
+        for warning in found.warnings:
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
+        sizes = ", ".join(f"{len(some):,} {split}" for split, some in found.splits.items())
+        *both, groups = (f"{n:,} of {key.replace('_', ' ')}" for key, n in overlap.items())
+        print(f"{name}: {sizes} examples; the same texts: {', '.join(both)}; {groups}")
+        if number := overlap["test_groups_also_in_train"]:
+            why = "the scores do not show what a model can do with new ones"
+            print(f"warning: {name}: {number:,} groups of test are also in train: {why}", file=sys.stderr)
 
 
 def _metric(name: str) -> str:

@@ -33,8 +33,13 @@ def generate(
     """
     config = from_dict(SamplingConfig, sampling, "generate")
     loaded = checkpoint.load(folder, prepare().device)
-    for prompt in prompts:
-        _note(loaded, prompt)
+    window = loaded.model.config.context + getattr(loaded.model.config, "memory", 0)
+    for tokens in (len(loaded.tokenizer.encode(prompt)) for prompt in prompts):
+        if tokens == 0:
+            print("note: the prompt is empty: the model begins a text of its own", file=sys.stderr)
+        if tokens > window:
+            reads = f"the model reads at most the last {window:,}"
+            print(f"note: the prompt has {tokens:,} tokens; {reads}", file=sys.stderr)
     if len(prompts) > 1:
         continuations = generate_batch(loaded, prompts, config)
         print(*(p + c for p, c in zip(prompts, continuations, strict=True)), sep="\n\n")
@@ -44,17 +49,6 @@ def generate(
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
-
-
-def _note(loaded: checkpoint.Loaded, prompt: str) -> None:
-    """Note on stderr what may surprise: an empty prompt, or one that is not read in full."""
-    config = loaded.model.config
-    tokens = len(loaded.tokenizer.encode(prompt))
-    window = config.context + getattr(config, "memory", 0)
-    if tokens == 0:
-        print("note: the prompt is empty: the model begins a text of its own", file=sys.stderr)
-    if tokens > window:
-        print(f"note: the prompt has {tokens:,} tokens; the model reads at most the last {window:,}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from plm_core.config import UserError
 from plm_core.shared.paths import JOURNALS
@@ -11,28 +11,15 @@ from tasks.tracking.journal import Journal, parsed
 from tasks.tracking.service import Service, store
 
 
-@dataclass(frozen=True)
-class State:
-    """The state of a journal."""
+def state(path: Path) -> dict[str, Any]:
+    """Look at a journal without changing it. Raises OSError: it is gone, or cannot be read.
 
-    path: str
-    key: str
-    name: str
-    """The name of its run; empty if its first line cannot be read."""
-    training: bool
-    """Whether it is kept after an interruption, so that its training run can resume."""
-    living: bool
-    """Whether the process of its run is alive."""
-    sent: bool
-    """Whether MLflow has all of it, and the end of its run."""
-    sender: str | None
-    """The problem reported by the recorder that sends it, empty if there is none; None if no recorder is running."""
-    damaged: list[int]
-    """The numbers (from 1) of the lines that cannot be read."""
-
-
-def state(path: Path) -> State:
-    """Look at a journal without changing it. Raises OSError: it is gone, or cannot be read."""
+    ``name`` is that of its run, empty if its first line cannot be read. ``training``: whether it is kept after an
+    interruption, so that its training run can resume. ``living``: whether the process of its run is alive. ``sent``:
+    whether MLflow has all of it, and the end of its run. ``sender``: the problem reported by the recorder that sends
+    it, empty if there is none; None if no recorder is running. ``damaged``: the numbers (from 1) of lines that cannot
+    be read.
+    """
     journal = Journal.existing(path)
     try:
         living = journal.written()
@@ -41,31 +28,22 @@ def state(path: Path) -> State:
             lines.pop()  # it may be half written
         opening = journal.opening()
         sent = journal.sent()
-        return State(
-            path=path.as_posix(),
-            key=journal.key,
-            name=opening.get("name", ""),
-            training=bool(opening.get("training")),
-            living=living,
-            sent=sent.closed and sent.offset >= journal.size,
-            sender=_sender(opening.get("store")),
-            damaged=[number for number, line in enumerate(lines, 1) if line.strip() and parsed(line) is None],
-        )
+        stores = [opening.get("store")]
+        with suppress(UserError):
+            stores.append(store())
+        holders = (Service(each).holder() for each in stores if each)
+        return {
+            "path": path.as_posix(),
+            "key": journal.key,
+            "name": opening.get("name", ""),
+            "training": bool(opening.get("training")),
+            "living": living,
+            "sent": sent.closed and sent.offset >= journal.size,
+            "sender": next((holder.get("says") or "" for holder in holders if holder is not None), None),
+            "damaged": [number for number, line in enumerate(lines, 1) if line.strip() and parsed(line) is None],
+        }
     finally:
         journal.close()
-
-
-def _sender(meant: str | None) -> str | None:
-    for each in filter(None, (meant, _own_store())):
-        if (holder := Service(each).holder()) is not None:
-            return holder.get("says") or ""
-    return None
-
-
-def _own_store() -> str | None:
-    with suppress(UserError):
-        return store()
-    return None
 
 
 def main() -> None:
@@ -73,7 +51,7 @@ def main() -> None:
     found = []
     for path in sorted(JOURNALS.glob("*.jsonl")):
         with suppress(OSError):  # it has been sent in the meantime
-            found.append(asdict(state(path)))
+            found.append(state(path))
     print(json.dumps(found, indent=2))
 
 

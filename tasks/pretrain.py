@@ -16,8 +16,7 @@ from plm_core import checkpoint
 from plm_core.config import UserError, digest, listed
 from plm_core.files import verify_checksums
 from plm_core.objectives import build_objective
-from plm_core.objectives.base import Objective
-from plm_core.objectives.loss import Batch, Batches, Loss
+from plm_core.objectives.loss import Batch, Loss
 from plm_core.shared import paths
 from plm_core.text.cooccurrence import begin_as_asked
 from plm_core.text.samplers import TokenRange, stream_seed
@@ -57,11 +56,20 @@ def pretrain(name: str) -> None:
         ranks = join()
         verify_checksums(paths.TOKENIZER)
         tokenizer = open_tokenizer(paths.TOKENIZER)
-        stores = [_store(split, tokenizer) for split in SPLITS]
+        stores = [TokenStore(paths.TOKENS / split) for split in SPLITS]
+        for store in stores:
+            store.require(tokenizer)
         model = new_model(config, tokenizer, stores[0], section).to("cpu" if ranks.sharding else device.device)
-        train_set, valid_set = (_batches(store, objective, model, loop.batch, section) for store in stores)
+        try:
+            train_set, valid_set = (objective.batches(store, model.config, loop.batch) for store in stores)
+        except ValueError as error:
+            raise UserError(f"{section}.{error}") from error
         if (packing := train_set.metrics()) and ranks.first:
-            print(_said_of_packing(packing), flush=True)
+            print(
+                f"train: {packing['packing_rows']:,.0f} rows, {packing['packing_utilisation']:.2%} of their positions "
+                f"hold a token, {packing['packing_documents_cut']:.2%} of the documents are cut",
+                flush=True,
+            )
         held_out = [part.to(device.device) for part in valid_set.held_out(config.valid_windows)]
 
         def batch_at(step: int) -> Batch:
@@ -175,26 +183,6 @@ def new_model(config: PretrainConfig, tokenizer: Tokenizer, text: TokenStore, se
     else:
         begin_as_asked(model, text)
     return model
-
-
-def _store(split: str, tokenizer: Tokenizer) -> TokenStore:
-    store = TokenStore(paths.TOKENS / split)
-    store.require(tokenizer)
-    return store
-
-
-def _batches(store: TokenStore, objective: Objective, model: Any, rows: int, section: str) -> Batches:
-    try:
-        return objective.batches(store, model.config, rows)
-    except ValueError as error:
-        raise UserError(f"{section}.{error}") from error
-
-
-def _said_of_packing(metrics: dict[str, float]) -> str:
-    return (
-        f"train: {metrics['packing_rows']:,.0f} rows, {metrics['packing_utilisation']:.2%} of their positions hold a "
-        f"token, {metrics['packing_documents_cut']:.2%} of the documents are cut"
-    )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,14 @@ def report() -> None:
         evaluated = {model: metrics_of(f"evaluate-{model}") for model in models}
         text = render(
             "tasks/reporting/templates/report.md.j2",
-            models={model: _model(model) for model in models},
+            models={
+                model: {
+                    "section": params.read(f"pretrain.{model}"),
+                    "trained": metrics_of(f"pretrain-{model}"),
+                    "samples": json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8")),
+                }
+                for model in models
+            },
             finetuned=scores,
             pairs=minimal_pairs(models, reported),
             fewshot=unfinetuned(),
@@ -60,11 +67,6 @@ def report() -> None:
         print(f"{paths.REPORT}/report.html and report.md: {len(models)} model(s), {len(tasks)} GLUE-like task(s)")
         run.outputs.append(paths.REPORT)
     meters()
-
-
-def _model(model: str) -> dict[str, Any]:
-    samples = json.loads((paths.SAMPLES / f"{model}.json").read_text(encoding="utf-8"))
-    return {"section": params.read(f"pretrain.{model}"), "trained": metrics_of(f"pretrain-{model}"), "samples": samples}
 
 
 def _likelihoods(evaluated: dict[str, dict[str, Any]]) -> dict[str, Any]:

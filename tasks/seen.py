@@ -7,7 +7,6 @@ workspace must hold what the checkpoint was trained on, or the answer would be a
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -35,17 +34,6 @@ SPLIT = "train"
 WIDTH = 110
 
 
-@dataclass(frozen=True)
-class Training:
-    """A pretraining run whose checkpoint is in the workspace, together with everything it was made from."""
-
-    described: checkpoint.CheckpointConfig
-    lineage: checkpoint.Lineage
-    loop: LoopConfig
-    store: TokenStore
-    tokenizer: Tokenizer
-
-
 def seen(
     name: Annotated[str, Argument(help="Look at this section below `pretrain` in params.yaml.")],
     step: Annotated[int, Option(help="Show this step, counted from 1, as in the column `step` of the curves.")],
@@ -57,19 +45,21 @@ def seen(
     Raises:
         UserError: there is no such step, or the workspace has changed since the checkpoint was trained.
     """
-    training = opened(name)
-    loop = training.loop
+    loop, described, store, tokenizer = opened(name)
     if not 1 <= step <= loop.steps:
         raise UserError(f"seen.step: {step}; expected 1 to {loop.steps} (pretrain.{name}.training.steps)")
     if rows < 1:
         raise UserError(f"seen.rows: {rows}; expected at least 1")
     objective = build_objective(params.read(f"pretrain.{name}.objective"), f"pretrain.{name}.objective")
-    described = training.described
     config = shape(described.architecture, described.model, f"pretrain.{name}")
-    batches = objective.batches(training.store, config, loop.batch)
-    number = training.lineage.batch(step - 1)
+    batches = objective.batches(store, config, loop.batch)
+    assert described.lineage
+    number = described.lineage.batch(step - 1)
     batch, spans = batches.at(loop.order_seed, number), batches.spans(loop.order_seed, number)
-    found = [row_of(training, objective, batch, row, spans[row]) for row in range(min(rows, loop.batch))]
+    found = [
+        row_of(tokenizer, objective, batch, row) | {"documents": list(_documents(store, spans[row]))}
+        for row in range(min(rows, loop.batch))
+    ]
     about = {"model": name, "objective": described.objective, "step": step, "steps": loop.steps, "rows": loop.batch}
     about["positions"] = batch.inputs.shape[1]
     if as_json:
@@ -78,8 +68,8 @@ def seen(
         _show(about, found)
 
 
-def opened(name: str) -> Training:
-    """The training run of a section; UserError if anything it was made from has changed since."""
+def opened(name: str) -> tuple[LoopConfig, checkpoint.CheckpointConfig, TokenStore, Tokenizer]:
+    """The training run of a section, its checkpoint and what it read; UserError if any of it has changed since."""
     section = f"pretrain.{name}"
     folder = paths.MODELS / name
     values = params.read(section)
@@ -101,12 +91,11 @@ def opened(name: str) -> Training:
     ):
         if was != now:
             raise UserError(f"{folder}: was trained with another {what} ({was[:12]}, now {now[:12]}); {remedy}")
-    return Training(described, described.lineage, loop, store, tokenizer)
+    return loop, described, store, tokenizer
 
 
-def row_of(training: Training, objective: Objective, batch: Batch, row: int, spans: list[TokenRange]) -> dict[str, Any]:
-    """A row as JSON: its documents, its input pieces, what was predicted where, and its text for people."""
-    tokenizer = training.tokenizer
+def row_of(tokenizer: Tokenizer, objective: Objective, batch: Batch, row: int) -> dict[str, Any]:
+    """A row as JSON: its input pieces, what was predicted where, and its text for people."""
     inputs = batch.inputs[row].tolist()
     targets = [
         (place, target)
@@ -120,7 +109,6 @@ def row_of(training: Training, objective: Objective, batch: Batch, row: int, spa
             marks[place] = " " * word.startswith(" ") + f"<{mark}: {word.strip()}>"
     return {
         "row": row,
-        "documents": list(_documents(training.store, spans)),
         "inputs": [tokenizer.piece(token) for token in inputs],
         "predicted": [{"position": place, "token": tokenizer.piece(target)} for place, target in targets],
         "text": "".join(_text(tokenizer, inputs, marks)).strip(),

@@ -8,7 +8,6 @@ The 5-gram's likelihood and its answers to minimal pairs are evidence like the m
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
-from pathlib import Path
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from plm_core.sections.evaluation import EvaluateConfig
 from plm_core.shared import paths
 from plm_core.text.special import EOS
 from plm_core.text.store import TokenStore
-from plm_core.text.tokenizer import Tokenizer
 from plm_core.text.tokenizers import open_tokenizer
 from tasks.runtime.evidence import write_sealed
 from tasks.runtime.stage import main, stage
@@ -66,8 +64,12 @@ def text_baseline() -> None:
         lines = ((d.id, sha256_text(d.text), b, len(i) + 1, repr(n), quantity, config.measured) for d, b, i, n in rows)
         with atomic_folder(paths.NGRAM, checksums=False) as new:
             write_sealed(new / LIKELIHOOD, LIKELIHOOD_COLUMNS, lines)
-            for file in pairs:
-                _write_pairs(new, file, model, tokenizer, config)
+            for file in pairs:  # whose texts are passages: no EOS counts
+                some = load_pairs(file)
+                both = tokenizer.encode_batch([text for pair in some for text in (pair.good, pair.bad)])
+                each = _nats(model, both, last=-1)
+                judged = minimal_pairs.rows(some, zip(each, each, strict=True), config)
+                write_sealed(new / minimal_pairs.file_of(file.stem), TASK_COLUMNS, judged)
         found["ppmd_bits_per_byte"], share = _compressed(_joined(islice(read_documents(TRAIN), read)), documents)
         run.metrics |= found | {"train_documents": read, "bytes": sum(sizes)}
         run.metrics |= {"ppmd_share": share} if share < 1 else {}
@@ -93,15 +95,6 @@ def _compressed(before: bytes, documents: Sequence[Document]) -> tuple[float, fl
     room = max(LEAST, ROOM - len(before))
     text = _joined(documents[:: -(-len(whole) // room)])[:room]
     return bits_after(before, text) / len(text), len(text) / len(whole)
-
-
-def _write_pairs(folder: Path, file: Path, model: NGrams, tokenizer: Tokenizer, config: EvaluateConfig) -> None:
-    """The evidence of a set of minimal pairs, whose texts are passages: no EOS counts."""
-    pairs = load_pairs(file)
-    ids = tokenizer.encode_batch([text for pair in pairs for text in (pair.good, pair.bad)])
-    nats = _nats(model, ids, last=-1)
-    rows = minimal_pairs.rows(pairs, zip(nats, nats, strict=True), config)
-    write_sealed(folder / minimal_pairs.file_of(file.stem), TASK_COLUMNS, rows)
 
 
 def _joined(documents: Iterable[Document]) -> bytes:

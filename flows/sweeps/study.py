@@ -126,7 +126,8 @@ class Study:
                 trial.number,
                 names[trial.state],
                 params_of(trial),
-                _value(trial),
+                # The metric, or the last value that was reported.
+                trial.intermediate_values.get(trial.last_step or 0) if trial.value is None else trial.value,
                 trial.user_attrs.get("seconds", 0.0),
                 trial.user_attrs.get("reason", ""),
             )
@@ -164,12 +165,6 @@ def _journal(path: Path) -> Any:
             return held
 
     return JournalStorage(JournalFileBackend(str(path), Lock(str(path))))
-
-
-def _value(trial: Any) -> float | None:
-    """The metric, or the last value that was reported."""
-    reported = trial.intermediate_values
-    return trial.value if trial.value is not None or not reported else reported[max(reported)]
 
 
 def params_of(trial: Any) -> dict[str, Value]:

@@ -61,7 +61,8 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
     stages = needed(graph.stages, stage)
     if (root / sweep.file).is_file():
         metric(root, sweep)
-    jobs = jobs or (any(each.gpu for each in stages) and _gpus(machine)) or machine.cores
+    gpus = len(machine.gpus) if isinstance(machine, Machine) else machine.gpus  # here, or on a node
+    jobs = jobs or (any(each.gpu for each in stages) and gpus) or machine.cores
     workspaces = Workspaces(root, name, graph.given([each.name for each in stages]), graph.cache)
     with only_one(workspaces.folder) as held:
         study = Study(workspaces.folder, name, sweep)
@@ -70,7 +71,9 @@ def run(root: Path, name: str, jobs: int | None = None) -> Summary:
         if study.new:
             _begin_with_what_is(root, sweep, study)
         with _terminated_as_interrupted(), pipeline_run(root, f"sweep {name}") as parent:
-            env = _environment(root, parent) | _share(machine, jobs)
+            env = {"MLFLOW_TRACKING_URI": settings.read(root)[0].uri} | _share(machine, jobs)
+            env["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
+            env |= {"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"}
             try:
                 Trials(sweep, study, workspaces, stage, env, held).run(jobs)
             finally:
@@ -119,28 +122,13 @@ def _begin_with_what_is(root: Path, sweep: Sweep, study: Study) -> None:
     study.begin_with(now)
 
 
-def _gpus(machine: Machine | Cluster) -> int:
-    """The number of GPUs: here, or on a node."""
-    return len(machine.gpus) if isinstance(machine, Machine) else machine.gpus
-
-
-def _environment(root: Path, parent: str | None) -> dict[str, str]:
-    """The environment that trials share: the checkout's MLflow, and what torch has compiled."""
-    tracking, _ = settings.read(root)
-    found = {"MLFLOW_TRACKING_URI": tracking.uri}
-    found["TORCHINDUCTOR_CACHE_DIR"] = str((root / paths.COMPILED).resolve())
-    return found | ({"PLM_PARENT_RUN_ID": parent} if parent else {"PLM_TRACKING": "off"})
-
-
 def _share(machine: Machine | Cluster, jobs: int) -> dict[str, str]:
     """What each of ``jobs`` trials gets of the machine; on a cluster, its queue divides the resources."""
     if not isinstance(machine, Machine):
         return {"PLM_NODES": "1"}  # trials side by side would wait for each other's nodes
     gpus = max(1, len(machine.gpus) // jobs)
-    return {
-        "PLM_CORES": str(max(1, machine.cores // jobs)),
-        "PLM_GPUS": str(min(gpus, machine.gpus_at_most or gpus)),
-    }
+    gpus = min(gpus, machine.gpus_at_most or gpus)
+    return {"PLM_CORES": str(max(1, machine.cores // jobs)), "PLM_GPUS": str(gpus)}
 
 
 @contextlib.contextmanager

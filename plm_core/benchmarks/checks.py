@@ -110,9 +110,12 @@ def examined(
         if one.expect == "label" or one.of in told:
             kept.append(one)
             told[one.id] = math.nan
-    asked = ask([Example(one.id, one.a, one.b, 0) for one in kept]) if kept else []
+    if not kept:
+        return []
+    asked = ask([Example(one.id, one.a, one.b, 0) for one in kept])
     told |= {one.id: answer for one, answer in zip(kept, asked, strict=True)}
-    return [_judged(task, one, told, _tolerance(task, test)) for one in kept]
+    low, high = task.span or (min(e.label for e in test), max(e.label for e in test))
+    return [_judged(task, one, told, TOLERANCE * (high - low)) for one in kept]
 
 
 def counted(judged: Iterable[Judged]) -> dict[str, int]:
@@ -135,11 +138,6 @@ def _judged(task: GlueTask, one: Check, told: dict[str, float], tolerance: float
     said, expected = (task.labels[int(n)] if task.labels else f"{n:.4g}" for n in (answer, wanted))
     other = one.expect == "other"
     return Judged(one.id, one.check, f"not {expected}" if other else expected, said, int(alike != other))
-
-
-def _tolerance(task: GlueTask, test: Sequence[Example]) -> float:
-    low, high = task.span or (min(e.label for e in test), max(e.label for e in test))
-    return TOLERANCE * (high - low)
 
 
 def _check(fields: dict[str, Any], task: GlueTask, name: str) -> Check:

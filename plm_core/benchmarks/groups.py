@@ -25,7 +25,8 @@ def grouped(examples: Sequence[Example]) -> list[Example]:
     A group given by the source stays. Other examples are grouped if they have a text in common, directly or through
     others; the choices of a multiple choice do not count.
     """
-    numbers = _components([{text for text in _texts(example) if not example.group} for example in examples])
+    texts = ([] if example.group else [example.a, example.b or ""] for example in examples)
+    numbers = _components([{text for text in both if len(words_of(text)) >= SHORTEST} for both in texts])
     sizes = np.bincount(numbers)
     firsts: dict[int, str] = {}
     found = []
@@ -33,10 +34,6 @@ def grouped(examples: Sequence[Example]) -> list[Example]:
         first = firsts.setdefault(number, example.id)
         found.append(example if example.group or sizes[number] == 1 else replace(example, group=first))
     return found
-
-
-def _texts(example: Example) -> list[str]:
-    return [text for text in (example.a, example.b) if text and len(words_of(text)) >= SHORTEST]
 
 
 def _components(texts: Sequence[set[str]]) -> list[int]:

@@ -7,7 +7,7 @@ Minimal Pairs for English". A paradigm is a set of pairs that test the same thin
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -130,9 +130,14 @@ def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:
                 if isinstance(row, Refused):
                     raise row
                 layout = next((names for names in LAYOUTS if names[0] in row or names[1] in row), OWN)
-                good, bad, paradigm, group = _fields(row, layout)
+                good, bad = layout[:2]
+                if missing := [name for name in (good, bad) if name not in row]:
+                    raise Refused("missing_column", f"no field {missing[0]!r}; expected {good!r} and {bad!r}")
+                texts = [text_of(row[name], name) for name in (good, bad)]
+                texts += [text_of(row[name], name) if row.get(name) else "" for name in layout[2:]]
             except Refused as refused:
                 raise UserError(f"{place}: {refused.detail}") from None
+            good, bad, paradigm, group = texts
             name = paradigm or "pair"
             counts[name] += 1
             if good != bad:
@@ -141,11 +146,3 @@ def _written(path: Path, left_out: list[str]) -> Iterator[Pair]:
                 left_out.append(f"{place}: both sentences of the pair are the same")
             else:
                 raise UserError(f"{place}: good and bad are the same; expected two texts that differ")
-
-
-def _fields(row: Mapping[str, object], layout: Sequence[str]) -> list[str]:
-    for name in layout[:2]:
-        if name not in row:
-            raise Refused("missing_column", f"no field {name!r}; expected {layout[0]!r} and {layout[1]!r}")
-    texts = [text_of(row[name], name) for name in layout[:2]]
-    return texts + [text_of(row[name], name) if row.get(name) else "" for name in layout[2:]]

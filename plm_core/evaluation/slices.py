@@ -87,7 +87,10 @@ def slices(facts: Sequence[Facts], results: Any) -> list[Slice]:
     found = [("length", f"{name} words", part) for name, part in _parts(lengths, PARTS_OF_LENGTH, 1)]
     if len(names := np.unique(subsets)) > 1:
         found += [("source", str(name) or "no subset", subsets == name) for name in names]
-    found += _by_label(results)
+    if of_numbers(results.score):
+        found += [("label", name, part) for name, part in _parts(results.labels, PARTS_OF_NUMBERS)]
+    elif isinstance(results, Answers):
+        found += [("label", name, results.labels == i) for i, name in enumerate(results.classes)]
     found += [
         ("overlap", "none", shares == 0),
         ("overlap", "below half", (shares > 0) & (shares < CONTAMINATED)),
@@ -103,14 +106,6 @@ def _slice(kind: str, name: str, members: Array, results: Any) -> Slice:
     if kind == "label" and not of_numbers(results.score):
         chosen = replace(chosen, score="accuracy")
     return Slice(kind, name, members, chosen, scored(results, members))
-
-
-def _by_label(results: Any) -> list[tuple[str, str, Array]]:
-    if not isinstance(results, Answers):
-        return []
-    if of_numbers(results.score):
-        return [("label", name, part) for name, part in _parts(results.labels, PARTS_OF_NUMBERS)]
-    return [("label", name, results.labels == i) for i, name in enumerate(results.classes)]
 
 
 def _parts(values: Array, count: int, step: int = 0) -> list[tuple[str, Array]]:

@@ -42,13 +42,10 @@ def units_of(sides: Sequence[Results]) -> Units:
     ends = np.cumsum([0, *map(len, kinds)])
     rows = csr_array((np.ones(ends[-1]), np.concatenate(kinds), ends), shape=(len(kinds), len(first)))
     rows.sum_duplicates()
-    strata = _connected(rows, sides[0].strata[first])
-    return Units([side.take(first) for side in sides], rows, np.array(counts), strata)
-
-
-def _connected(rows: csr_array, subsets: Array) -> Array:
-    """``[U]``: a number for each unit, the same for those whose subsets chains of groups connect."""
+    # Units whose subsets chains of groups connect have the same number.
     units, cells = rows.nonzero()
+    subsets = sides[0].strata[first]
     size = rows.shape[0] + int(subsets.max()) + 1
     edges = (np.ones(len(units)), (units, rows.shape[0] + subsets[cells]))
-    return connected_components(coo_array(edges, shape=(size, size)), directed=False)[1][: rows.shape[0]]
+    strata = connected_components(coo_array(edges, shape=(size, size)), directed=False)[1][: rows.shape[0]]
+    return Units([side.take(first) for side in sides], rows, np.array(counts), strata)

@@ -77,9 +77,18 @@ def encoded(
         elif task.kind == "question_answering":
             rows = _question(example, input_format, tokenizer, context)
         elif pairs := _pairs(example, task, input_format):
-            rows = [_together(example, pairs, task.follows, input_format, tokenizer, context)]
+            # Texts that are judged together; the second may be one that follows the first.
+            texts = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in pairs]
+            sequences = [input_format.write(a, b, context, task.follows) for a, b in texts]
+            kept = [room(input_format.pair, len(written.ids)) for written in sequences]
+            cut = any(most < len(a) + len(b) for most, (a, b) in zip(kept, texts, strict=True))
+            rows = [Row(sequences, example.label, cut=cut)]
         else:
-            rows = _text(example, input_format, tokenizer, context)
+            # A text, or its parts: each is an example with the same label.
+            ids = tokenizer.encode(example.a)
+            parts = equal_parts(len(ids), room(input_format.single, context))
+            single = [framed(input_format.single, {"a": ids[part.start : part.stop]}) for part in parts]
+            rows = [Row([written], example.label) for written in single]
         found.encoded.extend(rows)
         found.owners.extend([i] * len(rows))
     return found
@@ -144,31 +153,6 @@ def _pairs(example: Example, task: GlueTask, input_format: InputFormat) -> list[
         return []
     orders = [(example.a, example.b), (example.b, example.a)]
     return orders if task.symmetric and input_format.both_orders else orders[:1]
-
-
-def _text(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:
-    """A text, or its parts: each is an example with the same label."""
-    ids = tokenizer.encode(example.a)
-    parts = equal_parts(len(ids), room(input_format.single, context))
-    return [Row([framed(input_format.single, {"a": ids[part.start : part.stop]})], example.label) for part in parts]
-
-
-def _together(
-    example: Example,
-    pairs: Sequence[tuple[str, str]],
-    follows: bool,
-    input_format: InputFormat,
-    tokenizer: Tokenizer,
-    context: int,
-) -> Row:
-    """Pairs of texts that are judged together; the second may be one that ``follows`` the first."""
-    texts = [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in pairs]
-    sequences = [input_format.write(a, b, context, follows) for a, b in texts]
-    cut = any(
-        room(input_format.pair, len(written.ids)) < len(a) + len(b)
-        for written, (a, b) in zip(sequences, texts, strict=True)
-    )
-    return Row(sequences, example.label, cut=cut)
 
 
 def _sentence(example: Example, input_format: InputFormat, tokenizer: Tokenizer, context: int) -> list[Row]:

@@ -94,10 +94,6 @@ def _classes(outputs: Tensor, batch: ExampleBatch) -> Answered:
     return [(each, math.nan) for each in outputs.log_softmax(-1).tolist()]
 
 
-def _numbers(outputs: Tensor, batch: ExampleBatch) -> Answered:
-    return [(number, math.nan) for number in outputs[:, 0].tolist()]
-
-
 def _tags(outputs: Tensor, batch: TagBatch) -> Answered:
     """The tags of the words, each by itself; their probability is the product."""
     probabilities, best = outputs.softmax(-1).max(-1)
@@ -135,7 +131,12 @@ KINDS: dict[task.Kind, Kind] = {
     "classification": Kind(lambda classes: classes, "row", _nats, _classes),
     # Squared errors, which are, up to a constant, nats of a normal distribution of variance 1/2, as in the released
     # code of Devlin et al. 2019 and Yang et al. 2019. The numbers are in the unit of ``scale.py``.
-    "regression": Kind(lambda _: 1, "row", lambda y, t: (y[:, 0].to(t.dtype) - t).square().sum(), _numbers),
+    "regression": Kind(
+        lambda _: 1,
+        "row",
+        lambda y, t: (y[:, 0].to(t.dtype) - t).square().sum(),
+        lambda y, batch: [(number, math.nan) for number in y[:, 0].tolist()],
+    ),
     # A number for each sequence, softmax over those of a row (Radford et al. 2018, section 3.3; Devlin et al. 2019,
     # section 4.4).
     "multiple_choice": Kind(lambda _: 1, "sequence", _nats, _classes, shaped=lambda y, batch: y[..., 0]),

@@ -32,7 +32,8 @@ class Optimizer:
         self._parts: list[torch.optim.Optimizer] = [_adamw(rest, config, scales)]
         if hidden:
             matrices = {name: parameter for name, parameter in self._parameters.items() if name in hidden}
-            self._parts.append(_muon(matrices, config, scales))
+            groups = _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales)
+            self._parts.append(Muon(groups, config.learning_rate, config.momentum))
         self._hidden = hidden
         self._states = {name: self._parts[name in hidden].state for name in self._parameters}
         # Now, and not in the first step: a lack of memory is noticed before training begins.
@@ -132,8 +133,3 @@ def _groups(
     for name, parameter in parameters.items():
         groups.setdefault((decays[name], scales[name]), []).append(parameter)
     return [{"params": some, "weight_decay": decay, "scale": scale} for (decay, scale), some in groups.items()]
-
-
-def _muon(matrices: dict[str, nn.Parameter], config: OptimizerConfig, scales: Mapping[str, float]) -> Muon:
-    groups = _groups(matrices, dict.fromkeys(matrices, config.weight_decay), scales)
-    return Muon(groups, config.learning_rate, config.momentum)

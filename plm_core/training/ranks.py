@@ -99,13 +99,7 @@ class Shared:
     """The loss of a model, alone or shared with other processes."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss_of: LossOf,
-        compiled: LossOf,
-        ranks: Ranks,
-        row: Batch,
-        mixed: bool = False,
+        self, model: nn.Module, loss_of: LossOf, compiled: LossOf, ranks: Ranks, row: Batch, mixed: bool = False
     ) -> None:
         """``compiled`` is what a step runs, ``loss_of`` the original function, ``row`` a row of some batch.
 
@@ -148,18 +142,13 @@ def _ddp(model: nn.Module, loss_of: LossOf, compiled: LossOf, row: Batch, ranks:
 
     # Unless weights are declared unused, DDP reorders its sums after a process's first step. With more than two numbers
     # that changes the sum, and an interrupted run would have a different result.
-    unused = ranks > 2 or _has_unused(model, loss_of, row)
+    unused = ranks > 2
+    if not unused:
+        # Whether the objective leaves weights without a gradient, such as those of segments. DDP's static_graph=True
+        # would find them by itself, but with micro-batches (no_sync) its gradients are wrong.
+        gradients = torch.autograd.grad(loss_of(model, row, None).nll, list(model.parameters()), allow_unused=True)
+        unused = any(gradient is None for gradient in gradients)
     return DistributedDataParallel(_LossModule(model, compiled), find_unused_parameters=unused)
-
-
-def _has_unused(model: nn.Module, loss_of: LossOf, row: Batch) -> bool:
-    """Whether the objective leaves weights of the model without a gradient, such as those of segments.
-
-    DDP's static_graph=True, which finds them by itself, is not used: with micro-batches (no_sync) its gradients are
-    wrong.
-    """
-    gradients = torch.autograd.grad(loss_of(model, row, None).nll, list(model.parameters()), allow_unused=True)
-    return any(gradient is None for gradient in gradients)
 
 
 def _fsdp(model: nn.Module, loss_of: LossOf, mesh: Any, mixed: bool) -> Any:

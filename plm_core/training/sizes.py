@@ -77,7 +77,10 @@ def sized(section: Any, where: str) -> Any:
     published = MODELS[rest["architecture"]].presets[size] if isinstance(size, str) else {}
     layers, width, context = (_whole(published | model, name, where) for name in ("layers", "width", "context"))
     training = {"batch": rows(layers, width, context)} | training
-    training["optimizer"] = {"learning_rate": learning_rate(width)} | _warmup(training.get("steps")) | optimizer
+    rule: dict[str, Any] = {"learning_rate": learning_rate(width)}
+    if type(steps := training.get("steps")) is int:  # anything else is refused elsewhere
+        rule["warmup_steps"] = min(WARMUP, steps // WARMUP_SHARE)
+    training["optimizer"] = rule | optimizer
     return rest | {"model": model, "training": training}
 
 
@@ -103,11 +106,6 @@ def rows(layers: int, width: int, context: int) -> int:
     """The rows of a batch, of ``context`` positions each: a power of two."""
     weights = 12 * layers * width**2  # Kaplan et al. 2020, section 2.1
     return max(LEAST_ROWS, 2 ** round(math.log2(TOKENS * (weights / TOKENS_WEIGHTS) ** (1 / 3) / context)))
-
-
-def _warmup(steps: Any) -> dict[str, int]:
-    """The warm-up of a run of this many steps; empty if they are not a number, which is refused elsewhere."""
-    return {"warmup_steps": min(WARMUP, steps // WARMUP_SHARE)} if type(steps) is int else {}
 
 
 def _shape(size: Any, architecture: Any, model: dict[str, Any], where: str) -> dict[str, Any]:

@@ -51,7 +51,14 @@ def update(setup: Setup, state: State, batch: Batch, rate: float, seeds: Seeds) 
     num_targets = int(setup.ranks.sum(batch.num_targets.double()))
     rows = batch.to(setup.device.device)
     setup.profiler.lap("data")
-    nll, carries = _fitting(setup, state, rows, num_targets, seeds)
+    while True:  # each time memory runs out, with twice as many micro-batches
+        try:
+            nll, carries = _passes(setup, state, rows, num_targets, seeds)
+            break
+        except RuntimeError as error:
+            # Several processes would have to agree, in the middle of a step in which the others have not failed.
+            _cut_smaller(state, _said(error), agreed=setup.ranks.size == 1)
+        _clear(setup)
     # With sharded weights the norm is gathered from all shards.
     norm = full(nn.utils.clip_grad_norm_(setup.shared.model.parameters(), setup.config.optimizer.clip_norm))
     wrong = None
@@ -149,19 +156,6 @@ def _looked_at(setup: Setup, state: State, rows: Batch, carry: Carry | None) -> 
     if setup.device.device.type == "cuda":
         torch.cuda.empty_cache()
     return None
-
-
-def _fitting(
-    setup: Setup, state: State, rows: Batch, num_targets: int, seeds: Seeds
-) -> tuple[Tensor, list[Carry | None]]:
-    """``_passes``; each time memory runs out, they are tried again with twice as many micro-batches."""
-    while True:
-        try:
-            return _passes(setup, state, rows, num_targets, seeds)
-        except RuntimeError as error:
-            # Several processes would have to agree, in the middle of a step in which the others have not failed.
-            _cut_smaller(state, _said(error), agreed=setup.ranks.size == 1)
-        _clear(setup)
 
 
 def _said(error: RuntimeError) -> str:

@@ -44,7 +44,19 @@ def behind(
     Raises:
         UserError: the examples, or their slices, are missing or not those of the evidence.
     """
-    figures = {"slices": _slices(task.name, rows), "worst": _worst(task, rows), "checks": _checks(metrics)}
+    found = sliced(task.name, rows.values())
+    parts = (
+        found
+        if found is None
+        else [
+            {"kind": each[0].kind, "name": each[0].name, "examples": int(each[0].members.sum())}
+            | {"scores": [_score(part) for part in each]}
+            for each in found
+        ]
+    )
+    checks = dict.fromkeys(n.split("/")[1] for found in metrics.values() for n in found if n.startswith(CHECKS))
+    failed = {name: [_failed(found, CHECKS + name) for found in metrics.values()] for name in checks}
+    figures = {"slices": parts, "worst": _worst(task, rows), "checks": failed}
     if any(found.confidences is None or np.isnan(found.confidences).any() for found in rows.values()):
         return figures | {"calibrations": {}}, {}
     calibrations = {model: calibration(_sure(found), _results(found).right()) for model, found in rows.items()}
@@ -69,17 +81,6 @@ def sliced(task: str, tables: Iterable[Table]) -> list[tuple[Slice, ...]] | None
             )
         columns.append(slices([known[name] for name in found.ids], _results(found)))
     return list(zip(*columns, strict=True))
-
-
-def _slices(task: str, rows: dict[str, Table]) -> list[dict[str, Any]] | None:
-    """Each slice with the score of each model."""
-    if (found := sliced(task, rows.values())) is None:
-        return None
-    return [
-        {"kind": each[0].kind, "name": each[0].name, "examples": int(each[0].members.sum())}
-        | {"scores": [_score(part) for part in each]}
-        for each in found
-    ]
 
 
 def _score(part: Slice) -> Estimate | str:
@@ -156,12 +157,6 @@ def _furthest(found: Table) -> list[tuple[int, str, float]]:
 
 def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= LETTERS else f"{text[:LETTERS].rsplit(maxsplit=1)[0]} ..."
-
-
-def _checks(metrics: dict[str, dict[str, list[float]]]) -> dict[str, list[tuple[int, Estimate]]]:
-    """The results of each model, by check."""
-    names = dict.fromkeys(n.split("/")[1] for found in metrics.values() for n in found if n.startswith(CHECKS))
-    return {name: [_failed(found, CHECKS + name) for found in metrics.values()] for name in names}
 
 
 def _failed(found: dict[str, list[float]], check: str) -> tuple[int, Estimate]:

@@ -3,7 +3,6 @@ fewshot and from the parameters. Used by the stage report.
 """
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
@@ -20,17 +19,15 @@ def unfinetuned() -> dict[str, Any]:
         return {"asked": False, "without": [], "tasks": []}
     files = {model: paths.METRICS / f"fewshot-{model}.json" for model in config.models}
     found = {model: json.loads(file.read_text("utf-8")) for model, file in files.items() if file.is_file()}
-    told = [_task(name, config, found) for name in tasks if found]
+    told = []
+    for name in tasks if found else []:
+        task = read_task(paths.EXAMPLES / name)
+        figures = {
+            (model, shots): {key.removeprefix(begin): value for key, value in each.items() if key.startswith(begin)}
+            for model, each in found.items()
+            for shots in config.shots
+            for begin in [f"{name}/{shots}/"]
+        }
+        prompt = prompt_of(task, config.prompts)
+        told.append({"name": name, "score": task.score, "prompt": prompt, "found": figures})
     return {"asked": True, "config": config, "without": [m for m in files if m not in found], "tasks": told}
-
-
-def _task(name: str, config: FewshotConfig, found: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    task = read_task(paths.EXAMPLES / name)
-    figures = {
-        (model, shots): _figures(each, f"{name}/{shots}/") for model, each in found.items() for shots in config.shots
-    }
-    return {"name": name, "score": task.score, "prompt": prompt_of(task, config.prompts), "found": figures}
-
-
-def _figures(figures: Mapping[str, float], begin: str) -> dict[str, float]:
-    return {name.removeprefix(begin): value for name, value in figures.items() if name.startswith(begin)}

@@ -27,11 +27,15 @@ def _set(name: str, models: Sequence[str], share: float) -> dict[str, Any]:
     files = {model: paths.EVIDENCE / model / file_of(name) for model in names}
     found = {model: read_task([file]) for model, file in files.items() if file.is_file()}
     asked = [model for model in models if model in found]
+    sizes: dict[str, int] = {}
+    for table in list(found.values())[:1]:
+        strata, subsets = table.results.strata, table.results.subsets
+        sizes = {"": len(strata)} | {name: int((strata == i).sum()) for i, name in enumerate(subsets) if name}
     return {
         "name": name,
         "without": [model for model in names if model not in found],
         "found": {model: _by_paradigm(table) for model, table in found.items()},
-        "sizes": _sizes(next(iter(found.values()))) if found else {},
+        "sizes": sizes,
         "groups": next(iter(found.values())).groups if found else 0,
         "ties": {model: ties for model, table in found.items() if (ties := table.predictions[0].count(TIE))},
         "apart": apart({model: found[model] for model in asked}, share) if asked else None,
@@ -44,12 +48,6 @@ def _by_paradigm(table: Table) -> dict[str, Estimate]:
     (draws,) = significance.bootstrap([table.results], significance.generator())
     values = score_by_subset(table.results)
     return {paradigm: Estimate(values[paradigm], significance.interval(draw)) for paradigm, draw in draws.items()}
-
-
-def _sizes(table: Table) -> dict[str, int]:
-    """The number of pairs per paradigm."""
-    strata, subsets = table.results.strata, table.results.subsets
-    return {"": len(strata)} | {name: int((strata == i).sum()) for i, name in enumerate(subsets) if name}
 
 
 def _against(model: str, name: str) -> dict[str, Any]:

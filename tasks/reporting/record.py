@@ -5,7 +5,7 @@ MLflow shows it as the description of the version that was judged. Used by the t
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from plm_core.config import UserError
@@ -53,7 +53,13 @@ def record(
     """
     found = "difference" if len(sides) == 2 else "challenger"
     rows = [row for row in decision["table"] if row.get(found) is not None]
-    notes = _notes(row for row in decision["table"] if row not in rows or row["note"])
+    unjudged: dict[str, list[str]] = {}
+    for row in decision["table"]:
+        # A likelihood of another paper, which neither side has, goes without saying.
+        nobodys = row["verdict"] == "not measured" and {row.get("champion", 0), row.get("challenger")} == {None}
+        if (row not in rows or row["note"]) and not nobodys:
+            unjudged.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
+    notes = [f"{', '.join(names)}: {why}" for why, names in unjudged.items()]
     notes += [] if any(side["samples"] for side in sides) else ["samples: none are kept"]
     facts = _facts(evidence, sides)
     roles = ["champion", "challenger"][-len(sides) :]
@@ -86,16 +92,6 @@ def shortened(record: str) -> str:
 def as_page(record: str) -> str:
     """All of it in HTML; without links, which do not work in the frame in which MLflow shows a page."""
     return page("tasks/reporting/templates/decision.html.j2", LINK.sub(r"\1", record))
-
-
-def _notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Which metrics were not judged and why, grouped by reason."""
-    metrics: dict[str, list[str]] = {}
-    for row in rows:
-        if row["verdict"] == "not measured" and {row.get("champion", 0), row.get("challenger")} == {None}:
-            continue  # a likelihood of another paper, which neither has
-        metrics.setdefault(row["note"] or row["verdict"], []).append(row["metric"])
-    return [f"{', '.join(names)}: {why}" for why, names in metrics.items()]
 
 
 def _facts(evidence: Sequence[Evidence], sides: Sequence[Side]) -> dict[str, list[str]]:
@@ -143,16 +139,13 @@ def _slices(evidence: Sequence[Evidence], notes: list[str]) -> Iterator[dict[str
             if not parts[0].scored:
                 notes.append(f"{title}: all labels are equal")
             elif (size := int(parts[0].members.sum())) >= FEWEST:
-                scores = _compared([part.results for part in parts], [score_of(part) for part in parts])
-                yield {"name": title, "examples": size} | scores
-
-
-def _compared(results: Sequence[Any], scores: Sequence[float]) -> dict[str, Any]:
-    if len(results) == 1:
-        return {"scores": scores}
-    theirs, ours = significance.bootstrap(results, significance.generator(), RESAMPLES)
-    interval = significance.interval(ours[""] - theirs[""])
-    return {"scores": scores, "difference": scores[1] - scores[0], "interval": interval}
+                told = {"name": title, "examples": size, "scores": (scores := [score_of(part) for part in parts])}
+                if len(parts) > 1:
+                    results = [part.results for part in parts]
+                    theirs, ours = significance.bootstrap(results, significance.generator(), RESAMPLES)
+                    interval = significance.interval(ours[""] - theirs[""])
+                    told |= {"difference": scores[1] - scores[0], "interval": interval}
+                yield told
 
 
 def _samples(number: int, side: Side) -> Iterator[dict[str, Any]]:

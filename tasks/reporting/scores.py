@@ -61,7 +61,10 @@ def _task(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """A task's figures, and its pictures."""
     described = glue.read_task(paths.EXAMPLES / task)
-    metrics = {model: _metrics(model, task, seeds) for model in rows}
+    metrics = {}
+    for model in rows:
+        each = [metrics_of(f"finetune-{model}-{task}-{seed}") for seed in seeds]
+        metrics[model] = {name: [found[name] for found in each] for name in each[0]}
     behind, pictures = diagnosis.behind(described, rows, metrics)
     classes = described.labels if all(isinstance(found.results, Answers) for found in rows.values()) else ()
     if confused := 0 < len(classes) <= MOST_CLASSES:
@@ -137,7 +140,13 @@ def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
         1, len(rows), figsize=(side * len(rows) + 1, side), squeeze=False, layout="constrained", sharey=True
     )
     for axes, (model, found) in zip(all_axes[0], rows.items(), strict=True):
-        shares = _shares(found, labels)
+        answers = found.results
+        assert isinstance(answers, Answers)
+        place = np.array([labels.index(name) if name in labels else -1 for name in answers.classes])
+        counts = np.zeros((len(labels), len(labels)))
+        for predictions in answers.predictions:
+            np.add.at(counts, (place[answers.labels.astype(int)], place[predictions.astype(int)]), 1)
+        shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
         axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
         for (i, j), share in np.ndenumerate(shares):
             axes.text(j, i, f"{share:.2f}", ha="center", va="center", color="white" if share > 0.6 else "black")
@@ -146,22 +155,6 @@ def _confusions(rows: dict[str, Table], labels: Sequence[str]) -> str:
         axes.set_yticklabels(labels)
     all_axes[0][0].set_ylabel("true")
     return drawn(figure)
-
-
-def _shares(found: Table, labels: Sequence[str]) -> np.ndarray:
-    answers = found.results
-    assert isinstance(answers, Answers)
-    place = np.array([labels.index(name) if name in labels else -1 for name in answers.classes])
-    counts = np.zeros((len(labels), len(labels)))
-    for predictions in answers.predictions:
-        np.add.at(counts, (place[answers.labels.astype(int)], place[predictions.astype(int)]), 1)
-    return counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-
-
-def _metrics(model: str, task: str, seeds: Sequence[int]) -> dict[str, list[float]]:
-    """Each number of the metrics files, by seed."""
-    each = [metrics_of(f"finetune-{model}-{task}-{seed}") for seed in seeds]
-    return {name: [found[name] for found in each] for name in each[0]}
 
 
 def metrics_of(name: str) -> dict[str, Any]:

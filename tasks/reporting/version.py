@@ -36,7 +36,9 @@ class Facts:
 
 def facts(model: str) -> Facts:
     """What is known of one of ``models``, in the project's folder."""
-    data = {path.as_posix(): sha256_path(path) for path in [*_splits(), *sorted(paths.EXAMPLES.glob("*"))]}
+    splits = [paths.CORPUS / f"{name}.parquet" for name in ("train", "valid", "test")]
+    inputs = [*filter(Path.exists, splits), *sorted(paths.EXAMPLES.glob("*"))]
+    data = {path.as_posix(): sha256_path(path) for path in inputs}
     sections = {"pretrain": _section(f"pretrain.{model}"), "finetune": _section("finetune")}
     metrics_file = paths.METRICS / f"pretrain-{model}.json"
     trained = json.loads(metrics_file.read_text(encoding="utf-8")) if metrics_file.is_file() else {}
@@ -55,10 +57,6 @@ def facts(model: str) -> Facts:
         data,
         {folder: path for folder, path in files.items() if path.exists()},
     )
-
-
-def _splits() -> list[Path]:
-    return [path for name in ("train", "valid", "test") if (path := paths.CORPUS / f"{name}.parquet").exists()]
 
 
 def _section(name: str) -> Any:

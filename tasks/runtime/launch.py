@@ -73,7 +73,9 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
     run_id = str(os.getpid())
     meeting = "localhost:0"
     if nodes > 1:
-        meeting = f"{socket.gethostname()}:{_free_port()}"
+        with socket.socket() as probe:  # for a free port
+            probe.bind(("", 0))
+            meeting = f"{socket.gethostname()}:{probe.getsockname()[1]}"
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or restarted processes find addresses of dead ones
         print(f"training on {nodes} nodes; starts when all of them have joined", flush=True)
         ask_for_help(_joining(meeting, run_id, nodes, ranks, [module, *arguments]))
@@ -137,10 +139,3 @@ def _joining(meeting: str, run_id: str, nodes: int, ranks: int, program: list[st
         *(f"--max-restarts={RESTARTS}", "--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", f"--rdzv-id={run_id}"),
         *(f"--rdzv-conf=join_timeout={JOIN_S}", "-m", *program),
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -60,7 +60,12 @@ def _views() -> dict[str, View]:
     paper = [_tag(name) for name in ("plm.model", "plm.architecture", "plm.objective")]
     recipe = [f"params.`pretrain.training.{name}`" for name in RECIPE]
     origin = ["attributes.`Dataset`", _tag("plm.data"), "attributes.`Version`"]
-    judged = ["attributes.`Models`", *paper, _tag("gate"), *map(_metric, [*_judged(), *SIZES]), *recipe, *origin]
+    compared = ["score"]  # the metrics that the gate may compare
+    with contextlib.suppress(UserError, TypeError):
+        compared += [f"{task}/score" for task in params.read("finetune.tasks")]
+        compared += params.read("promotion.metrics")
+    shown = map(_metric, [*dict.fromkeys(compared), *SIZES])
+    judged = ["attributes.`Models`", *paper, _tag("gate"), *shown, *recipe, *origin]
     trained = [*paper, *map(_metric, ["valid_loss", *SIZES, "tokens_per_second"]), *recipe, *origin]
     tuned = [_tag("plm.seed"), *map(_metric, ("score", "baseline", "examples", "best_step")), *origin]
     return {
@@ -70,16 +75,6 @@ def _views() -> dict[str, View]:
             "Fine-tuning runs, by model and task", "finetune", _metric("score"), tuned, ("plm.model", "plm.task")
         ),
     }
-
-
-def _judged() -> list[str]:
-    """The metrics that the gate may compare."""
-    found: dict[str, None] = {}
-    with contextlib.suppress(UserError, TypeError):
-        found |= dict.fromkeys(["score"])
-        found |= dict.fromkeys(f"{task}/score" for task in params.read("finetune.tasks"))
-        found |= dict.fromkeys(params.read("promotion.metrics"))
-    return list(found)
 
 
 def _metric(name: str) -> str:

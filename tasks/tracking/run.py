@@ -212,22 +212,22 @@ class Run:
 
 
 def datasets(inputs: Mapping[str, str]) -> list[DatasetInput]:
-    """Files and folders by path, with their sha256, as a run's datasets; the context says which part of the data."""
+    """Files and folders by path, with their sha256, as a run's datasets; the context says which part of the data:
+    ``train`` of ``artifacts/corpus/splits/train.parquet``, ``tokens`` of ``artifacts/tokens``."""
+
+    def context(path: Path) -> str:
+        if paths.ARTIFACTS not in path.parents:
+            return "input"
+        return path.stem if path.parent == paths.CORPUS else path.parts[1]
+
     return [
         DatasetInput(
             # MLflow does not shorten a digest and refuses one of more than 36 characters.
             Dataset(path, digest[:36], "local", json.dumps({"uri": path}), profile=json.dumps({"sha256": digest})),
-            tags=[InputTag("mlflow.data.context", _context(Path(path))), InputTag("sha256", digest)],
+            tags=[InputTag("mlflow.data.context", context(Path(path))), InputTag("sha256", digest)],
         )
         for path, digest in inputs.items()
     ]
-
-
-def _context(path: Path) -> str:
-    """``train`` of ``artifacts/corpus/splits/train.parquet``, ``tokens`` of ``artifacts/tokens``."""
-    if paths.ARTIFACTS not in path.parents:
-        return "input"
-    return path.stem if path.parent == paths.CORPUS else path.parts[1]
 
 
 def flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
