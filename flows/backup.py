@@ -151,11 +151,15 @@ def _below(folder: Path) -> list[Path]:
 
 def _cached(root: Path) -> tuple[list[Path], list[str]]:
     """The cached results that ``dvc.lock`` names, DVC's records of stages that ran, and a note on what is missing."""
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     with contextlib.closing(Repo(str(root))) as repo:
         cache = repo.cache.local
-        objects = [Path(cache.oid_to_path(name)) for name in used(repo)]
+        try:
+            objects = [Path(cache.oid_to_path(name)) for name in used(repo)]
+        except DvcException as error:
+            raise UserError(f"{root / 'dvc.yaml'}: {error}") from error
         records = _below(Path(repo.stage_cache.cache_dir))
     found = sorted(path for path in [*objects, *records] if path.is_file())
     inside = [path for path in found if path.is_relative_to(root)]

@@ -127,35 +127,31 @@ def _stores(repo: Any, remote: bool) -> list[Any]:
     return found
 
 
-def used(repo: Any) -> set[str]:
-    """The objects that the recorded outputs of the checkout need.
+def used(repo: Any, commits: bytes = b"", stores: Sequence[Any] | None = None) -> set[str]:
+    """The objects that the records of outputs name, those of the checkout and the given text of others'.
 
-    Also those of outputs that Git keeps, such as metrics: DVC's run cache restores no result without them.
-
-    Raises:
-        UserError: DVC fails.
+    Each record is read as text, and every MD5 in it counts: also of inputs, and of outputs that Git keeps, such as
+    metrics, without which DVC's run cache restores no result. Lists of folders are read in the stores, by default in
+    the local cache; the files of a folder whose list is missing are useless.
     """
-    from dvc.exceptions import DvcException
-
-    try:
-        for out in repo.index.outs:
-            out.use_cache = bool(out.hash_info)
-        # force: the files of a folder whose list is missing are useless.
-        return {each.value for objects in repo.index.used_objs(force=True).values() for each in objects}
-    except DvcException as error:
-        raise UserError(f"{repo.root_dir}: DVC cannot read dvc.yaml: {error}") from error
+    paths = {Path(stage.path) for stage in repo.index.stages}
+    records = [path if path.suffix == ".dvc" else path.with_name("dvc.lock") for path in paths]
+    texts = [commits, *(path.read_bytes() for path in records if path.is_file())]
+    needed = {name.decode() for name in MD5.findall(b"\n".join(texts))}
+    for store in [repo.cache.local] if stores is None else stores:
+        for path in map(store.oid_to_path, (name for name in needed.copy() if name.endswith(FOLDER))):
+            with contextlib.suppress(FileNotFoundError), store.fs.open(path, "rb") as file:
+                needed |= {name.decode() for name in MD5.findall(file.read())}
+    return needed
 
 
 def _needed(repo: Any, stores: Sequence[Any], days: int) -> set[str]:
     """What the records of outputs in the checkout and in the commits of the last ``days`` days name.
 
-    DVC would take a second per commit. Here each record is read once, as text: every MD5 in it counts, also of inputs.
+    DVC would take a second per commit; here each record is read once.
     """
-    root = Path(repo.root_dir)
-    paths = {Path(stage.path) for stage in repo.index.stages}
-    records = [path if path.suffix == ".dvc" else path.with_name("dvc.lock") for path in paths]
-    texts = [path.read_bytes() for path in records if path.is_file()]
     # Those that a commit of these days made, and those that the first ones found.
+    root = Path(repo.root_dir)
     log = ("log", "--all", "--full-history", f"--since={days}.days")
     changes = _git(root, *log, "-m", "--raw", "--no-abbrev", "--format=", "--", "*dvc.lock", "*.dvc").splitlines()
     blobs = {change.split()[3] for change in changes if not change.split()[4].startswith(b"D")}
@@ -163,14 +159,7 @@ def _needed(repo: Any, stores: Sequence[Any], days: int) -> set[str]:
     for commit in (commit for commit, before in parents.items() if not before or not parents.keys() >= set(before)):
         listed = (line.split(b"\t") for line in _git(root, "ls-tree", "-r", commit.decode()).splitlines())
         blobs |= {about.split()[2] for about, name in listed if name.strip(b'"').endswith((b"dvc.lock", b".dvc"))}
-    found = set(MD5.findall(b"\n".join([*texts, _git(root, "cat-file", "--batch", given=b"\n".join(sorted(blobs)))])))
-    needed = {name.decode() for name in found}
-    for store in stores:
-        # The files of a folder whose list is missing are useless.
-        for path in map(store.oid_to_path, (name for name in needed.copy() if name.endswith(FOLDER))):
-            with contextlib.suppress(FileNotFoundError), store.fs.open(path, "rb") as file:
-                needed |= {name.decode() for name in MD5.findall(file.read())}
-    return needed
+    return used(repo, _git(root, "cat-file", "--batch", given=b"\n".join(sorted(blobs))), stores)
 
 
 def _git(root: Path, *arguments: str, given: bytes = b"") -> bytes:

@@ -261,19 +261,10 @@ def ui(
     print(f"{which}: http://127.0.0.1:{port}   (Ctrl-C stops it)", flush=True)
     # The servers start processes that no signal reaches: the supervisor ends all of them, however this one ends.
     # Its last line is for the pipeline's eyes, so it alone writes to stdout.
-    whole = [sys.executable, "-P", supervisor.__file__, str(server.STOP_S), "sh", "-c", 'exec "$@" >&2', "sh", *command]
+    options = {"cwd": root, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as Ctrl-C does
-    with (
-        subprocess.Popen(
-            whole,
-            cwd=root,
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
+    ours = ["sh", "-c", 'exec "$@" >&2', "sh", *command]
+    with supervisor.started(server.STOP_S, ours, **options) as process, contextlib.suppress(KeyboardInterrupt):
         raise typer.Exit(process.wait())
 
 

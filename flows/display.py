@@ -57,7 +57,9 @@ class Estimate(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in a line of a stage."""
-        name, text, now = getattr(record, "task_run_name", None), record.getMessage(), time.monotonic()
+        name = getattr(record, "task_run_name", None)
+        text = record.getMessage()
+        now = time.monotonic()
         progress = _PROGRESS.match(text)
         if name is None or not (progress or _ENDED.match(text) or (text.startswith("runs: ") and name in self._took)):
             return
@@ -68,7 +70,8 @@ class Estimate(logging.Handler):
             begin = max((ends.get(upstream, now) for upstream in stage.upstream), default=now)
             ends[stage.name] = max(now, self._ends.get(stage.name, begin + self._took.get(stage.name, 0)))
             own[stage.name] = ends[stage.name] - begin
-        end, new = max(ends.values(), default=now), self._unknown()
+        end = max(ends.values(), default=now)
+        new = self._unknown()
         if (progress or not new) and end - now > WORTH_SAYING_S and abs(end - self._said) > (end - now) / 3:
             self._said = end
             left = f"about {(end - now) / 60:.0f} min left, most of it for {max(own, key=lambda name: own[name])}"

@@ -148,16 +148,9 @@ def task_and_seed(file: str) -> tuple[str, str]:
 
 def _task(root: Path, arguments: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> tuple[int, str]:
     """Run a task whose processes all end when this one does; returns its exit status and what it printed."""
-    with subprocess.Popen(
-        [sys.executable, "-P", supervisor.__file__, str(GRACE_S), sys.executable, "-m", *arguments],
-        cwd=root,
-        env={**os.environ, **env},
-        stdin=subprocess.PIPE,
-        stdout=stdout,
-        stderr=stderr,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    command = [sys.executable, "-m", *arguments]
+    options = {"cwd": root, "env": {**os.environ, **env}, "stdout": stdout, "stderr": stderr, "text": True}
+    with supervisor.started(GRACE_S, command, **options) as process:
         said = process.stderr.read() if process.stderr else ""
         return process.wait(), said  # before the pipe is closed, which would end it
 

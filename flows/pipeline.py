@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from flows import display, nights, placement, prefects, promotion, server, timing
+from flows import display, nights, placement, prefects, promotion, server, timing, transaction
 from flows.checkout import Checkout, checked_out, idle
 from flows.outcome import FailedError, Result
 from flows.stages import Registration
@@ -38,11 +38,11 @@ def run(
     root = root.resolve()
     prepare_environment(root)
     placement.detect()
-    print("reading dvc.yaml and the parameters", flush=True)
-    with checked_out(root, force, lambda said: print(f"warning: {said}", file=sys.stderr, flush=True)) as checkout:
+    print("reading dvc.yaml and the parameters", file=sys.stderr, flush=True)
+    with checked_out(root, force, transaction.warn) as checkout:
         nights.tell_missed(root)
         if checkout.stale:
-            print(f"{len(checkout.stale)} stages have to run; Prefect and MLflow are started", flush=True)
+            print(f"stages to run: {len(checkout.stale)}", file=sys.stderr, flush=True)
         if configured := server.configured_url():
             prefects.require(configured, "start one with `plm ui prefect`, or unset it to run without")
             return _run_flow(checkout, track, registration)

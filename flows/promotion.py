@@ -7,6 +7,7 @@ champion, or by force.
 
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,6 @@ def register(
     if not wanted:
         return []
     outcomes: list[Outcome] = []
-    print(f"registration: {len(wanted)} checkpoints are tried in a fresh process, and judged by the gate", flush=True)
     # The packager imports its libraries while this process imports its own.
     with Packager(root, settings.read(root)[0]) as packager, opened(root) as registry:
         judged = _register(root, registry, packager, graph, wanted, parent_run_id)
@@ -186,6 +186,8 @@ def _register(
     known = _by_digest(registry)
     new = {digest: stage for stage, digest in reversed(wanted) if digest not in known}
     if new:
+        what = ", ".join(stage.name for stage in reversed(new.values()))
+        print(f"registration: {what}: logged, then tried in a fresh process, then judged", file=sys.stderr, flush=True)
         packager.log(root, registry, list(reversed(new.values())), graph, registry.run_of(parent_run_id))
         known = _by_digest(registry)
     versions = [known[digest] for digest in dict.fromkeys(digest for _, digest in wanted)]

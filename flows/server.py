@@ -117,15 +117,8 @@ class LocalServer:
         marks = {"PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1", "PREFECT_UI_ENABLED": "0"}
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log, self._socket:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", supervisor.__file__, str(STOP_S), *uvicorn],
-                env={**os.environ, **marks},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=[self._socket.fileno()],
-            )
+            output = {"stdout": log, "stderr": subprocess.STDOUT, "pass_fds": [self._socket.fileno()]}
+            self._process = supervisor.started(STOP_S, uvicorn, env={**os.environ, **marks}, **output)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -19,7 +19,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import psutil
 
@@ -49,6 +51,12 @@ def main(grace_s: float, command: list[str], stdin: int | None = subprocess.DEVN
     prepare()
     child = subprocess.Popen(command, stdin=stdin, close_fds=False, preexec_fn=partial(end_with, os.getpid()))
     return supervise(child.pid, grace_s)
+
+
+def started(grace_s: float, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+    """Start a supervisor of the command; both end when the pipe that is its standard input is closed."""
+    program = [sys.executable, "-P", __file__, str(grace_s), *command]
+    return subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, **options)
 
 
 def end_with(parent: int) -> None:

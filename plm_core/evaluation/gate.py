@@ -81,7 +81,6 @@ def decide(
 
     ``asked`` is the number of challengers already judged against this champion: each lowers the level at which the next
     passes, by Bonferroni's correction. Objections to it are judged at ``promotion.alpha``, as for the others.
-
     Likelihoods that the challenger or the champion does not have are left out. The primary never is, so at least one
     metric has been judged when a challenger passes. If only sets of minimal pairs tell the two apart, a likelihood that
     both have is the primary: it is measured on all of the text, a pair on one sentence.
@@ -100,8 +99,7 @@ def decide(
     table = rows(challenger, champion, rules, resamples, level)
     primary = _primary(table, challenger, rules)
     against = [_objection(row, rules) for row in table if row.verdict in OBJECTIONS]
-    if primary.verdict in UNJUDGED:
-        against.append(_objection(primary, rules))
+    against += [_objection(primary, rules)] if primary.verdict in UNJUDGED else []
     if champion is None:
         reasons = against or ["there is no champion yet, so it becomes the champion"]
         return Decision(not against, reasons, table)
@@ -112,9 +110,9 @@ def decide(
     p = significance.permutation(results, significance.generator(), resamples)
     passed, reason, lacking = _on_the_primary(primary, p, (challenger.parameters, champion.parameters), rules, level)
     reason += f"; {primary.note}" if primary.note else ""
-    if " is significantly worse: " in reason:  # the same again
-        against = [each for each in against if not each.startswith(f"{primary.metric}: worse by ")]
     if against or not passed:
+        if " is significantly worse: " in reason and primary.verdict in OBJECTIONS:
+            against.remove(_objection(primary, rules))  # the reason says so
         return Decision(False, against if passed else [*against, reason], table, differ + lacking)
     return Decision(True, [f"{reason}; no metric is significantly worse than its tolerance allows"], table, differ)
 
@@ -133,16 +131,13 @@ def also_against(
     name = challenger.tables[LIKELIHOOD].metric
     only = replace(rules, primary=name, metrics={name: rules.metrics[name]})
     differ, hopeless = _others(challenger, earlier, only)
-    row = Row(name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts")
-    if not hopeless:
-        (row,) = rows(challenger, earlier, only, resamples, rules.alpha)
+    lost = Row(name, only.metrics[name].direction, None, None, None, "not comparable", "its evidence is of other texts")
+    row = lost if hopeless else rows(challenger, earlier, only, resamples, rules.alpha)[0]
+    worse = row.verdict == "worse"
     what = f"version {version}, the last champion that has a {name}"
-    passed = decision.passed and row.verdict != "worse"
-    reasons = decision.reasons if passed or not decision.passed else []
-    if passed:
-        reasons = [*reasons, f"{name}: {row.verdict}, compared with {what}"]
-    elif row.verdict == "worse":
-        reasons = [*reasons, f"{_objection(row, rules)}; compared with {what}"]
+    passed = decision.passed and not worse
+    reason = f"{_objection(row, rules) if worse else f'{name}: {row.verdict}'}; compared with {what}"
+    reasons = [*(decision.reasons if passed or not decision.passed else []), *([reason] if passed or worse else [])]
     row = replace(row, earlier=version, note=row.note and f"not compared with {what}: {row.note}")
     return replace(decision, passed=passed, reasons=reasons, table=[*decision.table, row], earlier_differs=differ)
 

@@ -18,7 +18,7 @@ import pytest
 import typer
 from toys import alive, free_port, wait_for
 
-from flows import cli
+from flows import cli, supervisor
 from plm_core.shared.kinds import TOKENIZERS
 from plm_core.shared.sampling import SamplingConfig
 
@@ -289,7 +289,7 @@ def test_no_page_but_prefect_s_own_may_call_its_server(project, monkeypatch):
     started = []
     monkeypatch.chdir(project)
     process = contextlib.nullcontext(SimpleNamespace(wait=lambda: 0))
-    monkeypatch.setattr(cli.subprocess, "Popen", lambda command, **options: started.append(options["env"]) or process)
+    monkeypatch.setattr(supervisor, "started", lambda *_, **options: started.append(options["env"]) or process)
     for given in ({}, {"PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": "https://prefect.example"}):
         for name, value in given.items():
             monkeypatch.setenv(name, value)

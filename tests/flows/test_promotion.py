@@ -469,7 +469,7 @@ def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last
     better = outcome(4, "bits_per_byte", 151.0, 61)
     assert (better.action, better.reasons[1]) == (
         "promoted",
-        "bits_per_byte: worse within its tolerance, compared with version 1, the last champion that has a "
+        "bits_per_byte: worse within its tolerance; compared with version 1, the last champion that has a "
         "bits_per_byte",
     )
     with registry.opened(root) as opened:
@@ -479,7 +479,7 @@ def test_a_change_of_paper_and_back_lets_no_model_in_that_is_worse_than_the_last
     gone = outcome(6, "bits_per_byte", 140.0, 99, sha="b")  # no corpus: the earlier champion cannot be re-evaluated
     assert (gone.action, gone.reasons[1]) == (
         "promoted",
-        "bits_per_byte: not comparable, compared with version 4, the last champion that has a bits_per_byte",
+        "bits_per_byte: not comparable; compared with version 4, the last champion that has a bits_per_byte",
     )
     with registry.opened(root) as opened:
         description = opened.client.get_model_version("plm", "6").description

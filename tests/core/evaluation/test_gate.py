@@ -609,7 +609,7 @@ def test_a_likelihood_that_the_champion_does_not_have_is_held_against_an_earlier
     assert both.reasons[-1].endswith("compared with version 1, the last champion that has a bits_per_byte")
     lost = also_against(alone, sides[0], "1", Evidence({}), rules)
     assert (lost.passed, lost.earlier_differs) == (True, ["likelihood.csv"])
-    assert lost.reasons[-1].startswith("bits_per_byte: not comparable, compared with version 1")
+    assert lost.reasons[-1].startswith("bits_per_byte: not comparable; compared with version 1")
 
 
 @pytest.mark.parametrize("quantity", COMPARED)
