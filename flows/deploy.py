@@ -135,11 +135,16 @@ def _tidy(root: Path, name: str) -> None:
 
 def _schedule(cron: str) -> "CronSchedule":
     from prefect.client.schemas.schedules import CronSchedule
-    from pydantic import ValidationError
+
+    from flows import due
 
     try:
-        return CronSchedule(cron=cron, timezone="UTC")
-    except ValidationError as error:
+        found = CronSchedule(cron=cron, timezone="UTC")
+        due.after(found, datetime.now(UTC))  # ValueError: never, such as on 31 February
+        if len(cron.split()) > 5:
+            raise ValueError("the sixth is taken for seconds")
+    except ValueError as error:
         raise UserError(
             f"cron: {cron!r}; expected five fields: minute hour day month weekday, such as '0 3 * * *'"
         ) from error
+    return found

@@ -362,7 +362,7 @@ def test_the_pools_of_containers_take_their_deployments(on_server, monkeypatch):
     assert _container_env("kubernetes") == _container_env("docker")
 
 
-@pytest.mark.parametrize("cron", ["", "nightly", "61 3 * * *", "0 3 * *"])
+@pytest.mark.parametrize("cron", ["", "nightly", "61 3 * * *", "0 3 * *", "0 0 3 * * *", "0 3 31 2 *"])
 def test_a_wrong_cron_line_is_refused_before_anything_starts(tmp_path, prefect_url, monkeypatch, cron):
     monkeypatch.setenv("PREFECT_API_URL", prefect_url)
     with pytest.raises(UserError, match=r"cron: .*; expected five fields"):
