@@ -84,7 +84,9 @@ class CheckpointModel(PythonModel):
             raise MlflowException.invalid_parameter_value(
                 f"max_new_tokens: {sampling.max_new_tokens}; expected at most {MAX_NEW_TOKENS}"
             )
-        texts = [str(text) for text in model_input["text"]]
+        texts = list(model_input["text"])
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise MlflowException.invalid_parameter_value(f"text: found {wrong[0]}; expected text")
         if len(texts) > MAX_TEXTS or any(len(text) > MAX_CHARACTERS for text in texts):
             raise MlflowException.invalid_parameter_value(
                 f"text: {len(texts)} texts of up to {max(map(len, texts)):,} characters; expected at most {MAX_TEXTS} "

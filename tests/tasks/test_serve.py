@@ -55,6 +55,9 @@ def test_a_text_is_answered_with_its_likelihood_under_its_name(served):
 
 def test_what_holds_no_token_is_refused(served):
     model, *_ = served
+    for text in (None, float("nan")):
+        with pytest.raises(MlflowException, match=r"text: found (None|nan); expected text"):
+            model.predict(None, pd.DataFrame({"text": ["so", text]}))
     for text in ("", "\0"):
         with pytest.raises(MlflowException, match="text: found no tokens"):
             model.predict(None, pd.DataFrame({"text": ["so", text]}))
