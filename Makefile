@@ -8,6 +8,8 @@ TORCH := torch==2.13.0
 UV := uv==0.13.8
 
 export DO_NOT_TRACK := true
+# Not into the user's packages, even if pip's settings say so: a virtual environment does not see them.
+export PIP_USER := 0
 # Many processes import the same libraries: compile them once, even if a container's environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)

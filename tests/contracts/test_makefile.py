@@ -10,6 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+def test_pip_installs_into_the_environment_whatever_its_settings_say(tmp_path):
+    (tmp_path / "Makefile").write_text(f"include {ROOT / 'Makefile'}\nshow:\n\t@echo $$PIP_USER\n")
+    env = os.environ | {"PIP_USER": "1"}
+    done = subprocess.run(["make", "show"], cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
+    assert done.stdout == "0\n"
+
+
 def test_make_clean_leaves_what_nothing_makes_again(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     kept = ["mlflow/mlflow.db", "journals/1.jsonl", "remote/files/md5/00/1", "imported/gpt2/config.json"]
