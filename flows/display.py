@@ -40,10 +40,11 @@ def console() -> "Console":
 class Estimate(logging.Handler):
     """Says how long the stages will still take, as soon as that is known, and when it has changed by a third."""
 
-    def __init__(self, stages: Sequence[Stage], took: Mapping[str, float]) -> None:
+    def __init__(self, stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> None:
         """``stages`` have to run; ``took`` are the seconds of those that have run on this machine before."""
         super().__init__()
         self._stages, self._took = stages, took
+        self._cores = cores
         self._ends: dict[str, float] = {}
         """When a stage that runs will end, as far as is known, or when it ended (monotonic)."""
         self._said = 0.0
@@ -70,7 +71,8 @@ class Estimate(logging.Handler):
             begin = max((ends.get(upstream, now) for upstream in stage.upstream), default=now)
             ends[stage.name] = max(now, self._ends.get(stage.name, begin + self._took.get(stage.name, 0)))
             own[stage.name] = ends[stage.name] - begin
-        end = max(ends.values(), default=now)
+        # The longest path, or, where there are fewer cores than stages, all of them one after another on each core.
+        end = max([now + sum(own.values()) / self._cores, *ends.values()])
         new = self._unknown()
         if (progress or not new) and end - now > WORTH_SAYING_S and abs(end - self._said) > (end - now) / 3:
             self._said = end
@@ -135,7 +137,7 @@ def not_said_yet(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def shown(stages: Sequence[Stage], took: Mapping[str, float]) -> Iterator[None]:
+def shown(stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> Iterator[None]:
     """Show the stages that the block runs, and an estimate; at a terminal as a table instead of Prefect's lines.
 
     ``stages`` have to run; ``took`` are the seconds of those that have run on this machine before.
@@ -147,7 +149,7 @@ def shown(stages: Sequence[Stage], took: Mapping[str, float]) -> Iterator[None]:
     setup_logging()
     log = logging.getLogger("prefect")  # all others pass their lines on to it
     table = Stages(stages) if sys.stdout.isatty() else None
-    added: list[logging.Handler] = [Estimate(stages, took), *([table] if table else [])]
+    added: list[logging.Handler] = [Estimate(stages, took, cores), *([table] if table else [])]
     replaced = [each for each in log.handlers if table and isinstance(each, PrefectConsoleHandler)]
     log.handlers = [*(each for each in log.handlers if each not in replaced), *added]
     live = (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flows import display, nights, placement, prefects, promotion, server, timing, transaction
 from flows.checkout import Checkout, checked_out, idle
+from flows.machine import Machine
 from flows.outcome import FailedError, Result
 from flows.stages import Registration
 from flows.tracking import Track, pipeline_run, send_leftovers
@@ -95,7 +96,8 @@ def _run_flow(checkout: Checkout, track: Track | None, registration: Registratio
     from flows import flow
 
     results: list[Result] = []
-    with display.shown([s for s in checkout.graph.stages if s.name in checkout.stale], timing.took(checkout.root)):
+    stale = [stage for stage in checkout.graph.stages if stage.name in checkout.stale]
+    with display.shown(stale, timing.took(checkout.root), Machine.detect().cores):
         plm = flow.make_flow(track, registration, results.append, checkout)
         with prefect.tags(checkout.root.name):
             state = plm(str(checkout.root), force=checkout.force, return_state=True)

@@ -68,6 +68,7 @@ def test_the_figures_of_a_run_are_kept_in_the_order_in_which_its_stages_began(tm
 
 
 STAGES = [Stage("first"), Stage("train@a", ("first",)), Stage("train@b", ("first",)), Stage("last", ("train@a",))]
+SAME = {stage.name: 90.0 for stage in STAGES}
 
 
 def said(name, text):
@@ -75,14 +76,12 @@ def said(name, text):
 
 
 @pytest.mark.parametrize(
-    ("took", "lines", "expected"),
+    ("cores", "took", "lines", "expected"),
     [
+        (2, SAME, [("first", "runs: forced")], ["about 4 min left, most of it for first"]),
+        (1, SAME, [("first", "runs: forced")], ["about 6 min left, most of it for first"]),
         (
-            {stage.name: 90.0 for stage in STAGES},
-            [("first", "runs: forced")],
-            ["about 4 min left, most of it for first"],
-        ),
-        (
+            2,
             {"last": 60.0},
             [
                 ("first", "runs: forced"),
@@ -99,8 +98,10 @@ def said(name, text):
         ),
     ],
 )
-def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_different(capsys, took, lines, expected):
-    with display.shown(STAGES, took):
+def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_different(
+    capsys, cores, took, lines, expected
+):
+    with display.shown(STAGES, took, cores):
         for line in lines:
             said(*line)
     assert [line for line in capsys.readouterr().out.splitlines() if " | " not in line] == expected
@@ -110,7 +111,7 @@ def test_what_is_left_is_the_longest_path_and_said_when_it_is_known_or_very_diff
 def test_at_a_terminal_a_table_counts_each_stage_once():
     code = (
         "import test_timing as t\nfrom flows import display\n"
-        "with display.shown(t.STAGES, {}):\n"
+        "with display.shown(t.STAGES, {}, 2):\n"
         "    for name in ('first', 'train@a', 'up', 'first'):\n"
         "        t.said(name, 'runs: forced')\n        t.said(name, 'done in 1.0 s')\n"
         "    t.said('train@b', 'failed: why')\n    t.said('last', 'up to date')\n"
