@@ -41,16 +41,14 @@ class Command:
 class Graph:
     """The stages of a repository, read once and kept in memory. Thread-safe.
 
-    DVC's own objects allow one thread at a time, and its lock on the repository one process: both are held only during
-    calls of DVC, never while a stage runs.
+    DVC's objects allow one thread at a time, its lock one process: both are held during calls of DVC, not of stages.
     """
 
     def __init__(self, root: Path) -> None:
         """Read ``dvc.yaml`` and ``dvc.lock``, repaired if DVC was killed while writing.
 
         Raises:
-            GraphError: no DVC repository, a broken ``dvc.yaml``, or a ``meta:`` key that is unknown or has a wrong
-                type.
+            GraphError: no DVC repository, a broken ``dvc.yaml``, or an unknown or wrong key of ``meta:``.
         """
         self._file = root / "dvc.yaml"
         self._mutex = threading.Lock()

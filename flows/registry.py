@@ -21,7 +21,7 @@ from flows.store import (
     sha256,
     unless_gone,
 )
-from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, experiment_tags, require_usable
+from plm_core.shared.stores import BY_JOURNAL, LEDGER, alone, artifacts_of, experiment_tags, require_active
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -79,7 +79,6 @@ def opened(root: Path) -> Iterator["Registry"]:
                 registry.experiment()
             yield registry
         except (mlflow.MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
-            require_usable(tracking.uri, error=error)
             reason = " ".join(str(error).split())[:400]
             # Without the error itself, whose text may contain a password.
             raise RegistrationFailed(f"MLflow at {tracking.uri}: {reason}") from None
@@ -251,7 +250,7 @@ class Registry:
         name = self.tracking.experiment + suffix
         found = self.client.get_experiment_by_name(name)
         if found is not None:
-            require_usable(self.tracking.uri, found)
+            require_active(found, self.tracking.uri)
             return found.experiment_id
         uri = self.tracking.uri
         tags = experiment_tags(uri) | (LEDGER if suffix else {})

@@ -13,7 +13,6 @@ from pathlib import Path
 from flows.checkout import Checkout, checked_out
 from flows.failures import StageError
 from flows.outcome import Spent, UserError
-from flows.pipeline import prepare_environment
 from flows.reproducing import Reproducer
 from flows.stages import Stage
 from plm_core.shared.statuses import INTERRUPTED, USER_ERROR
@@ -55,7 +54,6 @@ def bring_up_to_date(checkout: Checkout, last: str) -> None:
 
 def main(last: str) -> int:
     """Bring the stage up to date in the current folder; returns the exit status."""
-    prepare_environment(Path.cwd())
     logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout, level=logging.INFO)
     try:
         with checked_out(Path.cwd(), False, print) as checkout:

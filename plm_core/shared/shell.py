@@ -11,21 +11,23 @@ ANOTHER_RUN = (
     "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_ACTIVE_MODEL_ID", "MLFLOW_REGISTRY_URI",
 )  # fmt: skip
 """Variables that would send what is logged to another job's run, experiment, model or registry."""
-
 RANKS = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
-    *("ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
-)
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
+)  # fmt: skip
 """Variables of torchrun and of clusters that make a process train together with others."""
-
-
 HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
 """Variables that Git sets for a hook: git would work on that repository and index, wherever it runs."""
 
 
 def prepare() -> None:
     """Ignore another job's MLflow and a hook's repository, reach this machine's servers without a proxy, escape what
-    the terminal cannot show, and name a user whom the system does not."""
+    the terminal cannot show, and name a user whom the system does not.
+
+    Raises:
+        UserError: it is to train with others, and torchrun has not started it: it would wait for them, or write
+            nothing because it is not the first.
+    """
     for name in HOOK:
         os.environ.pop(name, None)
     _ignore(ANOTHER_RUN, "params.yaml names the experiment and the model, MLFLOW_TRACKING_URI the server")
@@ -38,28 +40,19 @@ def prepare() -> None:
         getpass.getuser()
     except (KeyError, OSError):  # a container's user without an entry in /etc/passwd
         os.environ |= {"USER": str(os.getuid()), "HOME": os.environ.get("HOME", "/")}
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if (rank, size) != ("0", "1") and "TORCHELASTIC_RUN_ID" not in os.environ:
+        found = f"RANK: {rank}, WORLD_SIZE: {size}; torchrun has not started this process"
+        raise UserError(f"{found}; expected torchrun, or `env -u RANK -u WORLD_SIZE` before the command")
 
 
 def lead() -> None:
     """``prepare``, for a process that starts stages: each of them is alone, and reads and writes UTF-8."""
-    prepare()
     _ignore(RANKS, "`plm` starts the processes of a training run itself: see PLM_RANKS and PLM_CLUSTER")
+    prepare()
     # What they print is shown where this process prints.
     encoding = "utf-8" if sys.stdout and sys.stdout.encoding == "utf-8" else "ascii"
     os.environ |= {"PYTHONUTF8": "1", "PYTHONIOENCODING": f"{encoding}:backslashreplace"}
-
-
-def require_launcher() -> None:
-    """Raise UserError if this process is to train with others but no torchrun has started it: it would wait for them,
-    or take itself for one that writes no results."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return
-    for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1")):
-        if (found := os.environ.get(name, alone)) != alone:
-            raise UserError(
-                f"{name}: found {found}, and torchrun has not started this process; expected torchrun, or "
-                f"`env -u RANK -u WORLD_SIZE` before the command"
-            )
 
 
 def _ignore(names: Iterable[str], instead: str) -> None:

@@ -70,19 +70,13 @@ def shown(text: str) -> str:
     return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
-def require_usable(uri: str, experiment: Any = None, error: Exception | None = None) -> None:
-    """Raise UserError, with the command that mends it, if no retry would help: the experiment was deleted, or
-    ``error`` says that the tables are those of another version of MLflow."""
-    uri = shown(uri)
+def require_active(experiment: Any, uri: str) -> None:
+    """Raise UserError, with the command that restores it, if somebody has deleted the experiment, a MLflow entity."""
     if experiment and experiment.lifecycle_stage == "deleted":
+        uri = shown(uri)
         raise UserError(
             f"MLflow at {uri}: somebody has deleted the experiment {experiment.name}; `MLFLOW_TRACKING_URI={uri} "
             f"mlflow experiments restore --experiment-id {experiment.experiment_id}` restores it and its runs"
-        )
-    if error and "out-of-date database schema" in str(error):
-        raise UserError(
-            f"MLflow at {uri}: another version of MLflow made the tables; `plm backup FOLDER`, then "
-            f"`mlflow db upgrade {uri}` adapts them"
         )
 
 
@@ -122,6 +116,9 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
     A file that has been moved is adapted to its new place. A missing one is made by ``create``, which gets its address
     and the path of its artifacts, under another name: MLflow cannot use a file if a process that was creating its
     tables was killed.
+
+    Raises:
+        UserError: another version of MLflow has made the tables.
     """
     if not uri.startswith(SQLITE):
         yield
@@ -134,7 +131,13 @@ def alone(uri: str, create: Callable[[str, str], object] | None = None) -> Itera
         if create and place and not made(uri):
             _create(Path(uri.removeprefix(SQLITE)), place, create)
         follow(uri)
-        yield
+        try:
+            yield
+        except Exception as error:
+            if "out-of-date database schema" in str(error):
+                what = "another version of MLflow made the tables; `plm backup FOLDER`, then `mlflow db upgrade"
+                raise UserError(f"MLflow at {uri}: {what} {uri}` adapts them") from error
+            raise
 
 
 def _create(database: Path, place: str, create: Callable[[str, str], object]) -> None:

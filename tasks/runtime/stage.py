@@ -99,11 +99,9 @@ def stage(
 def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     """Run a task as a process: its one-line error and its exit status are the contract with whoever started it.
 
-    The signature of the task is the command line. It sees as many of the machine's GPUs as ``gpus`` says, and nobody
-    else uses them in the meantime; under a torchrun of their own, users share GPUs themselves. What torch compiles is
-    kept below ``artifacts/`` for later processes, unless the environment says where.
+    The task's signature is the command line. It sees as many GPUs as ``gpus`` says, which nobody else uses meanwhile;
+    under their own torchrun, users share GPUs themselves. What torch compiles is kept below ``artifacts/``.
     """
-    shell.prepare()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.COMPILED.resolve()))
     # Python's own format has two lines, and one of them is code.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
@@ -111,7 +109,7 @@ def main(task: Callable[..., None], gpus: int | Callable[[], int] = 0) -> None:
     @functools.wraps(task)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            shell.require_launcher()
+            shell.prepare()
             wanted = 0 if "RANK" in os.environ else gpus if isinstance(gpus, int) else gpus()
             with claimed(wanted, lambda said: print(said, file=sys.stderr, flush=True)):
                 task(*arguments, **options)

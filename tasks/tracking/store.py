@@ -6,9 +6,8 @@ from pathlib import Path
 import mlflow
 import mlflow.store.db.utils
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
-from plm_core.shared.stores import absolute, alone, artifacts_of, experiment_tags, require_usable, shown
+from plm_core.shared.stores import absolute, alone, artifacts_of, experiment_tags, require_active, shown
 from tasks.settings import params
 from tasks.tracking.presentation import tags
 
@@ -16,23 +15,16 @@ from tasks.tracking.presentation import tags
 def connect() -> tuple[MlflowClient, str]:
     """Open the store that ``MLFLOW_TRACKING_URI`` or ``params.yaml`` names; returns the experiment's id too.
 
-    Raises:
-        UserError: a person has to mend it.
-        Exception: it does not answer, for example.
-    """
+    Raises UserError: a person has to mend it first."""
     settings = params.read("tracking")
     # A database that does not answer would otherwise be tried for 100 s.
     mlflow.store.db.utils.MAX_RETRY_COUNT = 2
     uri = absolute(os.environ.get("MLFLOW_TRACKING_URI") or settings["uri"], Path.cwd())
     mlflow.set_tracking_uri(uri)
     with alone(uri, _create):
-        try:
-            client = MlflowClient()
-            found = client.get_experiment_by_name(settings["experiment"])
-        except MlflowException as error:
-            require_usable(uri, error=error)
-            raise
-        require_usable(uri, found)
+        client = MlflowClient()
+        found = client.get_experiment_by_name(settings["experiment"])
+        require_active(found, uri)
         # On a server another checkout may be faster: this fails then, and finds it the next time.
         experiment = (
             found.experiment_id

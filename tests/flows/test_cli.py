@@ -320,7 +320,7 @@ def test_what_another_job_left_in_the_shell_reaches_no_process_and_is_told_once(
     assert done.returncode == 0, done.stderr
     assert not [name for name in of_mlflow | of_ranks | of_a_hook if f"'{name}'" in done.stdout]
     assert "MLFLOW_TRACKING_TOKEN" in done.stdout
-    first, second = done.stderr.splitlines()
+    second, first = done.stderr.splitlines()
     assert first.startswith("warning: MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, MLFLOW_REGISTRY_URI of the shell ignored: ")
     assert second.startswith("warning: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT of the shell ignored: ")
 

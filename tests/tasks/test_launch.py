@@ -78,8 +78,13 @@ def test_a_process_that_has_failed_for_good_fails_again_without_working(tmp_path
     [
         ({"RANK": "0", "WORLD_SIZE": "1"}, 0, "\u2581 []\n", ""),
         ({"RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "gpt"}, 0, "\u2581 []\n", ""),
-        ({"RANK": "3", "WORLD_SIZE": "8"}, 2, "", "error: RANK: found 3, and torchrun has not started this process"),
-        ({"RANK": "0", "WORLD_SIZE": "8"}, 2, "", "error: WORLD_SIZE: found 8, and torchrun has not started"),
+        (
+            {"RANK": "3", "WORLD_SIZE": "8"},
+            2,
+            "",
+            "error: RANK: 3, WORLD_SIZE: 8; torchrun has not started this process",
+        ),
+        ({"RANK": "0", "WORLD_SIZE": "8"}, 2, "", "error: RANK: 0, WORLD_SIZE: 8; torchrun has not started"),
         ({"MLFLOW_RUN_ID": "77"}, 0, "\u2581 []\n", "warning: MLFLOW_RUN_ID of the shell ignored"),
         ({"PYTHONIOENCODING": "ascii"}, 0, "\\u2581 []\n", ""),
     ],
