@@ -14,7 +14,8 @@ def test_all_problems_are_told_before_any_stage_runs(toy, monkeypatch):
     monkeypatch.setattr(server, "configured_url", lambda: "http://127.0.0.1:9")
     monkeypatch.setattr(prefects, "require", lambda *_: None)
     monkeypatch.setattr(pipeline, "_run_flow", lambda *given: began.append(given))
-    root = toy(ONE)
+    settings = "tracking: {uri: 'sqlite:///mlflow.db', experiment: plm}\npromotion: {registered_model: plm}\n"
+    root = toy(ONE, params_yaml=settings)
     pipeline.run(root)
     assert len(began) == 1  # a graph of other commands has no check
     (root / "tasks").mkdir()

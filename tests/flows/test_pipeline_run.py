@@ -17,7 +17,9 @@ from flows.outcome import UserError
 from flows.tracking import pipeline_run, send_leftovers
 from plm_core.shared import stores
 
-PARAMS = "tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}\n"
+PARAMS = """tracking: {uri: 'sqlite:///artifacts/mlflow/mlflow.db', experiment: plm}
+promotion: {registered_model: plm}
+"""
 
 
 @pytest.fixture
@@ -110,15 +112,6 @@ def test_the_runs_of_an_outage_are_made_later_the_parent_first(root, monkeypatch
     assert not list((root / "artifacts/journals").glob("*.jsonl"))
 
 
-@pytest.fixture
-def stored(root, empty_store):
-    """Like ``root``, with a store."""
-    (root / "artifacts/mlflow").mkdir(parents=True)
-    (root / "params.yaml").write_text(f"{PARAMS}promotion: {{registered_model: plm}}\n")
-    shutil.copy(empty_store, root / "artifacts/mlflow/mlflow.db")
-    return root
-
-
 def refused(root):
     """What keeps a pipeline from beginning, and the registry from being opened: the same."""
     with pytest.raises(UserError) as first, pipeline_run(root):
@@ -130,21 +123,21 @@ def refused(root):
     return str(first.value)
 
 
-def test_a_deleted_experiment_is_told_before_anything_begins_with_the_command_that_restores_it(stored):
-    uri = f"sqlite:///{stored}/artifacts/mlflow/mlflow.db"
-    with registry.opened(stored) as opened:
+def test_a_deleted_experiment_is_told_before_anything_begins_with_the_command_that_restores_it(root):
+    uri = f"sqlite:///{root}/artifacts/mlflow/mlflow.db"
+    with registry.opened(root) as opened:
         experiment = opened.experiment()
         opened.client.delete_experiment(experiment)
-    found = refused(stored)
+    found = refused(root)
     assert found.startswith(f"MLflow at {uri}: somebody has deleted the experiment plm; ")
     assert f"`MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {experiment}`" in found
 
 
-def test_tables_of_another_mlflow_are_told_before_anything_begins_with_the_command_that_adapts_them(stored):
-    with sqlite3.connect(stored / "artifacts/mlflow/mlflow.db") as database:
+def test_tables_of_another_mlflow_are_told_before_anything_begins_with_the_command_that_adapts_them(root):
+    with sqlite3.connect(root / "artifacts/mlflow/mlflow.db") as database:
         database.execute("update alembic_version set version_num = '867495a8f9d4'")
     database.close()
-    assert f"`mlflow db upgrade sqlite:///{stored}/artifacts/mlflow/mlflow.db`" in refused(stored)
+    assert f"`mlflow db upgrade sqlite:///{root}/artifacts/mlflow/mlflow.db`" in refused(root)
 
 
 @pytest.mark.slow
