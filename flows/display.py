@@ -27,6 +27,8 @@ _ENDED = re.compile("(done|failed|up to date)(?: in |: |$)")
 """The line with which a stage ends."""
 WORTH_SAYING_S = 60.0
 """An estimate of less is not shown."""
+ENOUGH_S = 12.0
+"""How long stages usually take of which enough is known to judge from them how fast this machine is."""
 
 
 @cache
@@ -43,42 +45,56 @@ class Estimate(logging.Handler):
     def __init__(self, stages: Sequence[Stage], took: Mapping[str, float], cores: int) -> None:
         """``stages`` have to run; ``took`` are the seconds of those that have run on this machine before."""
         super().__init__()
-        self._stages, self._took = stages, took
+        self._stages = {stage.name: stage for stage in stages}
+        self._took = took
         self._cores = cores
+        self._began: dict[str, float] = {}
+        """When a stage began (monotonic)."""
         self._ends: dict[str, float] = {}
         """When a stage that runs will end, as far as is known, or when it ended (monotonic)."""
         self._said = 0.0
         """When the run was said to end."""
-        if new := self._unknown():
+        if new := self._stages.keys() - took.keys():
             first = f"{len(new)} of these {len(stages)} stages are new to this machine"
-            console().print(f"{first}: how long the run takes is said once a training has begun", highlight=False)
-
-    def _unknown(self) -> list[str]:
-        return [stage.name for stage in self._stages if stage.name not in self._ends.keys() | self._took.keys()]
+            console().print(f"{first}: how long the run takes is said once a few have ended", highlight=False)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in a line of a stage."""
         name = getattr(record, "task_run_name", None)
         text = record.getMessage()
         now = time.monotonic()
-        progress = _PROGRESS.match(text)
-        if name is None or not (progress or _ENDED.match(text) or (text.startswith("runs: ") and name in self._took)):
+        if name not in self._stages:
             return
-        self._ends[name] = now + (int(progress[3]) if progress else 0 if _ENDED.match(text) else self._took[name])
+        if text.startswith("runs: "):
+            self._began[name] = now
+        elif progress := _PROGRESS.match(text):
+            self._ends[name] = now + int(progress[3])
+        elif _ENDED.match(text):
+            self._ends[name] = now
+        else:
+            return
+        # Stages that are new to this machine are as much longer than usual as those of which more is known by now.
+        seen = [name for name in self._ends.keys() & self._began.keys() if name not in self._took]
+        usual = sum(timing.UNKNOWN_S[self._stages[name].gpu] for name in seen)
+        if usual < ENOUGH_S and self._stages.keys() - self._took.keys() - self._ends.keys():
+            return
+        slower = sum(self._ends[name] - self._began[name] for name in seen) / usual if usual else 1.0
         ends: dict[str, float] = {}
         own: dict[str, float] = {}
-        for stage in self._stages:
+        for stage in self._stages.values():
             begin = max((ends.get(upstream, now) for upstream in stage.upstream), default=now)
-            ends[stage.name] = max(now, self._ends.get(stage.name, begin + self._took.get(stage.name, 0)))
+            length = self._took.get(stage.name, slower * timing.UNKNOWN_S[stage.gpu])
+            known = self._ends.get(stage.name, self._began.get(stage.name, begin) + length)
+            ends[stage.name] = max(now, known)
             own[stage.name] = ends[stage.name] - begin
         # The longest path, or, where there are fewer cores than stages, all of them one after another on each core.
         end = max([now + sum(own.values()) / self._cores, *ends.values()])
-        new = self._unknown()
-        if (progress or not new) and end - now > WORTH_SAYING_S and abs(end - self._said) > (end - now) / 3:
+        if end - now > WORTH_SAYING_S and abs(end - self._said) > (end - now) / 3:
             self._said = end
-            left = f"about {(end - now) / 60:.0f} min left, most of it for {max(own, key=lambda name: own[name])}"
-            more = f", and {len(new)} stage{'s' * (len(new) > 1)} of unknown length" if new else ""
-            console().print(left + more, markup=False, highlight=False)
+            longest = max(own, key=lambda name: own[name])
+            console().print(
+                f"about {(end - now) / 60:.0f} min left, most of it for {longest}", markup=False, highlight=False
+            )
 
 
 class Stages(logging.Handler):

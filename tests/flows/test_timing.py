@@ -67,7 +67,12 @@ def test_the_figures_of_a_run_are_kept_in_the_order_in_which_its_stages_began(tm
     assert (tmp_path / METERS / "index.html").exists()
 
 
-STAGES = [Stage("first"), Stage("train@a", ("first",)), Stage("train@b", ("first",)), Stage("last", ("train@a",))]
+STAGES = [
+    Stage("first"),
+    Stage("train@a", ("first",), gpu="all"),
+    Stage("train@b", ("first",), gpu="all"),
+    Stage("last", ("train@a",)),
+]
 SAME = {stage.name: 90.0 for stage in STAGES}
 
 
@@ -86,13 +91,15 @@ def said(name, text):
             [
                 ("first", "runs: forced"),
                 ("first", "done in 1.0 s"),
+                ("train@a", "runs: forced"),
+                ("train@b", "runs: forced"),
                 ("train@a", "train: 1/100 (1%), 600 s left   loss 1"),
                 ("train@a", "train: 2/100 (2%), 601 s left   loss 1"),
                 ("train@b", "train: 1/100 (1%), 1800 s left"),
             ],
             [
-                "3 of these 4 stages are new to this machine: how long the run takes is said once a training has begun",
-                "about 11 min left, most of it for train@a, and 1 stage of unknown length",
+                "3 of these 4 stages are new to this machine: how long the run takes is said once a few have ended",
+                "about 11 min left, most of it for train@a",
                 "about 30 min left, most of it for train@b",
             ],
         ),
