@@ -8,7 +8,6 @@ what does not fit on the disk is sent by a process that the stage waits for.
 """
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -22,7 +21,7 @@ from plm_core.shared.statuses import INTERRUPTED
 from plm_core.shared.stores import BY_JOURNAL, RECORDER
 from tasks.settings.machine import leads
 from tasks.tracking import service
-from tasks.tracking.journal import FORMAT, Journal, milliseconds, unfinished
+from tasks.tracking.journal import FORMAT, Journal, line_of, milliseconds, unfinished
 
 LOOK_S = 15.0
 """How often a stage checks that its recorder is alive."""
@@ -113,10 +112,10 @@ class Tracker:
         self._send("end", status=status, time=milliseconds())
         if self._refused:
             # Another process sends the run, with what did not fit on the disk.
-            lines = "".join(json.dumps(message, default=str) + "\n" for message in self._refused)
+            lines = b"".join(map(line_of, self._refused))
             path = [str(self._journal.path)] if self._journal else []
             with contextlib.suppress(OSError):
-                subprocess.run([*RECORDER, "--alone", *path], input=lines, text=True, check=False)
+                subprocess.run([*RECORDER, "--alone", *path], input=lines, check=False)
         if self._journal is not None:
             holder = self._service.holder() if self._service else None
             if holder and (says := holder.get("says")):

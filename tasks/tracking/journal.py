@@ -130,8 +130,7 @@ class Journal:
 
     def append(self, message: Mapping[str, object]) -> None:
         """Add a line. Raises OSError: the disk is full, or the journal is."""
-        text = json.dumps(message, default=str).encode()
-        line = b"\n%08x %b\n" % (zlib.crc32(text), text)
+        line = b"\n" + line_of(message)
         if self.size + len(line) > LIMIT_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self.path))
         if os.write(self.descriptor, line) < len(line):
@@ -218,6 +217,12 @@ def held(descriptor: int, byte: int) -> bool:
     """Whether another process has locked this byte of a file; only queried, because trying would lock others out."""
     lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     return struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, lock))[0] != fcntl.F_UNLCK
+
+
+def line_of(message: Mapping[str, object]) -> bytes:
+    """The line of a message, in a journal or on its way to the process that sends it."""
+    text = json.dumps(message, default=str).encode()
+    return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

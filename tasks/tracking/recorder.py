@@ -256,7 +256,7 @@ def _send_alone(path: str | None = None) -> None:
     from tasks.tracking.run import Run
     from tasks.tracking.store import connect
 
-    messages = [message for line in sys.stdin.buffer if (message := parsed(line)) is not None]
+    messages = [message for line in sys.stdin.buffer if (message := parsed(line.rstrip(b"\n"))) is not None]
     with tempfile.TemporaryFile() as none:
         journal = Journal.existing(Path(path)) if path else Journal(path_of(f"none-{time.time_ns()}"), none.fileno())
         journal.lock(SENDER, wait=True)
