@@ -223,11 +223,7 @@ NO_FOLDER = "Path('artifacts/journals').write_text('a file')\n" + ROOM_AGAIN.rep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "says"),
-    [
-        (FULL_DISK, "File too large"),
-        pytest.param(ROOM_AGAIN, "No space left", marks=pytest.mark.slow),
-        pytest.param(NO_FOLDER, "File exists", marks=pytest.mark.slow),
-    ],
+    [(FULL_DISK, "File too large"), (ROOM_AGAIN, "No space left"), (NO_FOLDER, "File exists")],
 )
 def test_a_disk_without_room_for_the_journal_costs_one_warning_and_no_point(folder, body, says):
     done = stage(folder, body)
