@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,8 +67,9 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
     It requests the other nodes and starts when all have joined. When one is lost, the processes wait for a replacement
     and resume from the last snapshot.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     run_id = str(os.getpid())
@@ -79,6 +81,7 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or restarted processes find addresses of dead ones
         print(f"training on {nodes} nodes; starts when all of them have joined", flush=True)
         ask_for_help(_joining(meeting, run_id, nodes, ranks, [module, *arguments]))
+    logs = tempfile.mkdtemp(prefix="torchelastic_")
     config = LaunchConfig(
         min_nodes=nodes,
         max_nodes=nodes,
@@ -89,6 +92,7 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
         run_id=run_id,
         max_restarts=RESTARTS if nodes > 1 else 0,
         shutdown_timeout=SAVING_S,
+        logs_specs=DefaultLogsSpecs(log_dir=logs),
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *arguments)
@@ -104,6 +108,12 @@ def launch(module: str, arguments: list[str], ranks: int, nodes: int = 1) -> Non
             print(f"interrupted: a process was killed by signal {-killed}", file=sys.stderr, flush=True)
             sys.exit(INTERRUPTED)
         sys.exit(INTERRUPTED if INTERRUPTED in told else 1)
+    except RendezvousClosedError:
+        # Another node has given up while the processes here were to be restarted: their reason is its reason.
+        failures = sorted(Path(logs).rglob("failed-*"))
+        code, _, reason = failures[0].read_text(encoding="utf-8").partition("\n") if failures else (INTERRUPTED, "", "")
+        print(f"error: {reason}" if reason else "interrupted: another node has given up", file=sys.stderr, flush=True)
+        sys.exit(int(code))
     except SignalException as error:
         print(f"interrupted: {error}", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)

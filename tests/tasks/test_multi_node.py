@@ -130,9 +130,9 @@ def pipeline(small, monkeypatch):
     stage = Stage("pretrain@gpt", nodes="together")
     lines = []
 
-    def run():
+    def run(*launcher):
         processes = StageProcesses(small.root)
-        with Cluster(("env",), cores=1, gpus=0, nodes=2).acquire(stage) as grant:
+        with Cluster(launcher or ("env",), cores=1, gpus=0, nodes=2).acquire(stage) as grant:
             env = small._environment({"PLM_RANKS": "1", **grant.env})
             with helpers.helped(processes, small.root, stage.name, grant, env, lines.append):
                 command = [sys.executable, "-m", "tasks.pretrain", "gpt"]
@@ -182,10 +182,11 @@ def test_the_pipeline_replaces_a_node_that_dies(small, pipeline, undisturbed):
     assert_same(small, undisturbed)
 
 
-def test_what_no_restart_can_change_ends_with_its_reason(small, pipeline):
+@pytest.mark.parametrize("restarts", [3, 0], ids=["on all nodes", "after another node has closed the meeting"])
+def test_what_no_restart_can_change_ends_with_its_reason(small, pipeline, restarts):
     small.change(pretrain__gpt__training__optimizer__learning_rate=1e30)
     with pytest.raises(StageError) as failed:
-        pipeline()
+        pipeline("bash", "-c", f'exec "${{{{@/--max-restarts=3/--max-restarts={restarts}}}}}"', "bash")
     assert failed.value.status == USER_ERROR
     assert any(line.startswith("error: pretrain.gpt.training.optimizer") for line in failed.value.tail)
 
