@@ -14,7 +14,7 @@ export PIP_USER := 0
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup cluster team demo docs graph screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-train reference roofline check fast-tests lock clean
+.PHONY: setup cluster team demo docs screenshots test test-slow prove bench-data bench-finetune bench-gate bench-generate bench-gpu bench-overhead bench-reading bench-recipe bench-scale bench-snapshot bench-train reference roofline check fast-tests lock clean
 
 setup: $(VENV)/.installed
 
@@ -119,17 +119,11 @@ docs: setup
 	sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --builder $(LINKS) docs artifacts/docs
 	@echo "the documentation: artifacts/docs/index.html"
 
-# Writes each stage's source files, found by its imports, into dvc.yaml; and the reference pages.
-graph: setup
-	python -m flows.sources
-	python docs/reference.py
-
 # The screenshots of the documentation, from the pages of a pipeline that has run here. Needs Chromium.
 screenshots: setup
 	python infra/screenshots/take.py
 
 check: setup
-	python -m flows.sources --check
 	python docs/reference.py --check
 	ruff check .
 	ruff format --check .

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-SOURCES = "# Sources: make graph"
-"""The mark in `dvc.yaml` after which a stage's ``deps`` are the source files that it imports."""
 ARTIFACTS = Path("artifacts")
 RAW = ARTIFACTS / "corpus/raw"
 QUARANTINED = ARTIFACTS / "corpus/quarantined"

@@ -6,16 +6,16 @@ instead.
 """
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from plm_core.config import UserError, digest
 from plm_core.files import sha256_file
-from plm_core.shared import paths
 from plm_core.shared.processes import started
 from tasks.settings import params
 
@@ -89,11 +89,11 @@ def loaded_sources() -> list[Path]:
 def listed_sources() -> list[Path]:
     """The source files that ``dvc.yaml`` lists for the stage that this process runs; none if it is not a stage."""
     module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
-    stage = rf"cmd: python -m {re.escape(module)}\b(?:(?!cmd:).)*?{paths.SOURCES}\n(.*?)\]"
-    graph = GRAPH.read_text(encoding="utf-8") if GRAPH.exists() else ""
-    found = re.search(stage, graph, re.DOTALL)
-    listed = [Path(name.strip()) for name in found[1].split(",")] if found else []
-    files = (file for path in listed for file in (path.rglob("*") if path.is_dir() else [path]))
+    graph = yaml.load(GRAPH.read_text(encoding="utf-8"), yaml.CSafeLoader) if GRAPH.exists() else {"stages": {}}
+    stages = [stage.get("do", stage) for stage in graph["stages"].values()]
+    deps = [Path(dep) for stage in stages if stage["cmd"].split()[2] == module for dep in stage["deps"]]
+    listed = [path for path in deps if path.parts[0] in OWN_PACKAGES]
+    files = {file for path in listed for file in (path.rglob("*") if path.is_dir() else [path])}
     return sorted(file for file in files if file.suffix in (".py", ".j2") and file.exists())
 
 

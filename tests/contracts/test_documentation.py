@@ -67,10 +67,9 @@ def test_who_follows_a_guide_passes_the_contracts_and_the_tests_that_it_changes(
     apply = ["git", "apply", "-"]
     run = subprocess.run(apply, cwd=root, input="".join(changes), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    graph = re.search(r"^graph: setup\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].splitlines()
     tests = re.findall(r"^\+\+\+ b/(tests/.*/test_.*\.py)$", page.read_text(), re.MULTILINE)
-    check = ["python", "-m", "pytest", "-q", "-k", "not site", "tests/contracts", *tests]
-    for _, *arguments in (*map(shlex.split, graph), check):
+    check = ["-m", "pytest", "-q", "-k", "not site", "tests/contracts", *tests]
+    for arguments in (["docs/reference.py"], check):
         env = os.environ | {"PYTHONPATH": str(root)}
         run = subprocess.run([sys.executable, *arguments], cwd=root, env=env, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout[-3000:] + run.stderr

@@ -103,7 +103,6 @@ GRAPH = """stages:
     cmd: python -m tasks.one
     deps: [
       data,
-      # Sources: make graph
       plm_core/room, tasks/one.py
     ]
   two:
@@ -112,7 +111,6 @@ GRAPH = """stages:
   three:
     cmd: python -m tasks.three ${key}
     deps: [
-      # Sources: make graph
       tasks/three.py
     ]
 """
