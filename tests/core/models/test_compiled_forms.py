@@ -65,6 +65,14 @@ def test_two_products_are_the_kernel(case, monkeypatch):
         assert not found[0][1, :, 0].any()
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "bias" not in case])
+def test_attention_in_bfloat16_is_rounded_once(case):
+    q, k, v = (draws(B, H, n, D, seed=seed).bfloat16() for seed, n in ((1, Q), (2, K), (3, K)))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = attend(q, k, v, **CASES[case])
+    assert torch.equal(ours, attend(q.float(), k.float(), v.float(), **CASES[case]).bfloat16())
+
+
 def test_long_rows_are_left_to_the_kernel(as_compiled, monkeypatch):
     lengths = []
     monkeypatch.setattr(
