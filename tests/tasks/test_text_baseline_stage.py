@@ -10,9 +10,8 @@ import pytest
 from plm_core import checkpoint
 from plm_core.corpus import shingles
 from plm_core.corpus.document import Document, read_documents
-from plm_core.evaluation.compression import bits_after
 from plm_core.evaluation.likelihood.base import tokenized
-from plm_core.evaluation.ngram import NGrams
+from plm_core.evaluation.ngram import NGrams, bits_after
 from plm_core.text.special import EOS
 from tasks import text_baseline
 
