@@ -1,8 +1,7 @@
 """The `attend` command: a picture of what each head attends to. `python -m tasks.attend TEXT --checkpoint DIR`."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from typer import Argument, Option
@@ -44,16 +43,11 @@ def attend(
         raise UserError(f"attend.out: found {out}; expected a file name that ends in .png, in an existing folder")
     device = next(loaded.model.parameters()).device
     input_format = input_format_of(loaded.config.objective)
-    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format)
-    title = f"{loaded.config.architecture}, {loaded.config.objective}: attention weights"
+    maps = attention_maps(loaded.model, torch.tensor([ids], device=device), input_format).float().cpu().numpy()
     # A space is shown as an open box, a newline as an arrow.
     labels = [loaded.tokenizer.piece(i).replace("▁", "␣").replace("\n", "↵") for i in ids]
-    _draw(maps.float().cpu().numpy(), labels, title, out)
-    print(f"{out}: {maps.shape[0]} layer(s), {maps.shape[1]} head(s), {len(ids)} tokens")
 
-
-def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
-    """``maps`` [L, H, T, T] as a grid; its left and lower edges are labelled with the tokens."""
+    # A grid of maps [L, H, T, T], whose left and lower edges are labelled with the tokens.
     import matplotlib
 
     matplotlib.use("agg")
@@ -85,10 +79,11 @@ def _draw(maps: Any, labels: Sequence[str], title: str, out: Path) -> None:
     bar.set_label("weight", fontsize=names)
     bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=names - 1)
-    figure.suptitle(title, fontsize=heading)
+    figure.suptitle(f"{loaded.config.architecture}, {loaded.config.objective}: attention weights", fontsize=heading)
     figure.supxlabel("the row's token attends to the column's token", fontsize=names)
     figure.savefig(out, dpi=110)
     pyplot.close(figure)
+    print(f"{out}: {L} layer(s), {H} head(s), {T} tokens")
 
 
 if __name__ == "__main__":

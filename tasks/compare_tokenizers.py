@@ -72,28 +72,23 @@ def compare(
     rows = []
     seen = sample(whole)
     for section in sections:
-        rows.append(row := _row(section, texts, seen, unseen, words))
+        row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
+        start = time.perf_counter()
+        try:
+            config = from_dict(TokenizerConfig, section, "tokenizer")
+            tokenizer = read_tokenizer(Path(config.kind), train_tokenizer(texts, config))
+        except UserError as error:  # such as a corpus that does not support this size
+            row["refused"] = str(error)
+        else:
+            row["training_seconds"] = round(time.perf_counter() - start, 2)
+            row |= asdict(measure(tokenizer, seen, unseen))
+            row["splits"] = {word: split(tokenizer, word) for word in words}
+        rows.append(row)
         print(f"{row['kind']}, {row['vocab_size']}: {row.get('refused', 'done')}", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps({"rare": RARE, "sample_characters": SAMPLE, "words": words, "tokenizers": rows}, indent=2))
     else:
         _show(rows, words)
-
-
-def _row(
-    section: dict[str, Any], texts: Iterable[str], seen: Sequence[str], unseen: Sequence[str], words: Sequence[str]
-) -> dict[str, Any]:
-    """The results for a section; if the corpus does not support it, ``refused`` says why."""
-    row: dict[str, Any] = {name: section[name] for name in ("kind", "vocab_size")}
-    start = time.perf_counter()
-    try:
-        config = from_dict(TokenizerConfig, section, "tokenizer")
-        tokenizer = read_tokenizer(Path(config.kind), train_tokenizer(texts, config))
-    except UserError as error:
-        return row | {"refused": str(error)}
-    row["training_seconds"] = round(time.perf_counter() - start, 2)
-    row |= asdict(measure(tokenizer, seen, unseen))
-    return row | {"splits": {word: split(tokenizer, word) for word in words}}
 
 
 def _show(rows: Sequence[dict[str, Any]], words: Sequence[str]) -> None:

@@ -9,8 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from plm_core.benchmarks.behaviour import checks_of
-from plm_core.benchmarks.checks import FILE, write_checks
+from plm_core.benchmarks.checks import FILE, checks_of, write_checks
 from plm_core.benchmarks.examples import file_of, write_examples
 from plm_core.benchmarks.sources import ExamplesConfig, read_source
 from plm_core.benchmarks.splits import counts, shared

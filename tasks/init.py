@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from plm_core.benchmarks.pair_rules import ENGLISH
+from plm_core.benchmarks.pairs import ENGLISH
 from plm_core.config import UserError, from_dict
 from plm_core.corpus.clean import CleanConfig
 from plm_core.corpus.normalize import paragraphs

@@ -15,11 +15,10 @@ from plm_core.files import atomic_folder
 from plm_core.objectives import QUANTITIES
 from plm_core.shared import paths
 from plm_core.templates import render
-from tasks.reporting.fewshot import unfinetuned
 from tasks.reporting.meters import meters
 from tasks.reporting.page import drawn, page, plotting
-from tasks.reporting.pairs import minimal_pairs
 from tasks.reporting.scores import finetuned, metrics_of
+from tasks.reporting.unfinetuned import minimal_pairs, unfinetuned
 from tasks.runtime.stage import main, stage
 from tasks.settings import params
 

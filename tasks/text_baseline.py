@@ -15,10 +15,9 @@ from plm_core.benchmarks.pairs import load_pairs
 from plm_core.corpus.document import Document, read_documents
 from plm_core.corpus.shingles import batches
 from plm_core.evaluation import minimal_pairs
-from plm_core.evaluation.compression import ROOM, bits_after
 from plm_core.evaluation.evidence import LIKELIHOOD, LIKELIHOOD_COLUMNS, TASK_COLUMNS
 from plm_core.evaluation.likelihood import named
-from plm_core.evaluation.ngram import NGrams
+from plm_core.evaluation.ngram import ROOM, NGrams, bits_after
 from plm_core.files import atomic_folder, sha256_text
 from plm_core.objectives import OBJECTIVES
 from plm_core.sections.evaluation import EvaluateConfig

@@ -3,6 +3,8 @@
 After Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList", section 2: an expectation
 is an answer (minimum functionality), the same answer as to another text (invariance), or a different one (direction).
 The stage examples writes the checks of a task next to its splits, finetune runs them, the report shows the failures.
+They are handwritten (``behaviour/<task>.jsonl`` here), a team's own (``checks.jsonl`` in the folder of its examples, so
+that DVC sees when it changes), and made by rule from the test examples.
 
 A line of the file: ``{"id": "not-3", "check": "negation", "a": "...", "b": "...", "expect": {"label": "negative"}}``;
 ``b`` if the task has pairs; ``expect`` has one of ``label``, ``same`` and ``other``, the latter two with the id of a
@@ -11,13 +13,14 @@ test example or of an earlier check.
 
 import json
 import math
+import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_core.benchmarks.examples import Example
+from plm_core.benchmarks.examples import Example, sample
 from plm_core.benchmarks.task import GlueTask
 from plm_core.config import UserError
 
@@ -26,6 +29,22 @@ EXPECTATIONS = ("label", "same", "other")
 COLUMNS = ("id", "check", "expected", "answered", "passed")
 TOLERANCE = 0.05
 """Numbers count as the same if they differ by at most this share of the task's span, or of the test labels' range."""
+HERE = Path(__file__).parent / "behaviour"
+KINDS = ("classification", "regression")
+"""The tasks that are checked."""
+MOST = 200
+"""The most checks of one rule. They are a function of an example's id and texts alone: the same examples give the same
+checks."""
+SPELLING_MATTERS = ("cola",)
+"""Tasks whose right answer a typo may change."""
+TWICE: dict[str, str | float] = {
+    "mnli": "entailment",
+    "rte": "entailment",
+    "mrpc": "equivalent",
+    "qqp": "duplicate",
+    "stsb": 5.0,
+}
+"""The right answer for the same text twice."""
 
 
 @dataclass(frozen=True)
@@ -159,3 +178,44 @@ def _check(fields: dict[str, Any], task: GlueTask, name: str) -> Check:
     if kind == "label" and not task.labels and (not isinstance(of, int | float) or not math.isfinite(of)):
         raise ValueError(f"expect.label: found {of!r}; expected a number")
     return Check(texts[0], fields["check"], fields["a"], fields.get("b"), kind, of)
+
+
+def checks_of(task: GlueTask, test: Sequence[Example], source: Path) -> list[Check]:
+    """The checks of a task, whose examples were read from ``source``.
+
+    Raises:
+        UserError: a line of a file is not a check, or tasks of this kind have none; the message names it.
+    """
+    if task.kind not in KINDS:
+        if (source / FILE).is_file():
+            expected = f"a {' or '.join(KINDS)}; remove the file"
+            raise UserError(f"{source / FILE}: checks of {task.name}, a {task.kind}; expected {expected}")
+        return []
+    known = [example.id for example in test]
+    found: list[Check] = []
+    for path, prefix in ((HERE / f"{task.name}.jsonl", "check"), (source / FILE, "own")):
+        if path.is_file():
+            found += read_checks(path, task, [*known, *(one.id for one in found)], prefix)
+    chosen = sample(test, MOST)
+    if task.name not in SPELLING_MATTERS:
+        found += _typos(chosen)
+    if task.symmetric:
+        found += (Check(f"swapped/{e.id}", "swapped texts", e.b, e.a, "same", e.id) for e in chosen if e.b is not None)
+    if task.name in TWICE:
+        found += (Check(f"twice/{e.id}", "same text twice", e.a, e.a, "label", TWICE[task.name]) for e in chosen)
+    return found
+
+
+def _typos(examples: Sequence[Example]) -> Iterator[Check]:
+    """Two neighbouring letters within a word of four or more of the first text are swapped; the answer stays."""
+    for example in examples:
+        places = [
+            place
+            for word in re.finditer(r"[^\W\d_]{4,}", example.a)
+            for place in range(word.start() + 1, word.end() - 2)
+            if example.a[place] != example.a[place + 1]
+        ]
+        if places:
+            at = random.Random(f"typos/{example.id}").choice(places)
+            a = example.a[:at] + example.a[at + 1] + example.a[at] + example.a[at + 2 :]
+            yield Check(f"typos/{example.id}", "typos", a, example.b, "same", example.id)

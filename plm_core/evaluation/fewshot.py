@@ -1,25 +1,191 @@
 """Zero-, one- and few-shot evaluation: a task's test examples as prompts, a causal model's answers, and their scores.
 
-Used by the stage fewshot. What a prompt says is in ``benchmarks/prompts.py``, which answered examples precede it in
-``benchmarks/shots.py``, how likely an option is in ``options.py``.
+Used by the stage fewshot. Prompts and the answered examples before them are in ``benchmarks/prompts.py``. The answer is
+the option with the highest log p(option | prompt), summed over the option's tokens (Radford et al. 2019, section 3;
+Brown et al. 2020, section 2.4). Prompt and option are one text to the tokenizer, as in lm-evaluation-harness's
+``_encode_pair``, so that the model sees the tokens that it was trained on.
+
+Shapes: B rows, T positions, N predictions, D width, V vocabulary, K options.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from plm_core.benchmarks.examples import Example
-from plm_core.benchmarks.prompts import Prompt
-from plm_core.benchmarks.shots import Shots
+from plm_core.benchmarks.prompts import SEAM, Prompt, Shots
 from plm_core.benchmarks.task import GlueTask
 from plm_core.checkpoint import Loaded
 from plm_core.config import UserError
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import Answers, score_by_subset
-from plm_core.evaluation.options import RULES, SEAM, Question, chosen, question, ranker_of
+from plm_core.objectives import OBJECTIVES
+from plm_core.text.special import EOS, PAD
+from plm_core.text.tokenizer import Tokenizer
+
+ROWS = 32
+"""Rows per batch."""
+BETWEEN_SHOTS = "\n\n"
+"""What follows each shot, as between paragraphs."""
+
+# The options of one question, as tokens.
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and its K options as tokens, and what was left out of the prompt."""
+
+    prompt: list[int]
+    """The prompt's tokens, without the EOS before them."""
+    options: list[list[int]]
+    """``[K]``: the tokens of each option, beginning with a space; none is empty."""
+    shots: int = 0
+    """How many of the shots are in the prompt."""
+    cut: bool = False
+    """Whether the beginning of the prompt was cut."""
+
+
+def question(
+    tokenizer: Tokenizer, prompt: str, options: Sequence[str], context: int, shots: Sequence[str] = ()
+) -> Question:
+    """The tokens of a prompt with its options, in a model's ``context``.
+
+    ``shots`` are answered prompts, the nearest first. A prompt that is too long loses the farthest shots, then its own
+    beginning: all options follow the same tokens.
+
+    Raises:
+        ValueError: an option has no token, or more than the context holds.
+    """
+    for held in range(len(shots), -1, -1):
+        before = "".join(shot + BETWEEN_SHOTS for shot in reversed(shots[:held]))
+        texts = [before + prompt, *(before + prompt + SEAM + option for option in options)]
+        first, *rest = (tokenizer.encode(text) for text in texts)
+        # Tokens that would differ without the option belong to it, and then to every option: all are compared on the
+        # same text.
+        differs = (i for i, tokens in enumerate(zip(first, *rest, strict=False)) if len(set(tokens)) > 1)
+        shared = next(differs, min(map(len, (first, *rest))))
+        asked = first[:shared]
+        answers = [ids[shared:] for ids in rest]
+        room = context - max(map(len, answers))
+        if len(asked) <= room and all(answers):
+            return Question(asked, answers, held)
+    if not all(answers):
+        raise ValueError(f"the option {options[answers.index([])]!r} has no token; expected at least one")
+    if room < 0:
+        longest = options[max(range(len(options)), key=lambda i: len(answers[i]))]
+        raise ValueError(
+            f"the option {longest!r} has {context - room} tokens; expected at most {context}, the model's context"
+        )
+    return Question(asked[len(asked) - room :], answers, cut=True)
+
+
+class Likelihoods(NamedTuple):
+    """The likelihoods of the K options of one question."""
+
+    nats: list[float]
+    """``[K]``: log p(option | prompt), at most 0."""
+    tokens: list[int]
+    """``[K]``: how many tokens each option has."""
+
+
+Ranker = Callable[[Any, Sequence[Question], torch.device], list[Likelihoods]]
+"""A function from a model and questions to the likelihoods of each one's options, in order."""
+
+
+@torch.no_grad()
+def likelihoods(model: Any, questions: Sequence[Question], device: torch.device) -> list[Likelihoods]:
+    """log p of each option of each question, in order.
+
+    ``model`` has ``read`` and ``logits``, and reads from left to right. A sequence that is a prefix of another one (as
+    with options of one token) is read with it; rows of similar length form a batch, padded at the end.
+    """
+    model.eval()
+    sequences = [(EOS, *each.prompt, *option[:-1]) for each in questions for option in each.options]
+    options = [option for each in questions for option in each.options]
+    rows: list[tuple[int, ...]] = []
+    row_of = {}
+    # In this order a sequence comes right after those that it is a prefix of.
+    for sequence in sorted(set(sequences), reverse=True):
+        if not rows or rows[-1][: len(sequence)] != sequence:
+            rows.append(sequence)
+        row_of[sequence] = len(rows) - 1
+    wanted: list[list[int]] = [[] for _ in rows]
+    for number, sequence in enumerate(sequences):
+        wanted[row_of[sequence]].append(number)
+    found = [0.0] * len(options)
+    order = sorted(range(len(rows)), key=lambda row: (-len(rows[row]), rows[row]))
+    for start in range(0, len(order), ROWS):
+        batch = order[start : start + ROWS]
+        ids = pad_sequence([torch.tensor(rows[row]) for row in batch], batch_first=True, padding_value=PAD)
+        hidden, _ = model.read(ids.to(device), keep=False)
+        asked = [(place, number) for place, row in enumerate(batch) for number in wanted[row]]
+        predicted = [
+            (place, len(sequences[n]) - len(options[n]) + i, token)
+            for place, n in asked
+            for i, token in enumerate(options[n])
+        ]
+        row, position, target = (list(part) for part in zip(*predicted, strict=True))
+        logits = model.logits(hidden[row, position])
+        nats = -F.cross_entropy(logits, torch.tensor(target, device=device), reduction="none").double()
+        each = iter(nats.tolist())
+        for _, number in asked:
+            found[number] = math.fsum(next(each) for _ in options[number])
+    ends = accumulate(len(each.options) for each in questions)
+    sides = zip(questions, ends, strict=True)
+    return [Likelihoods(found[e - len(q.options) : e], [len(option) for option in q.options]) for q, e in sides]
+
+
+# Which option is the answer.
+
+
+class Said(NamedTuple):
+    """The numbers by which an option is judged."""
+
+    nats: float
+    """log p(option | prompt)."""
+    bytes: int
+    """The UTF-8 bytes of the option, without the space before it."""
+    tokens: int
+    """Its tokens."""
+    unconditional: float
+    """log p(option | what follows the last text in the prompt)."""
+
+
+RULES: dict[str, Callable[[Said], float]] = {
+    "sum": lambda said: said.nats,
+    "per_byte": lambda said: said.nats / said.bytes,
+    "per_token": lambda said: said.nats / said.tokens,
+    "unconditional": lambda said: said.nats - said.unconditional,
+}
+"""The variants of the choice: the option with the highest value is the answer, the first one if several are equal.
+
+* ``sum``: the likelihood itself, ``acc`` of lm-evaluation-harness; it favours short options.
+* ``per_byte``: divided by the option's length in bytes, whatever the tokenizer; its ``acc_norm``, which counts
+  characters, is the same for ASCII.
+* ``per_token``: divided by the number of tokens (Brown et al. 2020, section 2.4).
+* ``unconditional``: p(option | prompt) / p(option | answer context) (Brown et al. 2020, section 2.4): what the texts
+  add. The answer context is what the template has after its last text, as in the domain-conditional PMI of Holtzman et
+  al. 2021, "Surface Form Competition", equation 3.
+"""
+
+
+def chosen(options: Sequence[str], given: Likelihoods, without: Sequence[float]) -> dict[str, int]:
+    """Which of the K options each of ``RULES`` takes; ``without`` ``[K]`` is log p by the answer context alone."""
+    sides = zip(given.nats, options, given.tokens, without, strict=True)
+    said = [Said(nats, len(text.encode()), tokens, alone) for nats, text, tokens, alone in sides]
+    return {name: max(range(len(said)), key=lambda i: rule(said[i])) for name, rule in RULES.items()}
+
+
+# A task's examples as questions, and what the answers are worth.
 
 COLUMNS = ("id", "sha256", "subset", "label", "prediction", *list(RULES)[1:], "shots", "cut", "overlap")
 """The columns of a file with one row per example: ``prediction`` is by the sum, the next ones by the other rules."""
@@ -74,26 +240,11 @@ def answers(asked: Asked, shots: int, loaded: Loaded, device: torch.device) -> l
     Raises:
         UserError: an option is longer than the model's context, or two are the same to its tokenizer.
     """
-    read, alone = _questions(asked, shots, loaded)
-    likelihoods = ranker_of(loaded.config.objective)
-    found = likelihoods(loaded.model, read, device)
-    by_itself = dict(zip(alone, likelihoods(loaded.model, list(alone.values()), device), strict=True))
-    told = []
-    for example, asking, given, overlap in zip(asked.test, read, found, asked.overlaps, strict=True):
-        options = asked.options(example)
-        said = chosen(options, given, by_itself[options].nats)
-        cut = asking.cut or asked.ask(example) != asked.prompt.ask(example)
-        told.append(Answer(example, said, asking.shots, cut, overlap))
-    return told
-
-
-def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question], dict[tuple[str, ...], Question]]:
-    """Each test example's question, and by options the question without any text."""
     pool = Shots(asked.train, asked.seed)
     ask = partial(question, loaded.tokenizer, context=loaded.model.config.context)
     try:
-        different = dict.fromkeys(map(asked.options, asked.test))
-        alone = {options: ask(asked.prompt.ending, options) for options in different}
+        # Each question, and by options the question without any text of the example.
+        alone = {o: ask(asked.prompt.ending, o) for o in dict.fromkeys(map(asked.options, asked.test))}
         read = [
             ask(asked.ask(example), asked.options(example), shots=[asked.show(s) for s in pool.draw(example, shots)])
             for example in asked.test
@@ -107,7 +258,18 @@ def _questions(asked: Asked, shots: int, loaded: Loaded) -> tuple[list[Question]
                     f"fewshot.prompts.{asked.task.name}.options: to the model's tokenizer {options[i]!r} is the same "
                     "as another option; expected other words"
                 )
-    return read, alone
+    place = OBJECTIVES[loaded.config.objective].ranker
+    assert place is not None  # ``FewshotConfig.require_ranker`` checks
+    ranker: Ranker = resolve_name(place)
+    found = ranker(loaded.model, read, device)
+    by_options = dict(zip(alone, ranker(loaded.model, list(alone.values()), device), strict=True))
+    told = []
+    for example, asking, given, overlap in zip(asked.test, read, found, asked.overlaps, strict=True):
+        options = asked.options(example)
+        said = chosen(options, given, by_options[options].nats)
+        cut = asking.cut or asked.ask(example) != asked.prompt.ask(example)
+        told.append(Answer(example, said, asking.shots, cut, overlap))
+    return told
 
 
 def measured(asked: Asked, shots: int, found: Sequence[Answer], contaminated: float | None) -> dict[str, float]:

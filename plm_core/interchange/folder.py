@@ -17,15 +17,14 @@ from plm_core import checkpoint
 from plm_core.config import UserError, from_dict, section
 from plm_core.evaluation.likelihood import named
 from plm_core.files import atomic_folder
-from plm_core.interchange import bert, gpt, llama, modernbert, tokenizer, xlnet
+from plm_core.interchange import tokenizer
+from plm_core.interchange.families import FAMILIES
 from plm_core.interchange.family import Family
 from plm_core.objectives import OBJECTIVES
 from plm_core.templates import render
 from plm_core.text.tokenizer import JSON_FILE, MODEL_FILE
 from plm_core.text.tokenizers import open_tokenizer
 
-_FAMILIES = (gpt.FAMILY, llama.FAMILY, bert.FAMILY, modernbert.FAMILY, xlnet.FAMILY)
-FAMILIES = {family.architecture: family for family in _FAMILIES}
 OWN = "plm_checkpoint"
 """The key of their configuration under which an ``Origin`` is kept."""
 

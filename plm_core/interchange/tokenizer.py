@@ -9,19 +9,18 @@ in ``deviations``.
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plm_core.config import UserError
 from plm_core.corpus.normalize import WORD_BOUNDARY
 from plm_core.interchange.family import Family
+from plm_core.text.hf_tokenizers import EMPTY, bpe, parsed, written
 from plm_core.text.sentencepieces import SentencePiece
 from plm_core.text.special import BOS, CLS, EOS, MASK, PAD, PIECES, SEP, UNK
 from plm_core.text.tokenizer import BYTES_AND_SPECIALS, MODEL_FILE, Tokenizer
 from plm_core.text.tokenizers import read_tokenizer
-
-Frame = Sequence[tuple[str, int]]
 
 DESCRIBED = {
     "bpe": "sentencepiece BPE with every byte among its pieces",
@@ -60,7 +59,7 @@ def tokenizer_json(tokenizer: Tokenizer, family: Family) -> dict[str, Any]:
             for i, piece in enumerate(PIECES)
         ],
         "normalizer": {"type": "Sequence", "normalizers": [*_normal_form(), *last]},
-        "post_processor": _post_processor(family.frame, family.frame_of_two),
+        "post_processor": _post_processor(family),
     }
 
 
@@ -70,8 +69,6 @@ def without_frame(path: Path, family: Family) -> Tokenizer:
     Raises:
         UserError: it is not one that ``tokenizer_json`` could have made.
     """
-    from plm_core.text.library import parsed, written
-
     if not path.is_file():
         raise UserError(f"{path}: missing, {EXPECTED}")
     theirs = parsed(path, path.read_bytes())
@@ -115,64 +112,49 @@ def _normal_form() -> list[dict[str, Any]]:
 
 def _of_sentencepiece(tokenizer: SentencePiece) -> dict[str, Any]:
     """A sentencepiece model as a file of the library, which marks spaces in the same way."""
-    from plm_core.text.library import bpe, described
-
-    pieces = [piece for piece, _ in tokenizer.scores()]
-    merged = tokenizer.kind == "bpe"
-    return described(
-        model=bpe(pieces, _merges(pieces[BYTES_AND_SPECIALS:]), PIECES[UNK]) if merged else _unigram(tokenizer),
-        normalizer=_replace(" ", WORD_BOUNDARY),
-        pre_tokenizer=None if merged else _pre_tokenizer(pieces),
-        decoder={
-            "type": "Sequence",
-            "decoders": [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}],
-        },
-    )
-
-
-def _merges(learned: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The merges: sentencepiece joins neighbours whose joined piece ranks highest, so every split of a piece is one."""
+    scores = tokenizer.scores()
+    pieces = [piece for piece, _ in scores]
+    learned = pieces[BYTES_AND_SPECIALS:]
     known = set(learned)
-    divided = ((piece[:i], piece[i:]) for piece in learned for i in range(1, len(piece)))
-    return (parts for parts in divided if known.issuperset(parts))
+    split = None
+    if tokenizer.kind == "bpe":
+        # sentencepiece joins neighbours whose joined piece ranks highest, so every division of a piece is a merge.
+        divided = ((piece[:i], piece[i:]) for piece in learned for i in range(1, len(piece)))
+        model = bpe(pieces, (parts for parts in divided if known.issuperset(parts)), PIECES[UNK])
+    else:
+        # No text can spell a special piece: it scores lower than any segmentation into characters. That is not enough
+        # where one of its characters has no piece of its own; but such a character is always spelled in bytes, so that
+        # splitting there changes nothing else.
+        given = pieces[:BYTES_AND_SPECIALS]
+        never = (max(map(len, given)) + 1) * min(score for _, score in scores) - 1
+        vocab = [
+            [piece, never if i < BYTES_AND_SPECIALS and piece != "\n" else score]
+            for i, (piece, score) in enumerate(scores)
+        ]
+        model = {"type": "Unigram", "unk_id": UNK, "vocab": vocab, "byte_fallback": True}
+        if alone := sorted({c for piece in given for c in piece} - known - {"\n"}):
+            pattern = {"Regex": f"[{''.join(re.escape(c) for c in alone)}]"}
+            split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+    decoders = [_replace(WORD_BOUNDARY, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    return EMPTY | {
+        "normalizer": _replace(" ", WORD_BOUNDARY),
+        "pre_tokenizer": split,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model,
+    }
 
 
-def _unigram(tokenizer: SentencePiece) -> dict[str, Any]:
-    """The unigram model; pieces that no text can spell score lower than any segmentation into characters."""
-    pieces = tokenizer.scores()
-    longest = max(len(piece) for piece, _ in pieces[:BYTES_AND_SPECIALS])
-    never = (longest + 1) * min(score for _, score in pieces) - 1
-    vocab = [
-        [piece, never if i < BYTES_AND_SPECIALS and piece != "\n" else score] for i, (piece, score) in enumerate(pieces)
-    ]
-    return {"type": "Unigram", "unk_id": UNK, "vocab": vocab, "byte_fallback": True}
-
-
-def _pre_tokenizer(pieces: Sequence[str]) -> dict[str, Any] | None:
-    """Split at characters of special pieces that have no piece of their own, so that no special piece matches.
-
-    Such a character is always spelled in bytes, so splitting there changes nothing else. A special piece whose
-    characters all have pieces is never chosen, because of its score.
-    """
-    known = set(pieces[BYTES_AND_SPECIALS:])
-    alone = sorted({c for piece in pieces[:BYTES_AND_SPECIALS] for c in piece} - known - {"\n"})
-    if not alone:
-        return None
-    pattern = {"Regex": f"[{''.join(re.escape(c) for c in alone)}]"}
-    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-
-
-def _post_processor(frame: Frame, frame_of_two: Frame) -> dict[str, Any]:
+def _post_processor(family: Family) -> dict[str, Any]:
     """How ``tokenizer(text)`` frames one or two texts: like the rows that the model was trained on."""
 
-    def line(parts: Frame) -> list[dict[str, Any]]:
+    def line(parts: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
         kinds = {True: "Sequence", False: "SpecialToken"}
         return [{kinds[name in "AB"]: {"id": name, "type_id": segment}} for name, segment in parts]
 
-    special = sorted({name for name, _ in frame_of_two if name not in "AB"})
+    special = sorted({name for name, _ in family.frame_of_two if name not in "AB"})
     return {
         "type": "TemplateProcessing",
-        "single": line(frame),
-        "pair": line(frame_of_two),
+        "single": line(family.frame),
+        "pair": line(family.frame_of_two),
         "special_tokens": {name: {"id": name, "ids": [PIECES.index(name)], "tokens": [name]} for name in special},
     }

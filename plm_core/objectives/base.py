@@ -43,7 +43,7 @@ class Objective(ABC):
     filler: ClassVar[str | None] = None
     """How such a model fills a blank: a ``plm_core.evaluation.cloze.Filler``. None: it cannot."""
     ranker: ClassVar[str | None] = None
-    """How such a model chooses which option follows a prompt: a ``plm_core.evaluation.options.Ranker``. None: it
+    """How such a model chooses which option follows a prompt: a ``plm_core.evaluation.fewshot.Ranker``. None: it
     cannot."""
     frame: ClassVar[tuple[tuple[int, ...], tuple[int, ...]]]
     """The special tokens before and after a single text in a row."""

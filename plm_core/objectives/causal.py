@@ -57,7 +57,7 @@ class Causal(Objective):
     perplexity = True
     input_format = "plm_core.finetuning.input_formats:EXTRACT"
     decoder = "plm_core.generation.decoding:causal"
-    ranker = "plm_core.evaluation.options:likelihoods"
+    ranker = "plm_core.evaluation.fewshot:likelihoods"
     frame = (EOS,), ()
     legend = "Every position predicts the next token; </s> begins and ends a document."
 

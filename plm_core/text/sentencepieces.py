@@ -21,6 +21,7 @@ from plm_core.text.tokenizer import (
     Spelling,
     Tokenizer,
     TokenizerConfig,
+    spelled,
     too_large,
     too_small,
 )
@@ -32,8 +33,6 @@ GIVEN = (*PIECES, "\n", *(f"<0x{byte:02X}>" for byte in range(256)))
 """The pieces with the smallest ids, which every model of this project has."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """The spelling of one byte of a character that has no piece of its own."""
-
-
 _WORD = re.compile(r"\n| ?[^ \n]+| ")
 """A word with the space before it: what is merged by itself."""
 WORDS_KEPT = 1 << 16
@@ -121,16 +120,13 @@ class SentencePiece(Tokenizer):
         return [list(chain.from_iterable(map(self._words.__getitem__, _WORD.findall(text)))) for text in texts]
 
     def _spell(self, text: str) -> Spelling:
-        """A word begins at a space, at the line end, and after it."""
-        ids = self._model.encode(text)
-        pieces = [self.piece(token) for token in ids]
-        after_line_end = [True, *(piece == "\n" for piece in pieces)]
-        return Spelling(
+        ids = self._encode([text])[0]
+        pieces = (self.piece(token) for token in ids)
+        return spelled(
             ids,
-            [1 if _BYTE.fullmatch(piece) else len(piece.replace(WORD_BOUNDARY, " ").encode()) for piece in pieces],
             [
-                piece.startswith((WORD_BOUNDARY, "\n")) or first
-                for piece, first in zip(pieces, after_line_end, strict=False)
+                bytes([int(p[3:5], 16)]) if _BYTE.fullmatch(p) else p.replace(WORD_BOUNDARY, " ").encode()
+                for p in pieces
             ],
         )
 
@@ -176,20 +172,16 @@ def _trained(texts: Iterable[str], config: TokenizerConfig, **more: Any) -> byte
             **more,
         )
     except RuntimeError as error:
-        raise _explained(str(error), config) from error
+        if "!sentences_.empty()" in str(error):
+            raise too_large(config, 0) from error
+        if limit := re.search(r"<= ?(\d+)", str(error)):
+            raise too_large(config, int(limit[1])) from error
+        if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", str(error)):
+            raise too_small(config, int(needed[2]) + 1) from error  # the space may not have been counted
+        raise UserError(
+            f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {str(error).strip()}"
+        ) from error
     found = len(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))
     if found != config.vocab_size:
         raise too_large(config, found)
     return model.getvalue()
-
-
-def _explained(error: str, config: TokenizerConfig) -> UserError:
-    if "!sentences_.empty()" in error:
-        return too_large(config, 0)
-    if limit := re.search(r"<= ?(\d+)", error):
-        return too_large(config, int(limit.group(1)))
-    if needed := re.search(r"smaller than required_chars\D+(\d+) vs (\d+)", error):
-        return too_small(config, int(needed.group(2)) + 1)  # the space may not have been counted
-    return UserError(
-        f"tokenizer: sentencepiece cannot train {config.vocab_size} pieces on this corpus: {error.strip()}"
-    )

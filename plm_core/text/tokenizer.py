@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from plm_core.config import UserError, section
-from plm_core.corpus.normalize import WORD_BOUNDARY, normalize
+from plm_core.corpus.normalize import normalize
 from plm_core.shared.kinds import Tokenizers
 from plm_core.text.special import PIECES
 
@@ -102,8 +102,7 @@ class Tokenizer(ABC):
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """``encode`` of many texts at once, as int32 arrays."""
-        found = self._encode([_normal(text) for text in texts])
-        return [np.asarray(ids, dtype=np.int32) for ids in found]
+        return [np.asarray(ids, dtype=np.int32) for ids in self._encode([_normal(text) for text in texts])]
 
     def spell(self, text: str) -> Spelling:
         """The tokens of ``encode(text)`` with the part of the text that each covers."""
@@ -144,12 +143,11 @@ def too_small(config: TokenizerConfig, smallest: int) -> UserError:
     return UserError(f"tokenizer.vocab_size: {config.vocab_size} is too small; expected at least {smallest}")
 
 
-def readable(data: bytes) -> str:
-    """The bytes of a token, for people to read; ``piece`` says how."""
-    try:
-        return data.decode().replace(" ", WORD_BOUNDARY)
-    except UnicodeDecodeError:
-        return "".join(f"<0x{byte:02X}>" for byte in data)
+def spelled(ids: Sequence[int], parts: Sequence[bytes]) -> Spelling:
+    """Tokens that stand for these bytes: a word begins at a space, at a line end, and after it."""
+    after_line_end = [True, *(part.endswith(b"\n") for part in parts)]
+    starts = [part[:1] in b" \n" or first for part, first in zip(parts, after_line_end, strict=False)]
+    return Spelling(list(ids), [len(part) for part in parts], starts)
 
 
 def _normal(text: str) -> str:

@@ -1,7 +1,7 @@
 """The four kinds of tokenizers by name: one is trained, or read from its file.
 
-Each kind is a file next to this one, imported only when needed: ``sentencepieces.py`` (bpe, unigram; file
-``tokenizer.model``), ``wordpiece.py`` and ``bytelevel.py`` (file ``tokenizer.json``, by the library ``tokenizers``).
+Imported only when needed: ``sentencepieces.py`` (bpe, unigram; file ``tokenizer.model``) and ``hf_tokenizers.py``
+(wordpiece, bytelevel; file ``tokenizer.json``).
 """
 
 from collections.abc import Iterable
@@ -37,15 +37,10 @@ def read_tokenizer(path: Path, data: bytes) -> Tokenizer:
         from plm_core.text.sentencepieces import SentencePiece
 
         return SentencePiece(path, data)
-    from plm_core.text.library import parsed
+    from plm_core.text.hf_tokenizers import ByteLevel, WordPiece, parsed
 
-    if parsed(path, data)["model"]["type"] == "WordPiece":
-        from plm_core.text.wordpiece import WordPiece
-
-        return WordPiece(path, data)
-    from plm_core.text.bytelevel import ByteLevel
-
-    return ByteLevel(path, data)
+    kind = WordPiece if parsed(path, data)["model"]["type"] == "WordPiece" else ByteLevel
+    return kind(path, data)
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
@@ -58,14 +53,11 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> bytes:
     """
     if iter(texts) is texts:
         raise ValueError("texts: can be read only once; expected a collection")
-    if config.kind == "wordpiece":
-        from plm_core.text import wordpiece
+    if config.kind in ("bpe", "unigram"):
+        from plm_core.text import sentencepieces
 
-        return wordpiece.train(texts, config)
-    if config.kind == "bytelevel":
-        from plm_core.text import bytelevel
+        return sentencepieces.train(texts, config)
+    from plm_core.text import hf_tokenizers
 
-        return bytelevel.train(texts, config)
-    from plm_core.text import sentencepieces
-
-    return sentencepieces.train(texts, config)
+    train = hf_tokenizers.train_wordpiece if config.kind == "wordpiece" else hf_tokenizers.train_bytelevel
+    return train(texts, config)

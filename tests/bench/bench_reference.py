@@ -28,8 +28,8 @@ from texts import articles
 from plm_core import checkpoint
 from plm_core.corpus.document import Document, read_documents
 from plm_core.evaluation.comparison import Compared, Estimate, compare
-from plm_core.evaluation.compression import bits_after
 from plm_core.evaluation.evidence import LIKELIHOOD, read_likelihood
+from plm_core.evaluation.ngram import bits_after
 from plm_core.files import atomic_text
 from plm_core.templates import aligned
 from plm_core.training.recipes import recipe_for

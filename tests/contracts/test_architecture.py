@@ -128,7 +128,7 @@ def test_the_rules_of_imports_are_kept():
     ("library", "places"),
     [
         ("sentencepiece", ("plm_core/text/sentencepieces.py",)),
-        ("tokenizers", ("plm_core/text/library.py", "plm_core/text/wordpiece.py", "plm_core/text/bytelevel.py")),
+        ("tokenizers", ("plm_core/text/hf_tokenizers.py",)),
         ("evaluate", ("plm_core/evaluation/metrics.py",)),
         ("datasets", ("plm_core/corpus/hub.py", "plm_core/evaluation/metrics.py")),
         ("rensa", ("plm_core/corpus/near.py",)),

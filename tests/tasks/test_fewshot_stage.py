@@ -109,15 +109,6 @@ OPTIONS = {"before-1865": "ba", "1865-1944": "bo"}
         ({"tasks": ["sotu-ear"]}, "fewshot.tasks: found 'sotu-ear'", "did you mean 'sotu-era'"),
         ({"prompts": {"sotu-ear": {"template": "{a}", "options": {}}}}, "fewshot.prompts: found 'sotu-ear'", "did you"),
         ({"tasks": ["sotu-era"] * 2}, "fewshot.tasks: found sotu-era, sotu-era", "each once"),
-        ({"shots": [0, -1]}, "fewshot.shots[1]: found -1", "at least 0"),
-        ({"examples": 0}, "fewshot.examples: found 0", "above 0"),
-        ({"contaminated": 0.0}, "fewshot.contaminated: found 0.0", "above 0"),
-        ({"shot": [1]}, "fewshot.shot: unknown parameter", "did you mean 'shots'"),
-        (
-            {"prompts": {"sotu-era": {"template": "{a}", "options": OPTIONS}}},
-            "fewshot.prompts.sotu-era.options: nothing for the class 'from-1945'",
-            "a text for each class",
-        ),
         (
             {"prompts": {"sotu-era": {"template": "{a}{b}", "options": OPTIONS | {"from-1945": "ku"}}}},
             "fewshot.prompts.sotu-era.template: found '{a}{b}'",

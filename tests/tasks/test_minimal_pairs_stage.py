@@ -76,10 +76,6 @@ def test_counting_is_asked_about_the_tokens_of_a_passage_and_no_end(built):
         assert float(row["confidence"]) == pytest.approx(1 / (1 + np.exp(-abs(good - bad))))
 
 
-def test_counting_knows_the_order_of_words_that_it_has_read(built):
-    assert read_task([built.root / NGRAM]).value > 0.6
-
-
 def test_the_gate_compares_by_pairs_as_by_any_task(built):
     rules = GateRules("score", 0.05, 0.01, {"score": MetricRule("higher", 0.03)})
     assert "own-pairs/score" in rules.for_evidence(built.root / "artifacts/evidence/gpt").tasks()

@@ -9,6 +9,9 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 from plm_core import checkpoint
 from plm_core.text.special import PIECES
 
+TRAINING = {"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2}
+TRAINING["optimizer"] = {"learning_rate": 0.005, "warmup_steps": 2}
+MUON = TRAINING | {"optimizer": TRAINING["optimizer"] | {"name": "muon"}}
 MODEL = {"context": 29, "layers": 1, "heads": 2, "width": 16, "dropout": 0.0}
 PROMOTION = {
     "registered_model": "plm",
@@ -23,11 +26,7 @@ PROMOTION = {
 
 
 def test_a_new_paper_goes_all_the_way(small):
-    training = {
-        **{"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2},
-        "optimizer": {"learning_rate": 0.005, "warmup_steps": 2},
-    }
-    section = {"architecture": "electra", "objective": {"name": "replaced"}, "model": MODEL, "training": training}
+    section = {"architecture": "electra", "objective": {"name": "replaced"}, "model": MODEL, "training": TRAINING}
     small.change(
         models=["gpt", "electra"],
         pretrain__electra=section | {"valid_windows": 5},
@@ -76,14 +75,10 @@ def test_a_decoder_goes_from_text_to_transformers_and_back(small, objective):
     """LLaMA and GPT-BERT: trained, scored, continued and exported by the stages; transformers reads the same folder
     alone."""
     model = {"context": 29, "layers": 2, "heads": 4, "width": 24, "kv_heads": 2, "rope_base": 500.0}
-    training = {
-        **{"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2},
-        "optimizer": {"name": "muon", "learning_rate": 0.005, "warmup_steps": 2},
-    }
     small.change(
         models=["gpt", "llama"],
         pretrain__llama={"architecture": "llama", "objective": objective, "model": model}
-        | {"training": training, "valid_windows": 5},
+        | {"training": MUON, "valid_windows": 5},
     )
     small.run("tasks.check")
     small.run("tasks.pretrain", "llama")
@@ -111,12 +106,8 @@ def test_a_decoder_goes_from_text_to_transformers_and_back(small, objective):
 def test_an_encoder_goes_from_text_to_a_classifier_and_to_transformers(small):
     """ModernBERT: trained on packed documents, scored, fine-tuned and exported by the stages."""
     model = {"context": 29, "layers": 2, "heads": 2, "width": 16, "global_every": 2, "window": 8}
-    training = {
-        **{"seed": 3, "steps": 6, "batch": 4, "report_every": 2, "valid_every": 2},
-        "optimizer": {"name": "muon", "learning_rate": 0.005, "warmup_steps": 2},
-    }
     objective = {"name": "masked", "rate": 0.3, "packing": "documents"}
-    section = {"architecture": "modernbert", "objective": objective, "model": model, "training": training}
+    section = {"architecture": "modernbert", "objective": objective, "model": model, "training": MUON}
     small.change(
         models=["gpt", "modernbert"],
         pretrain__modernbert=section | {"valid_windows": 5},

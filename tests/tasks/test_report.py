@@ -2,10 +2,7 @@
 none."""
 
 import json
-import os
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,9 +12,7 @@ from projects import Project, source
 from plm_core.benchmarks.examples import Example, write_examples
 from plm_core.benchmarks.table import TASKS
 from plm_core.benchmarks.task import write_task
-from plm_core.evaluation.slices import Slice
 from plm_core.shared import paths
-from tasks.reporting.diagnosis import unscored
 from tasks.reporting.page import drawn, plotting
 from tasks.reporting.page import page as html_page
 
@@ -246,35 +241,11 @@ def test_the_worst_answers_are_the_surest_wrong_ones_with_their_texts(results, p
     assert "&lt;details" not in html
 
 
-@pytest.mark.parametrize(
-    ("count", "scored", "why"), [(19, True, "too few"), (20, False, "equal labels"), (20, True, "")]
-)
-def test_a_slice_without_a_score_says_why(count, scored, why):
-    assert unscored(Slice("label", "up to 1", np.ones(count, bool), None, scored)) == why
-
-
 def test_slices_of_other_examples_are_refused(results, tmp_path):
     project = results.copied(tmp_path / "project")
     path = project.root / "artifacts/slices/sotu-era.csv"
     path.write_text("".join(line for line in path.open() if not line.startswith("e007,")))
     assert "sotu-era.csv: lacks the example 'e007'; run its stage again" in project.refused("tasks.report")
-
-
-def test_a_template_that_is_edited_while_the_report_is_made_is_an_edit_of_its_source(results, tmp_path):
-    project = results.copied(tmp_path / "project")
-    path = project.root / "tasks/reporting/templates/scores.md.j2"
-    done = threading.Event()
-
-    def edit():
-        while not done.wait(0.01):
-            os.utime(path)
-
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(edit)
-        try:
-            assert "templates/scores.md.j2: changed while the stage ran" in project.refused("tasks.report")
-        finally:
-            done.set()
 
 
 def test_what_a_model_answers_without_fine_tuning_is_told_by_rule_and_number_of_shots(page):

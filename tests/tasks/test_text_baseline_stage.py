@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from plm_core import checkpoint
-from plm_core.corpus import shingles
 from plm_core.corpus.document import Document, read_documents
-from plm_core.evaluation.compression import bits_after
 from plm_core.evaluation.likelihood.base import tokenized
-from plm_core.evaluation.ngram import NGrams
+from plm_core.evaluation.ngram import NGrams, bits_after
 from plm_core.text.special import EOS
 from tasks import text_baseline
 
@@ -65,16 +63,6 @@ def test_the_compressor_reads_evenly_spread_documents_where_not_all_fit(monkeypa
     whole = len(texts[0])
     for before, text in ((b"a" * 80, texts[0]), (b"a" * 500, texts[1]), (b"a" * 2000, texts[2][:350])):
         assert text_baseline._compressed(before, documents) == (bits_after(before, text) / len(text), len(text) / whole)
-
-
-def test_likelihoods_of_few_texts_at_a_time_are_those_of_all_at_once(monkeypatch):
-    draw = np.random.default_rng(1)
-    texts = [draw.integers(7, 37, size) for size in (99, 1, 0, 37, 13, 5, 60)]
-    model = NGrams(np.concatenate([[EOS], *(np.append(ids, EOS) for ids in texts[:4])]), 5, 37)
-    once = list(text_baseline._nats(model, texts))
-    monkeypatch.setattr(shingles, "CHARACTERS_AT_ONCE", 40)
-    assert list(text_baseline._nats(model, texts)) == once
-    assert len(once) == len(texts)
 
 
 def test_of_a_large_text_only_the_first_documents_are_read(small):

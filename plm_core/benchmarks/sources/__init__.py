@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from plm_core.benchmarks.examples import SPLITS, Example
-from plm_core.benchmarks.groups import grouped
 from plm_core.benchmarks.sources import own, published, texts
-from plm_core.benchmarks.splits import hold_out
+from plm_core.benchmarks.splits import grouped, hold_out
 from plm_core.benchmarks.table import TASKS, Columns
 from plm_core.benchmarks.task import METRICS, GlueTask, Kind, iob2
 from plm_core.config import UserError, did_you_mean, from_dict, section

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.benchmarks import pair_rules
-from plm_core.benchmarks.pair_rules import MENTION, OTHER, RULES, changed
-from plm_core.benchmarks.pairs import Pair, PairsConfig, load_pairs, read_pairs, write_pairs
+from plm_core.benchmarks.pairs import (
+    MENTION,
+    OTHER,
+    RULES,
+    Pair,
+    PairsConfig,
+    changed,
+    load_pairs,
+    read_pairs,
+    write_pairs,
+)
 from plm_core.config import UserError
 from plm_core.corpus.document import Document, write_documents
 
@@ -100,11 +108,11 @@ def test_cases_made_by_hand(rule, text, expected):
     assert pairs_of(rule, text) == ([] if expected is None else [(text.partition("\n\n")[0], expected)])
 
 
-def test_a_passage_begins_with_the_sentence_of_the_first_mention():
+def test_a_passage_begins_with_the_sentence_of_the_first_mention_and_sentences_end_at_the_marks_of_their_script():
     text = "Nobody had yet spoken. We met in Mexico. I like to be in Mexico.\n\nOf old, he was in Peru."
-    assert pairs_of("mentions", text) == [
-        ("We met in Mexico. I like to be in Mexico.", "We met in Mexico. I like to be in Peru.")
-    ]
+    expected = ("We met in Mexico. I like to be in Mexico.", "We met in Mexico. I like to be in Peru.")
+    assert pairs_of("mentions", text) == [expected]
+    assert pairs_of("word_order", "雪。明日は、が降るだ。雨。") == [("明日は、が降るだ。", "明日は、だる降が。")]
 
 
 def test_a_sentence_or_passage_that_is_too_long_gives_no_pair():
@@ -115,25 +123,10 @@ def test_a_sentence_or_passage_that_is_too_long_gives_no_pair():
         assert len(pairs_of("mentions", text)) == found
 
 
-def test_a_passage_that_is_too_long_costs_nothing(monkeypatch):
-    """Of a text that is one paragraph, as of a book, nearly all are."""
-    looked = []
-    place = pair_rules._place
-    monkeypatch.setattr(pair_rules, "_place", lambda *found: looked.append(found) or place(*found))
-    once = f"We were in Mexico. So {' '.join(['so'] * 60)}. "
-    assert pairs_of("mentions", once * 30 + "\n\nWe were in Peru.") == []
-    assert len(looked) == 31  # each mention, when the names are gathered
-
-
 @pytest.fixture
 def splits(tmp_path, documents):
     write_documents(tmp_path / "test.parquet", documents)
     return tmp_path / "test.parquet"
-
-
-def test_sentences_of_a_script_without_spaces_end_at_its_own_marks():
-    (pair,) = pairs_of("word_order", "雪。明日は、が降るだ。雨。")
-    assert pair == ("明日は、が降るだ。", "明日は、だる降が。")
 
 
 def test_pairs_of_documents_know_their_document_and_their_rule(splits, documents):

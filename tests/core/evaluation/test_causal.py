@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood import base, causal, permutation
+from plm_core.evaluation.likelihood import base, permutation
 from plm_core.evaluation.likelihood.base import tokenized, total, windows
 from plm_core.evaluation.likelihood.causal import score
 from plm_core.sections.evaluation import LikelihoodConfig
@@ -48,17 +48,6 @@ def test_a_model_of_another_class_without_memory_reads_windows_too(make_xlnet, m
 def test_a_stride_beyond_the_context_is_the_context(make_gpt, make_text, device):
     one, other = (list(score(make_gpt(), [make_text(37)], LikelihoodConfig(stride=n), device)) for n in (13, 99))
     assert one == other
-
-
-def test_how_many_windows_go_through_the_model_at_once_changes_nothing(make_gpt, make_text, device, monkeypatch):
-    model = make_gpt()
-    texts = [make_text(length, seed=length) for length in (3, 99, 157)]
-    found = []
-    for at_once in (1, 2, 5, 1000):
-        monkeypatch.setattr(causal, "WINDOWS_AT_ONCE", at_once)
-        found.append([s.nats for s in score(model, texts, LikelihoodConfig(stride=3), device)])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-13)
 
 
 @pytest.mark.parametrize("quantity", ["windows", "segments", "order"])

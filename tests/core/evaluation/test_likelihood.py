@@ -108,15 +108,6 @@ def test_windows_of_one_shape_form_the_largest_batches_whosever_they_are(windows
         assert last <= max(1, positions // shape[0])
 
 
-@pytest.mark.parametrize(("batches", "groups"), [(1, [1, 1, 1, 1]), (5, [2, 2]), (6, [3, 1]), (99, [4])])
-def test_a_group_ends_with_the_text_that_fills_it(make_text, monkeypatch, batches, groups):
-    monkeypatch.setattr(base, "BATCHES_AT_ONCE", batches)
-    texts = [make_text(length) for length in (3, 2, 1, 9)]
-    found = list(base.by_positions(texts, lambda text: 7 * len(text.ids), 7))
-    assert [len(group) for group in found] == groups
-    assert [text for group in found for text in group] == texts
-
-
 def test_scoring_draws_no_dropout_and_keeps_no_gradient(case, make_text, device):
     quantity, make = case
     model, score = make(dropout=0.5).train(), FUNCTIONS[quantity]

@@ -1,6 +1,7 @@
-"""The n-gram model beside its equations, written as loops over dictionaries."""
+"""The n-gram model by hand, and the compressor."""
 
 import math
+import random
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_core.evaluation.ngram import FALLBACK, NGrams
+from plm_core.evaluation.ngram import FALLBACK, NGrams, bits_after
 from plm_core.text.special import EOS
 
 VOCABULARY = 11
@@ -93,14 +94,11 @@ def test_what_may_follow_has_the_probability_one(learned, history, order):
     assert min(following) > 0
 
 
-@given(learned=DOCUMENTS, one=st.lists(WORDS, max_size=9), other=st.lists(WORDS, max_size=9))
-def test_a_document_is_read_without_the_one_before_it(learned, one, other):
-    model = NGrams(stream(learned), 4, VOCABULARY)
-    both = model.nats(stream([one, other]))
-    assert both.tolist() == [*model.nats(stream([one])), *model.nats(stream([other]))]
-
-
-def test_more_of_the_past_tells_more_of_what_follows():
-    learned, asked = prose(3, 99), prose(5, 37)
-    means = [NGrams(stream(learned), order, VOCABULARY).nats(stream(asked)).mean() for order in (1, 2)]
-    assert means[1] < means[0] - 0.2
+def test_a_compressor_pays_next_to_nothing_for_what_it_has_read_and_all_for_noise():
+    text, noise = (random.Random(seed).randbytes(20_000) for seed in (1, 2))
+    assert bits_after(text, text) < 0.02 * 8 * len(text)
+    assert 0.99 < bits_after(text, noise) / (8 * len(noise)) < 1.1
+    draw = random.Random(3)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 9))) for _ in range(300)]
+    before, text = (" ".join(draw.choices(words, k=3000)).encode() for _ in range(2))
+    assert bits_after(before, text) < 0.95 * bits_after(b"", text)

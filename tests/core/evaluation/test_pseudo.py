@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from plm_core.evaluation.likelihood import pseudo
 from plm_core.evaluation.likelihood.base import Text
 from plm_core.evaluation.likelihood.pseudo import score, score_shifted
 from plm_core.models.gpt import GPT, GPTConfig
@@ -85,15 +84,6 @@ def test_an_excerpt_is_the_beginning_as_a_text_of_its_own(make_bert, make_text, 
     beginning = Text(text.ids[:excerpt], text.sizes[:excerpt], text.starts[:excerpt])
     (found,) = score(model, [text], LikelihoodConfig(stride=1, excerpt=excerpt), device)
     assert [found] == list(score(model, [beginning], LikelihoodConfig(stride=1), device))
-
-
-def test_how_many_copies_go_through_the_model_at_once_changes_nothing(make_bert, make_text, device, monkeypatch):
-    model, texts, found = make_bert(), [make_text(length, seed=length) for length in (3, 11, 41)], []
-    for at_once in (1, 2, 5, 1000):
-        monkeypatch.setattr(pseudo, "COPIES_AT_ONCE", at_once)
-        found.append([s.nats for s in score(model, texts, LikelihoodConfig(stride=1, within_word=True), device)])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-13)
 
 
 def test_a_context_without_room_is_an_error(make_bert, make_text, device):

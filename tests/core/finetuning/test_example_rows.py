@@ -125,18 +125,6 @@ def test_every_word_is_asked_about_once_at_its_first_piece(tokenizer, objective,
             assert row.sequences[0].ids[place] == first
 
 
-def test_a_sentence_that_fits_is_one_row_framed_as_a_single_text(tokenizer):
-    example = Example("x", "Bato dude.", None, 0, tags=(1, 0))
-    ids = tokenizer.encode("Bato dude.")
-    second = len(tokenizer.encode("Bato"))
-    (row,) = encoded([example], NER, input_format_of("masked"), tokenizer, 37).encoded
-    assert row.sequences[0].ids == [CLS, *ids, SEP]
-    assert (row.label, list(row.places), row.first) == ([1, 0], [1, 1 + second], 0)
-    (row,) = encoded([example], NER, input_format_of("permutation"), tokenizer, 37).encoded
-    assert row.sequences[0].ids == [*ids, SEP, CLS]
-    assert list(row.places) == [0, second]
-
-
 def test_a_word_stands_in_the_window_that_shows_the_most_around_it(tokenizer):
     words = ["ba"] * 40
     example = Example("x", " ".join(words), None, 0, tags=(0,) * 40)

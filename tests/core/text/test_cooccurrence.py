@@ -57,16 +57,6 @@ def test_the_products_of_embeddings_are_those_of_information_counted_by_hand(sto
     assert found / found.trace() == pytest.approx(expected / expected.trace(), abs=1e-4)
 
 
-def test_tokens_with_the_same_neighbours_begin_alike(store):
-    draw = np.random.default_rng(1)
-    # 10 to 14 stand beside 30 to 34, and 20 to 24 beside 35 to 39.
-    words = [(draw.integers(5) + group, draw.integers(5) + 25 + group // 2) for group in draw.choice([10, 20], 2000)]
-    embedding = drawn(16)
-    begin_with_neighbours(embedding, store([int(token) for word in words for token in word]), 0.02)
-    alike = torch.nn.functional.cosine_similarity(embedding[:, None], embedding[None], dim=2)
-    assert alike[10:15, 10:15].min() > alike[10:15, 20:25].max() + 0.3
-
-
 def test_only_tokens_of_the_text_change_and_to_the_deviation_of_trained_ones(store):
     embedding, other, before = drawn(16), drawn(16), drawn(16)
     tokens = store(text(700))
@@ -98,16 +88,6 @@ def test_of_a_long_text_parts_are_counted_that_are_spread_over_it(store, monkeyp
     changed = (embedding != before).any(dim=1).nonzero().flatten().tolist()
     assert changed[0] < 15
     assert changed[-1] > 25
-
-
-def test_a_text_of_some_parts_is_counted_whole_and_once(store, monkeypatch):
-    tokens = store(text(701))
-    whole = cooccurrence._neighbours(tokens).toarray()
-    monkeypatch.setattr(cooccurrence, "PART", 100)
-    parts = cooccurrence._neighbours(tokens).toarray()
-    # Three pairs across each of the seven borders are missing: of 1, of 1/2 twice, from both sides.
-    assert whole.sum() - parts.sum() == 7 * 2 * (1 + 1 / 2 + 1 / 2)
-    assert (parts <= whole).all()
 
 
 @pytest.mark.parametrize("documents", [[], [[]], [[7]]], ids=["nothing", "an end", "a token"])

@@ -73,23 +73,12 @@ def test_any_spans_are_those_slices_one_behind_the_other(store, stream, data):
     assert found.dtype == np.int64
 
 
-@given(starts=st.lists(st.integers(0, 3000), max_size=13), length=st.integers(1, 1500))
-def test_rows_of_any_length_cross_as_many_shards_as_they_must(store, stream, starts, length):
-    found = store.rows(np.array(starts, dtype=np.int64), length)
-    assert found.shape == (len(starts), length)
-    assert np.array_equal(found, np.array([stream[s : s + length] for s in starts]).reshape(-1, length))
-
-
-@pytest.mark.parametrize(("start", "length"), [(-1, 5), (0, 10**9), (10**9, 1)])
-def test_a_row_outside_the_stream_is_an_error(store, start, length):
-    with pytest.raises(IndexError):
-        store.spans(np.array([3, start]), np.array([1, length]))
-
-
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 3), (0, 10**9)])
 def test_a_slice_outside_the_stream_is_an_error(store, start, stop):
     with pytest.raises(IndexError):
         store.tokens(start, stop)
+    with pytest.raises(IndexError):
+        store.spans(np.array([3, start]), np.array([1, stop - start]))
 
 
 def test_shards_and_repetition_change_no_token(tmp_path, store, documents, tokenizer):

@@ -13,11 +13,6 @@ from plm_core.text.store import TokenStore, write_store
 SEEDS = st.integers(0, 2**63 - 1)
 
 
-@given(seed=SEEDS, epoch=st.integers(0, 99), count=st.integers(1, 199))
-def test_each_epoch_is_a_permutation(seed, epoch, count):
-    assert sorted(epoch_order(seed, epoch, count)) == list(range(count))
-
-
 @given(seed=SEEDS, batch=st.integers(1, 13), count=st.integers(1, 37), epochs=st.integers(1, 4))
 def test_steps_read_epoch_after_epoch_each_item_once(seed, batch, count, epochs):
     steps = -(-epochs * count // batch)
@@ -33,12 +28,6 @@ def test_any_step_is_read_without_those_before(seed, step, batch, count):
     for before in range(max(0, step - 3), step):
         items_at(seed, before, batch, count)
     assert np.array_equal(items_at(seed, step, batch, count), alone)
-
-
-@given(seed=SEEDS, step=st.integers(0, 99))
-def test_a_batch_of_12_reads_what_two_of_6_read(seed, step):
-    halves = [items_at(seed, 2 * step + half, 6, 37) for half in range(2)]
-    assert np.array_equal(items_at(seed, step, 12, 37), np.concatenate(halves))
 
 
 @given(seed=SEEDS, step=st.integers(0, 99), ranks=st.integers(1, 7), each=st.integers(1, 5))
@@ -71,19 +60,6 @@ def test_windows_overlap_by_one_and_cover_the_stream_but_for_less_than_a_context
     targets = rows[:, 1:].flatten()
     assert np.array_equal(targets, stream[1 : 1 + len(targets)])
     assert len(stream) - 1 - len(targets) < 13
-
-
-def test_the_rows_of_a_step_are_the_windows_of_its_items(store):
-    windows = Windows(store, 14, 13)
-    rows = windows.rows_at(5, 990, 7)
-    assert rows.shape == (7, 14)
-    items = items_at(5, 990, 7, len(windows))
-    (epoch,) = set(np.arange(990 * 7, 991 * 7) // len(windows))
-    (first,) = {start - item * 13 for start, item in zip(windows.starts_at(5, 990, 7), items, strict=True)}
-    assert epoch > 0
-    assert first > 0
-    for row, item in zip(rows, items, strict=True):
-        assert np.array_equal(row, store.tokens(first + item * 13, first + item * 13 + 14))
 
 
 def test_epochs_cut_the_stream_at_other_places(store):

@@ -223,16 +223,12 @@ def edit(path, number, line):
     ("name", "number", "line", "error"),
     [
         ("sst2", 3, "fine\tpositive", r"train\.tsv:3: the label 'positive' .*one of 0 \(negative\), 1 \(positive\)"),
-        ("sst2", 3, "fine", r"train\.tsv:3: 1 fields; expected the 2 of the header"),
-        ("sst2", 3, " \t1", r"train\.tsv:3: nothing in the column 'sentence'; expected a text"),
         ("sst2", 1, "sentense\tlabel", r"train\.tsv:2: no column 'sentence'; found .*did you mean 'sentense'\?"),
         ("sst2", 1, "a\ta", r"train\.tsv:1: the name 'a' appears twice"),
         ("cola", 1, "gj04\t2\t\tHe.", r"train\.tsv:1: the label '2' .*0 \(unacceptable\), 1 \(acceptable\)"),
         ("rte", 4, "1\ta\tb\tentailmnt", r"train\.tsv:4: .*'entailmnt'.*did you mean 'entailment'\?"),
-        ("rte", 4, "1\ta\tb\t-1", r"train\.tsv:4: the label '-1'"),
         ("stsb", 2, "\t".join("0123456ab") + "\t5.001", r"train\.tsv:2: '5\.001' .*a number from 0 to 5"),
         ("stsb", 2, "\t".join("0123456ab") + "\tnan", r"train\.tsv:2: 'nan' .*a number from 0 to 5"),
-        ("qqp", 2, "1\t2\t3\ta\tb\t7", r"train\.tsv:2: the label '7'"),
     ],
 )
 def test_a_wrong_row_is_named_with_its_line(tmp_path, name, number, line, error):

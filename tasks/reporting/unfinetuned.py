@@ -1,11 +1,14 @@
-"""The report's section on minimal pairs: which text of each pair a model finds more likely, by paradigm.
+"""The report's sections on models without fine-tuning: minimal pairs, and what causal models answer to prompts.
 
-All of it comes from the evidence. Used by the stage report.
+All of it comes from the evidence, the metrics files and the parameters. Used by the stage report.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+from plm_core.benchmarks import task as glue
+from plm_core.benchmarks.prompts import FewshotConfig, prompt_of
 from plm_core.evaluation import significance
 from plm_core.evaluation.answers import score_by_subset
 from plm_core.evaluation.comparison import Estimate, compare
@@ -55,3 +58,25 @@ def _against(model: str, name: str) -> dict[str, Any]:
     folders = (paths.NGRAM, paths.EVIDENCE / model)
     found = compare(folders, (paths.NGRAM.name, model), only=[file_of(name)]).tasks[0]
     return {"second": model, "difference": found.difference, "better": found.better}
+
+
+def unfinetuned() -> dict[str, Any]:
+    """The section's figures; those of a task by model and number of shots."""
+    config = params.section("fewshot", FewshotConfig)
+    tasks = config.asked(params.names("finetune.tasks"))
+    if not (config.models and tasks and config.shots):
+        return {"asked": False, "without": [], "tasks": []}
+    files = {model: paths.METRICS / f"fewshot-{model}.json" for model in config.models}
+    found = {model: json.loads(file.read_text("utf-8")) for model, file in files.items() if file.is_file()}
+    told = []
+    for name in tasks if found else []:
+        task = glue.read_task(paths.EXAMPLES / name)
+        figures = {
+            (model, shots): {key.removeprefix(begin): value for key, value in each.items() if key.startswith(begin)}
+            for model, each in found.items()
+            for shots in config.shots
+            for begin in [f"{name}/{shots}/"]
+        }
+        prompt = prompt_of(task, config.prompts)
+        told.append({"name": name, "score": task.score, "prompt": prompt, "found": figures})
+    return {"asked": True, "config": config, "without": [m for m in files if m not in found], "tasks": told}
