@@ -42,9 +42,7 @@ class Cluster:
     """Held by the stage that uses several nodes; two such stages would wait for each other's."""
 
     @contextlib.contextmanager
-    def acquire(
-        self, stage: Stage, seconds: float = 0.0, path: float = 0.0, say: Callable[[str], object] = print
-    ) -> Iterator[Grant]:
+    def acquire(self, stage: Stage, path: float = 0.0, say: Callable[[str], object] = print) -> Iterator[Grant]:
         """Like ``Machine.acquire``, but without waiting."""
         several = stage.nodes != 1
         cores = self.cores if several or stage.cores == "all" else min(int(stage.cores), self.cores)
@@ -64,12 +62,6 @@ class Cluster:
 
     def _filled(self, words: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(part.format_map(words) for part in self.launcher)
-
-    def announce(self, stage: Stage, seconds: float, path: float) -> None:
-        """Do nothing: the queue of the cluster reserves no places."""
-
-    def withdraw(self, name: str) -> None:
-        """Do nothing."""
 
 
 def detect(interrupted: Event | None = None, sharing: int = 1) -> Machine | Cluster:

@@ -5,7 +5,7 @@ Used by the tasks of the flow (``flow.py``) and by a trial of a sweep (``flows/s
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from flows import placement, room, settings, timing
@@ -35,8 +35,7 @@ class Reproducer:
         self.graph = checkout.graph
         sharing = sum(stage.cores == "all" for stage in self.graph.stages)
         self.machine = placement.detect(self.processes.interrupted, sharing)
-        self.expected = timing.expected(checkout.root, self.graph.stages)
-        """For each stage, the seconds that it takes, and those of the longest path that begins with it."""
+        self._paths = {name: path for name, (_, path) in timing.expected(checkout.root, self.graph.stages).items()}
         self._checkout = checkout
         self._peaks = timing.peaks(checkout.root)
         self._withheld = {settings.notify(checkout.root).urls_from: ""}
@@ -53,12 +52,10 @@ class Reproducer:
         parent_run_id: str | None,
         log: Log,
         spent: Spent,
-        then: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait for the stage's share of the machine, run it, and have DVC keep what it made.
 
-        ``log`` receives its lines, ``spent`` is filled in as it runs, and ``then`` is called when it has succeeded,
-        before its share of the machine is released.
+        ``log`` receives its lines, and ``spent`` is filled in as it runs.
 
         Raises:
             StageError: its command failed.
@@ -66,7 +63,7 @@ class Reproducer:
             FullError: there is too little disk space for it.
             CancelledError: the pipeline was cancelled before it began.
         """
-        with self.machine.acquire(stage, *self.expected[stage.name], say=log.info) as grant:
+        with self.machine.acquire(stage, self._paths[stage.name], log.info) as grant:
             peak = 0 if grant.launcher else self._peaks.get(stage.name, 0)
             room.look(self._checkout.root, self.graph.size(stage.name), peak, log.warning)
             log.info("runs: %s", "; ".join(reasons))
@@ -90,4 +87,3 @@ class Reproducer:
                         for used in map(run, command.lines):
                             spent.cpu += used.cpu
                             spent.memory = max(spent.memory, used.memory)
-            then()
