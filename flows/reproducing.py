@@ -3,27 +3,19 @@
 Used by the tasks of the flow (``flow.py``) and by a trial of a sweep (``flows/sweeps/trial.py``).
 """
 
-import functools
+import logging
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 from flows import placement, room, settings, timing
 from flows.checkout import Checkout
-from flows.helpers import helped
 from flows.outcome import Spent
 from flows.process import StageProcesses
 from flows.stages import Stage
 
-
-class Log(Protocol):
-    """Where the lines of a stage go, such as a logger of Prefect's or Python's."""
-
-    def info(self, message: str, /, *values: object) -> None:
-        """Log what happens."""
-
-    def warning(self, message: str, /, *values: object) -> None:
-        """Log what is not as it should be."""
+Log = logging.Logger | logging.LoggerAdapter[Any]
+"""Where the lines of a stage go: a logger of Prefect's or Python's."""
 
 
 class Reproducer:
@@ -72,18 +64,20 @@ class Reproducer:
             if parent_run_id:
                 env["PLM_PARENT_RUN_ID"] = parent_run_id
             with self.graph.reproducing(stage.name, self._checkout.force) as command:
-                if command:
-                    run = functools.partial(
-                        self.processes.run,
-                        stage.name,
-                        on_line=log.info,
-                        env=command.env | env,
-                        pass_fds=(self._checkout.held, *grant.fds),
-                        may_fork=not grant.fds,  # GPU drivers are not known to survive a fork
-                        minutes=stage.minutes,
-                        launcher=grant.launcher,
-                    )
-                    with helped(self.processes, self._checkout.root, stage.name, grant, command.env | env, log.info):
-                        for used in map(run, command.lines):
-                            spent.cpu += used.cpu
-                            spent.memory = max(spent.memory, used.memory)
+                if not command:
+                    return
+                env = command.env | env
+                with placement.helped(self.processes, self._checkout.root, stage.name, grant, env, log.info):
+                    for line in command.lines:
+                        used = self.processes.run(
+                            stage.name,
+                            line,
+                            log.info,
+                            env=env,
+                            pass_fds=(self._checkout.held, *grant.fds),
+                            may_fork=not grant.fds,  # GPU drivers are not known to survive a fork
+                            minutes=stage.minutes,
+                            launcher=grant.launcher,
+                        )
+                        spent.cpu += used.cpu
+                        spent.memory = max(spent.memory, used.memory)
